@@ -75,6 +75,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "StoreClosedError",
         "ReadOnlyError",
         "ForkedError",
+        "EventLoopError",
         "OffsetOutOfRangeError",
         "OffsetConflictError",
         "PublicationConflictError",
@@ -328,10 +329,14 @@ def name_lines(name: str) -> Iterator[str]:
         yield from markdown(inspect.getdoc(value) or "")
         yield ""
         for inner in value.__all__:
-            if callable(function := getattr(value, inner)):
+            found = getattr(value, inner)
+            if inspect.isclass(found):
                 yield from (f"#### `{name}.{inner}`", "")
-                yield from code(signature_text(f"logstore.{name}.{inner}", function))
-                yield from markdown(inspect.getdoc(function) or "")
+                yield from class_lines(found, f"{name}.{inner}", "#####")
+            elif callable(found):
+                yield from (f"#### `{name}.{inner}`", "")
+                yield from code(signature_text(f"logstore.{name}.{inner}", found))
+                yield from markdown(inspect.getdoc(found) or "")
                 yield ""
         return
     if not inspect.isclass(value):
@@ -339,18 +344,23 @@ def name_lines(name: str) -> Iterator[str]:
         yield from markdown(inspect.getdoc(value) or "")
         yield ""
         return
-    yield from code(class_signature(value))
-    yield from markdown(inspect.getdoc(value) or "")
+    yield from class_lines(value, name, "####")
+
+
+def class_lines(kind: type, shown: str, level: str) -> Iterator[str]:
+    """The part about a class and its members, whose headings have a level."""
+    yield from code(class_signature(kind))
+    yield from markdown(inspect.getdoc(kind) or "")
     yield ""
-    if issubclass(value, Exception):
+    if issubclass(kind, Exception):
         return
-    for member in members(value):
-        if not member.doc and is_documented_above(value, member):
+    for member in members(kind):
+        if not member.doc and is_documented_above(kind, member):
             continue
         if member.function is None:
-            yield from (f"#### `{name}.{member.name}` (property)", "")
+            yield from (f"{level} `{shown}.{member.name}` (property)", "")
         else:
-            yield from (f"#### `{name}.{member.name}`", "")
+            yield from (f"{level} `{shown}.{member.name}`", "")
             yield from code(signature_text(member.name, member.function))
         yield from markdown(member.doc)
         yield ""

@@ -41,6 +41,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
         "maintenance": "verify, repair, report, doctor",
         "metrics": "numbers for monitoring",
     },
+    {"aio": "the same for asyncio: waits without blocking the event loop"},
     {
         "cli": "`logstore-dump`; uses public names only",
         "spark": "help for Spark sessions; uses public names only",

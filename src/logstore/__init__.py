@@ -24,7 +24,8 @@ _HOMES: Final = {
     "errors": (
         "ConfigError CorruptCheckpointError CorruptIndexError "
         "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
-        "ForkedError GroupNotFoundError InvalidProducerEpochError LogStoreError "
+        "EventLoopError ForkedError GroupNotFoundError InvalidProducerEpochError "
+        "LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
         "PartitionNotFoundError ProducerError ProducerFencedError "
         "PublicationConflictError ReadOnlyError "
@@ -61,6 +62,7 @@ _HOMES: Final = {
 }
 # Imported when they are used themselves: most services never look at a report.
 _LATE: Final = {
+    "aio": "aio",
     "Report": "maintenance.report.report",
     "metrics": "metrics",
     "report": "maintenance.report.report",

@@ -1,3 +1,4 @@
+from logstore import aio as aio
 from logstore import metrics as metrics
 from logstore.config import StoreConfig as StoreConfig
 from logstore.config import TopicConfig as TopicConfig
@@ -8,6 +9,7 @@ from logstore.errors import CorruptionError as CorruptionError
 from logstore.errors import CorruptRecordError as CorruptRecordError
 from logstore.errors import DiskFullError as DiskFullError
 from logstore.errors import DuplicateSequenceError as DuplicateSequenceError
+from logstore.errors import EventLoopError as EventLoopError
 from logstore.errors import ForkedError as ForkedError
 from logstore.errors import GroupNotFoundError as GroupNotFoundError
 from logstore.errors import InvalidProducerEpochError as InvalidProducerEpochError

@@ -18,6 +18,7 @@ __all__ = [
     "CorruptionError",
     "DiskFullError",
     "DuplicateSequenceError",
+    "EventLoopError",
     "ForkedError",
     "GroupNotFoundError",
     "InvalidProducerEpochError",
@@ -215,6 +216,10 @@ class ReadOnlyError(LogStoreError):
 
 class ForkedError(LogStoreError):
     """The store was opened before a fork; the child must open its own."""
+
+
+class EventLoopError(LogStoreError, RuntimeError):
+    """An object of `logstore.aio` is used in another event loop than before."""
 
 
 class ReentrantCallError(LogStoreError):

@@ -22,6 +22,7 @@ FAMILY = {
     "ReadOnlyError": (),
     "ReentrantCallError": (),
     "ForkedError": (),
+    "EventLoopError": (RuntimeError,),
     "RecordNotFoundError": (LookupError,),
     "OffsetOutOfRangeError": (IndexError,),
     "ProducerError": (),

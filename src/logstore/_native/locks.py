@@ -19,11 +19,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from logstore import _native as native
 
-__all__ = ["Signal", "logger", "new_group", "wait_for_any"]
+__all__ = ["Signal", "Wakeable", "logger", "new_group", "wait_for_any"]
 
 # Closing a store; publications to a store; its topics and partitions.
 RANK_CLOSE: Final = 1
@@ -48,6 +48,14 @@ _groups = itertools.count(1)
 def new_group() -> int:
     """A number for the locks of one store: ranks order the locks of one group."""
     return next(_groups)
+
+
+class Wakeable(Protocol):
+    """What `Signal.add` takes. `release` is called once, by any thread, also under the
+    lock of a log: it takes none, waits for nothing, and raises nothing but
+    `RuntimeError`, which is ignored."""
+
+    def release(self) -> None: ...
 
 
 class Signal:
@@ -84,6 +92,15 @@ class Signal:
                 lock.release()
             with contextlib.suppress(ValueError):
                 waiters.remove(lock)
+
+    def add(self, wakeable: Wakeable) -> None:
+        """Wake something that is no thread. Check the condition after it."""
+        self._waiters.append(wakeable)
+
+    def remove(self, wakeable: Wakeable) -> None:
+        """Do not wake it any more."""
+        with contextlib.suppress(ValueError):  # woken
+            self._waiters.remove(wakeable)
 
     def join(self, waiter: Waiter) -> None:
         """Also wake a waiter that is registered with another signal."""

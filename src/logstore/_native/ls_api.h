@@ -496,9 +496,12 @@ int32_t ls_sys_hold_lock(int32_t fd);
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
 /* A new inotify instance, whose reads do not wait, and a watch of it for whatever changes in a directory: an entry that
-   is written to, made, renamed or removed.  The descriptor, or 0, or -errno; -EOPNOTSUPP where there is no inotify. */
+   is written to, made, renamed or removed.  The descriptor, or the number of the watch, the same for the same directory,
+   or -errno; -EOPNOTSUPP where there is no inotify. */
 int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path);
+/* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
+int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
 /* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 

@@ -221,7 +221,13 @@ int32_t ls_sys_new_watch(void)
 int32_t ls_sys_add_watch(int32_t fd, const char *path)
 {
     const uint32_t changes = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF;
-    return inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR) < 0 ? -errno : 0;
+    int number = inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR);
+    return number < 0 ? -errno : number;
+}
+
+int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
+{
+    return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
 }
 
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds)
@@ -257,6 +263,13 @@ int32_t ls_sys_add_watch(int32_t fd, const char *path)
 {
     (void)fd;
     (void)path;
+    return -EOPNOTSUPP;
+}
+
+int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
+{
+    (void)fd;
+    (void)number;
     return -EOPNOTSUPP;
 }
 

@@ -93,13 +93,23 @@ def new_watch() -> int:
     return _made(lib.ls_sys_new_watch, ())
 
 
-def add_watch(fd: int, path: str) -> None:
-    """inotify_add_watch for each change of an entry of a directory.
+def add_watch(fd: int, path: str) -> int:
+    """inotify_add_watch for each change of an entry of a directory: the number of the
+    watch, the same for the same directory.
 
     Raises:
         OSError: the system refuses.
     """
-    _made(lib.ls_sys_add_watch, (fd, os.fsencode(path)))
+    return _made(lib.ls_sys_add_watch, (fd, os.fsencode(path)))
+
+
+def remove_watch(fd: int, number: int) -> None:
+    """inotify_rm_watch.
+
+    Raises:
+        OSError: there is no such watch: its directory was removed, perhaps.
+    """
+    _made(lib.ls_sys_remove_watch, (fd, number))
 
 
 def wait_watch(fd: int, seconds: float) -> bool:

@@ -477,21 +477,44 @@ class Files:
         """A descriptor that reports changes in the directories given to `watch`."""
         return native.new_watch()
 
-    def watch(self, fd: int, dir_fd: int) -> None:
+    def watch(self, fd: int, dir_fd: int) -> int:
         """Report each entry of a directory that is written to, made, renamed or
-        removed; those changes only that are made on this host."""
-        native.add_watch(fd, f"/proc/self/fd/{dir_fd}")
+        removed; those changes only that are made on this host. Returns the number of
+        the watch, the same for the same directory."""
+        return native.add_watch(fd, f"/proc/self/fd/{dir_fd}")
+
+    def unwatch(self, fd: int, number: int) -> None:
+        """Report no more changes of a directory."""
+        native.remove_watch(fd, number)
 
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if
         there was none."""
         return native.wait_watch(fd, seconds)
 
+    def take_changes(self, fd: int) -> set[int] | None:
+        """The numbers of the watches that have reported something, without waiting;
+        None: of any, as the system had no room for all reports."""
+        numbers: set[int] = set()
+        with contextlib.suppress(BlockingIOError):
+            while reports := os.read(fd, 1 << 16):
+                pos = 0
+                while pos < len(reports):
+                    number, _, _, name_bytes = _REPORT.unpack_from(reports, pos)
+                    numbers.add(number)
+                    pos += _REPORT.size + name_bytes
+        return None if _LOST in numbers else numbers
+
 
 def _file_size_limit() -> int | None:
     soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
+
+# struct inotify_event without its name: number of the watch, what happened, cookie,
+# bytes of the name. The number of reports for which there was no room.
+_REPORT = struct.Struct("iIII")
+_LOST = -1
 
 # struct flock of Linux on 64 bit: type, whence, start, len, pid.
 _FLOCK = struct.Struct("hhqqi4x")

@@ -16,6 +16,7 @@ import contextlib
 import os
 import sys
 import weakref
+from contextvars import ContextVar
 from typing import Final
 
 from logstore import _native as native
@@ -25,11 +26,14 @@ from logstore.io.directory import Directory, held_open
 from logstore.io.files import FileInfo
 from logstore.io.layout import LOCK
 
-__all__ = ["StoreLock", "forget_locks", "holder_of"]
+__all__ = ["StoreLock", "caller", "forget_locks", "holder_of", "opener"]
 
 _NFS: Final = 0x6969
 
 _guard = native.Mutex(RANK_LEAF, "the locks of this process")
+
+# The `caller` for which another thread opens a store; "": the thread's own.
+opener: ContextVar[str] = ContextVar("opener", default="")
 
 
 class StoreLock:
@@ -47,7 +51,7 @@ class StoreLock:
     def __init__(self, root: Directory) -> None:
         self._files = root.files
         self.file: native.OpenFile | None = None
-        self.opened_at = caller()
+        self.opened_at = opener.get() or caller()
         with _guard:
             try:
                 self._take(root)

@@ -15,6 +15,7 @@ from logstore._native.locks import wait_for_any
 from logstore.errors import PartitionNotFoundError
 from logstore.io.watch import DirectoryWatch
 from logstore.log.read.reader import check_choice, first_of
+from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord
 from logstore.store.partition import Partition
@@ -94,10 +95,12 @@ class Cursor:
         durable_only: bool,
         isolation: str,
         skip: bool,
+        look: Callable[[], Bounds] | None = None,
     ) -> None:
         self.partition = partition
         self.turn: Turn | None = None
-        self._items = partition._views.turns(start, durable_only, isolation, skip)
+        views = partition._views
+        self._items = views.turns(start, durable_only, isolation, skip, look)
 
     @property
     def has_moved(self) -> bool:

@@ -148,6 +148,44 @@ class Partition(ReadablePartition):
                 return offset, encoder.stored_timestamp(stamp, stamp)
         return self._append_usual(value, key, timestamp_ms, headers, None, durable)
 
+    @property
+    def at_once(self) -> native.PreparedAppend | _NothingPrepared:
+        """For `logstore.aio`: appends that wait for nothing; they say so if nothing was
+        done."""
+        return self._prepared
+
+    def rows_at_once(
+        self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
+    ) -> range | None:
+        """For `logstore.aio`: as `append_many`, if nothing has to be waited for; None:
+        nothing was done."""
+        appends = self._write().appends
+        magic = appends.encoder.magic
+        rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
+        return appends.append_at_once(rows)
+
+    def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
+        """For `logstore.aio`: the timestamp of a record that is appended now, and what
+        is stored of it; None: only the append knows."""
+        encoder = self._write().appends.encoder
+        if encoder.log_append_time:
+            return None
+        if timestamp_ms is None:
+            timestamp_ms = self._log.directory.files.now_ms()
+        return timestamp_ms, encoder.stored_timestamp(timestamp_ms, timestamp_ms)
+
+    def next_offset(self) -> int:
+        """For `logstore.aio`: the offset up to which `flush` syncs."""
+        writer = self._write()
+        self._views.check_alive()
+        return writer.end_offset
+
+    def sync_upto(self, end: int) -> None:
+        """For `logstore.aio`: return when everything below an offset is on stable
+        storage, also because the store was closed. Raises: as `flush`."""
+        assert self._writer is not None  # something was appended
+        self._writer.syncs.sync(end)
+
     def _append_usual(
         self,
         value: Any,

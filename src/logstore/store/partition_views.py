@@ -369,16 +369,33 @@ class PartitionViews:
 
         return Log(self.topic, self.number, view, first, end, make_reader, skip)
 
+    def refreshed_bounds(self) -> Bounds:
+        """The log as it is now."""
+        return self._source.refreshed()
+
     def turns(
-        self, start: Start, durable_only: bool, isolation: str, skip: bool
+        self,
+        start: Start,
+        durable_only: bool,
+        isolation: str,
+        skip: bool,
+        look: Callable[[], Bounds] | None = None,
     ) -> Iterator[Iterator[Record] | Turn]:
         """The records from `start` on, in runs, up to the end of the log as it is at
         the call; then a `Turn`, then the records appended since, and so on without end.
-        A run must be used up before the next is requested."""
+        A run must be used up before the next is requested.
+
+        Args:
+            look: returns the log as it was at this call, or later; None:
+                `refreshed_bounds`.
+        """
         view, first, end = self.bounds(
             start, None, durable_only, isolation, skip=skip, to_stable=True
         )
-        return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
+        look = look or self._source.refreshed
+        return self._turn_after_turn(
+            view, first, end, durable_only, isolation, skip, look
+        )
 
     def _turn_after_turn(
         self,
@@ -388,6 +405,7 @@ class PartitionViews:
         durable_only: bool,
         isolation: str,
         skip: bool,
+        look: Callable[[], Bounds],
     ) -> Iterator[Iterator[Record] | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
@@ -415,7 +433,7 @@ class PartitionViews:
             # Before the refresh, which then sees everything that the log had when it
             # was closed.
             closed = None if self.writer is None else self.writer.health.closed
-            now = self._source.refreshed()
+            now = look()
             if closed is not None and not now.segments and view.segments:
                 # Its writer has released the files; those of this view still exist, and
                 # are those of the log up to the lowest cut since.

@@ -276,6 +276,12 @@ class Store:
             self._topics.writers.recover(on_progress)
             return self._report()
 
+    def recover_unclean(self) -> None:
+        """For `logstore.aio`: as `recover`, if the store was not closed cleanly, so
+        that a partition may take long when it is first used."""
+        if not self.read_only and not self._context.ownership.is_clean:
+            self.recover()
+
     def metrics(self) -> dict[str, Any]:
         """The store and its partitions in numbers, as plain values (docs/metrics.md).
 
@@ -395,6 +401,8 @@ class Store:
     def _topic_id_of(self, destination: Destination) -> str:
         """The id of the topic that is staged for: a `Partition` of a writer always
         belongs to one topic, others belong to the topic that has the name now."""
+        # That of `logstore.aio` has one.
+        destination = getattr(destination, "blocking", destination)
         if isinstance(destination, Partition) and not self.read_only:
             return destination.topic_id
         return self._topics.topic_id(destination.topic)

@@ -477,7 +477,8 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
     """And refuses what is none."""
     fd = lib.ls_sys_new_watch()
     try:
-        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path)) == 0
+        number = lib.ls_sys_add_watch(fd, os.fsencode(tmp_path))
+        assert number > 0
         with pytest.raises(BlockingIOError):
             os.read(fd, 4096)
         assert lib.ls_sys_wait_watch(fd, 0) == 0
@@ -486,6 +487,13 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         assert lib.ls_sys_wait_watch(fd, 0) == 0
         (tmp_path / "other").touch()
         assert b"other" in os.read(fd, 4096)
+        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path)) == number
+        assert lib.ls_sys_remove_watch(fd, number) == 0
+        assert lib.ls_sys_remove_watch(fd, number) == -errno.EINVAL
+        os.read(fd, 4096)  # that it is removed
+        (tmp_path / "unseen").touch()
+        with pytest.raises(BlockingIOError):
+            os.read(fd, 4096)
         file = os.fsencode(tmp_path / "file")
         assert lib.ls_sys_add_watch(fd, file) == -errno.ENOTDIR
         assert lib.ls_sys_add_watch(-1, file) == -errno.EBADF

@@ -11,7 +11,7 @@ import pytest
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
-from logstore.io.watch import DirectoryWatch
+from logstore.io.watch import ChangeReports, DirectoryWatch
 
 
 class Counting(Files):
@@ -134,3 +134,56 @@ def test_refused_watch_is_an_error_of_the_system(tmp_path: Path) -> None:
             files.watch(fd, 1 << 20)
     finally:
         os.close(fd)
+
+
+def test_change_reports_tell_which_directories_have_changed(tmp_path: Path) -> None:
+    """Each once, however often; without waiting."""
+    reports = ChangeReports(Files())
+    root = Directory.open_root(Files(), str(tmp_path))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    a, b = reports.add(root.child("a")), reports.add(root.child("b"))
+    assert a is not None
+    assert b is not None
+    assert reports.add(root.child("a")) == a
+    assert reports.take() == set()
+    for name in ("one", "two"):
+        (tmp_path / "a" / name).write_bytes(b"x" * 10)
+    assert reports.take() == {a}
+    (tmp_path / "b" / ("long" * 60)).touch()
+    (tmp_path / "a" / "one").unlink()
+    assert reports.take() == {a, b}
+    reports.remove(a)
+    reports.remove(a)
+    reports.take()
+    (tmp_path / "a" / "three").touch()
+    assert reports.take() == set()
+    reports.close()
+    reports.close()
+    assert reports.fd == -1
+    with pytest.raises(OSError):
+        reports.take()
+
+
+def test_change_reports_say_if_some_were_lost(tmp_path: Path) -> None:
+    """The system keeps no more than a number of them."""
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    reports = ChangeReports(Files())
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    reports.add(Directory.open_root(Files(), str(tmp_path)))
+    with open(tmp_path / "a", "ab") as one, open(tmp_path / "b", "ab") as two:
+        for _ in range(limit // 2 + 2):  # the same one twice is reported once
+            os.write(one.fileno(), b"x")
+            os.write(two.fileno(), b"x")
+    assert reports.take() is None
+    assert reports.take() == set()
+
+
+def test_change_reports_refuse_what_other_hosts_may_change(tmp_path: Path) -> None:
+    """Their changes would not be reported."""
+    files = Counting(number=next(iter(NETWORK)))
+    reports = ChangeReports(files)
+    assert reports.add(Directory.open_root(files, str(tmp_path))) is None
+    with pytest.raises(OSError):
+        ChangeReports(Counting(errno.EMFILE))

@@ -1,0 +1,21 @@
+"""logstore for asyncio: what waits is awaited, and blocks no event loop.
+
+    import logstore.aio
+
+    async with logstore.aio.open("data") as store:
+        orders = store.topic("orders")[0]
+        await orders.append(b"value", durable=True)
+        async for record in orders.follow():
+            print(record.offset, record.key, record.value)
+
+Objects here have the names of those in `logstore`, and `blocking`, which is that one.
+"""
+
+from logstore.aio.follower import Follower
+from logstore.aio.partition import Partition
+from logstore.aio.store import Store, open_store
+from logstore.aio.topic import Topic
+
+open = open_store
+
+__all__ = ["Follower", "Partition", "Store", "Topic", "open"]

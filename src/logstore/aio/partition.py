@@ -1,0 +1,488 @@
+"""A partition for tasks of asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from logstore.aio.blocking import same
+from logstore.aio.commits import Commits, Ends
+from logstore.aio.follower import Follower, OnePartition
+from logstore.aio.loops import Binding
+from logstore.aio.wakes import Place, Wakes
+from logstore.config import TopicConfig
+from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.retention import Deletion, RetentionPolicy
+from logstore.record.arguments import Start, as_limit, as_timeout
+from logstore.record.encoder import (
+    Column,
+    as_bytes,
+    as_column,
+    as_columns,
+    check_payload_type,
+    check_timestamp,
+)
+from logstore.record.extras import arrow_module
+from logstore.record.record import Record
+from logstore.segment import SegmentInfo
+from logstore.store.partition import Partition as BlockingPartition
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Partition", "Services"]
+
+_Result = TypeVar("_Result")
+
+# More records than this are packed by the thread.
+_PACKED_MAX = 1024
+
+
+class Services:
+    """What the partitions of a store share.
+
+    Attributes:
+        binding: the event loop.
+        commits: the group commit.
+        wakes: what wakes followers.
+        run: makes a blocking call in another thread.
+        check: raises unless the store can be used.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        commits: Commits,
+        wakes: Wakes,
+        check: Callable[[], None],
+    ) -> None:
+        self.binding = binding
+        self.commits = commits
+        self.wakes = wakes
+        self.check = check
+
+    async def run(self, call: Callable[..., _Result], *args: Any) -> _Result:
+        """Make a blocking call in another thread. It goes on if the task is
+        cancelled."""
+        self.check()
+        loop = self.binding.loop()
+        return await loop.run_in_executor(None, partial(call, *args))
+
+
+class Partition:
+    """One partition of a topic, for tasks of one event loop. Made by
+    `logstore.aio.Store`.
+
+    What waits is awaited. What only reads is a plain method, that of
+    `logstore.Partition`: a read of 256 KiB takes less time than a change of threads. A
+    read of much that is not in the page cache can be left to ``asyncio.to_thread``.
+
+    Appends that the tasks of a loop begin on a partition are in the log in the order in
+    which they began, those of `Topic.append_many` excepted.
+
+    Attributes:
+        blocking: the `logstore.Partition`, whose methods block the thread.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_append",
+        "_place",
+        "_queued",
+        "_services",
+        "blocking",
+    )
+
+    def __init__(self, services: Services, blocking: BlockingPartition) -> None:
+        self.blocking = blocking
+        self._services = services
+        self._append = blocking.at_once.append
+        # Appends that the thread has not finished: later ones go after them.
+        self._queued = 0
+        self._place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"<logstore.aio.Partition {self.name} at {self.path}>"
+
+    # ------------------------------------------------------------ as it is
+
+    @property
+    def config(self) -> TopicConfig:
+        """The settings of its topic."""
+        return self.blocking.config
+
+    @property
+    def topic(self) -> str:
+        """Name of its topic."""
+        return self.blocking.topic
+
+    @property
+    def topic_id(self) -> str:
+        """Distinguishes the topics that have had its name."""
+        return self.blocking.topic_id
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic, from 0."""
+        return self.blocking.number
+
+    @property
+    def name(self) -> str:
+        """``topic-number``, the name of its directory."""
+        return self.blocking.name
+
+    @property
+    def path(self) -> str:
+        """Absolute path of its directory."""
+        return self.blocking.path
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that can be read."""
+        return self.blocking.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record that can be read."""
+        return self.blocking.end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below it is on stable storage."""
+        return self.blocking.durable_offset
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Its segments, in order."""
+        return self.blocking.segments
+
+    __len__ = same(BlockingPartition.__len__)
+    __bool__ = same(BlockingPartition.__bool__)
+    __arrow_c_schema__ = same(BlockingPartition.__arrow_c_schema__)
+    __arrow_c_stream__ = same(BlockingPartition.__arrow_c_stream__)
+    read = same(BlockingPartition.read)
+    get = same(BlockingPartition.get)
+    fetch = same(BlockingPartition.fetch)
+    read_batches = same(BlockingPartition.read_batches)
+    read_arrow = same(BlockingPartition.read_arrow)
+    to_dataset = same(BlockingPartition.to_dataset)
+    offset_for_time = same(BlockingPartition.offset_for_time)
+    last_stable_offset = same(BlockingPartition.last_stable_offset)
+
+    # ------------------------------------------------------------ appends
+
+    async def append(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> int:
+        """Append one record and return its offset.
+
+        With `durable`, all tasks that wait share one sync. The record itself is
+        appended before the event loop goes on, unless that has to wait (for a sync, a
+        new segment, another thread), or `expected_offset` is given, or more than 16 KiB
+        are to be compressed: then a thread does it.
+
+        If the task is cancelled, the record is wholly in the log or not at all. It is
+        not if the task had not begun; it may be, and is durable by ``flush_ms``, if it
+        had.
+
+        Args, Raises: as `logstore.Partition.append`; `EventLoopError`.
+        """
+        self._services.check()
+        if not headers and expected_offset is None and not self._queued:
+            offset = self._at_once(self._append, value, key, timestamp_ms)
+            if offset >= 0:
+                return await self._committed(offset, offset + 1, durable)
+        # The caller may change what is mutable while a thread works.
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        value, key = as_bytes(value), as_bytes(key)
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
+        headers = _fixed_headers(headers)
+        if expected_offset is None and not self._queued:
+            keys = None if key is None else (key,)
+            stamps = None if timestamp_ms is None else (timestamp_ms,)
+            columns = (value,), keys, stamps, (headers,) if headers else None
+            offsets = self._at_once(self.blocking.rows_at_once, *columns)
+            if offsets is not None:
+                return await self._committed(offsets.start, offsets.stop, durable)
+        call = partial(
+            self.blocking.append,
+            value,
+            key,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            expected_offset=expected_offset,
+        )
+        return await self._in_turn(call, lambda offset: offset + 1, durable)
+
+    async def append_stamped(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """For `Topic`: as `append`; returns (offset, timestamp stored)."""
+        self._services.check()
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
+        stamps = self.blocking.stamps(timestamp_ms)
+        if stamps is not None:
+            given, stored = stamps
+            offset = await self.append(
+                value, key, timestamp_ms=given, headers=headers, durable=durable
+            )
+            return offset, stored
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        call = partial(
+            self.blocking.append_stamped,
+            as_bytes(value),
+            as_bytes(key),
+            timestamp_ms,
+            _fixed_headers(headers),
+            False,
+        )
+        return await self._in_turn(call, lambda done: done[0] + 1, durable)
+
+    async def append_many(
+        self,
+        values: Sequence[ReadableBuffer | None],
+        keys: Sequence[ReadableBuffer | None] | None = None,
+        timestamps_ms: Sequence[int | None] | None = None,
+        headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+        *,
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> range:
+        """Append records, all or none, and return their offsets; see `append`.
+
+        More than 256 KiB are appended by a thread.
+
+        Args, Raises: as `logstore.Partition.append_many`; `EventLoopError`.
+        """
+        self._services.check()
+        is_free = expected_offset is None and not self._queued
+        if headers is None and is_free:
+            append_many = self.blocking.at_once.append_many
+            offsets = self._at_once(append_many, values, keys, timestamps_ms)
+            if offsets is not None:
+                return await self._committed(offsets, offsets.stop, durable)
+        columns = _fixed_columns(values, keys, timestamps_ms, headers)
+        if is_free and 0 < len(columns[0]) <= _PACKED_MAX:
+            offsets = self._at_once(self.blocking.rows_at_once, *columns)
+            if offsets is not None:
+                return await self._committed(offsets, offsets.stop, durable)
+        call = partial(
+            self.blocking.append_many, *columns, expected_offset=expected_offset
+        )
+        return await self._in_turn(call, _stop_of, durable)
+
+    async def append_arrow(
+        self, data: Any, *, expected_offset: int | None = None, durable: bool = False
+    ) -> range:
+        """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader, all or none;
+        see `append`.
+
+        Args, Raises: as `logstore.Partition.append_arrow`; `EventLoopError`.
+        """
+        self._services.check()
+        if expected_offset is None and not self._queued:
+            batch = arrow_module().exported(data)
+            if batch is not None:
+                append_arrow = self.blocking.at_once.append_arrow
+                offsets = self._at_once(append_arrow, *batch)
+                if offsets is not None:
+                    return await self._committed(offsets, offsets.stop, durable)
+        call = partial(
+            self.blocking.append_arrow, data, expected_offset=expected_offset
+        )
+        return await self._in_turn(call, _stop_of, durable)
+
+    async def append_batches(
+        self,
+        buffer: ReadableBuffer,
+        *,
+        check_producers: bool = True,
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> range:
+        """Append whole Kafka batches as a producer sends them; see `append`.
+
+        Args, Raises: as `logstore.Partition.append_batches`; `EventLoopError`.
+        """
+        self._services.check()
+        data = bytes(memoryview(buffer))
+        if expected_offset is None and not self._queued:
+            append_batches = self.blocking.at_once.append_batches
+            offsets = self._at_once(append_batches, data)
+            if offsets is not None:
+                return await self._committed(offsets, offsets.stop, durable)
+        call = partial(
+            self.blocking.append_batches,
+            data,
+            check_producers=check_producers,
+            expected_offset=expected_offset,
+        )
+        return await self._in_turn(call, _stop_of, durable)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far is on stable storage. Tasks that wait
+        share one sync.
+
+        Raises: as `logstore.Partition.flush`; `EventLoopError`.
+        """
+        self._services.check()
+        call = self.blocking.next_offset
+        await self._in_turn(call, lambda end: end, True)
+
+    def _at_once(self, append: Callable[..., _Result], *args: Any) -> _Result:
+        """Call `append`, and wake the followers that wait in this loop: a follower that
+        is to be woken by the log would make each append wait for its lock."""
+        self._services.binding.loop()
+        place = self._place
+        if place is None or not place.take_bell():
+            return append(*args)
+        try:
+            return append(*args)
+        finally:
+            place.wake()
+
+    async def _committed(self, result: _Result, end: int, durable: bool) -> _Result:
+        """The result of an append, when it is as durable as it is to be."""
+        if durable:
+            await self._services.commits.sync(((self.blocking, end),))
+        return result
+
+    async def _in_turn(
+        self, call: Callable[[], _Result], end: Callable[[_Result], int], durable: bool
+    ) -> _Result:
+        """Let the thread append, after the appends that it was given before."""
+
+        def ends(result: _Result) -> Ends:
+            return ((self.blocking, end(result)),) if durable else ()
+
+        future = self._services.commits.call(call, ends)
+        self._queued += 1
+        future.add_done_callback(self._dequeue)
+        return await future
+
+    def _dequeue(self, _: object) -> None:
+        self._queued -= 1
+
+    # ------------------------------------------------------------ following
+
+    @property
+    def place(self) -> Place:
+        """For `Topic`: where its followers wait."""
+        if self._place is None:
+            self._place = self._services.wakes.place_of(self.blocking)
+        return self._place
+
+    def follow(
+        self,
+        start: Start = None,
+        timeout: float | None = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Follower[Record]:
+        """The records from `start` on, then those appended later, by any process: an
+        asynchronous iterator.
+
+        It needs no thread, and wakes when there is something to read. It lets other
+        tasks run after 256 records. A task that is cancelled while it waits loses no
+        record: iterate over the same object again.
+
+        Args, Raises: as `logstore.Partition.follow`; `EventLoopError`.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        timeout, limit = as_timeout(timeout), as_limit(limit)
+        options = durable_only, isolation, on_corruption == "skip"
+        followed = OnePartition(self.blocking, self.place, start, options)
+        return Follower(self._services.binding, followed, timeout, limit)
+
+    # ------------------------------------------------------------ other changes
+
+    async def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        await self._services.run(self.blocking.roll)
+
+    async def delete_before(self, offset: int) -> int:
+        """Make `offset` the start of the log and return it; as
+        `logstore.Partition.delete_before`."""
+        return await self._services.run(self.blocking.delete_before, offset)
+
+    async def truncate_to(self, offset: int) -> int:
+        """Remove every record from `offset` on and return the new end; as
+        `logstore.Partition.truncate_to`."""
+        return await self._services.run(self.blocking.truncate_to, offset)
+
+    async def apply_retention(
+        self,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        policies: Sequence[RetentionPolicy] | None = None,
+    ) -> list[Deletion]:
+        """Delete the segments that the topic's settings (or `policies`) select; as
+        `logstore.Partition.apply_retention`."""
+        return await self._services.run(
+            self.blocking.apply_retention, now_ms, dry_run, policies
+        )
+
+
+def _stop_of(offsets: range) -> int:
+    return offsets.stop
+
+
+def _fixed_headers(
+    headers: Any,
+) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record, which nobody changes any more. What is no header is left
+    to the append, which says so."""
+    if not headers:
+        return ()
+    fixed = []
+    for pair in as_column(headers, "headers", "(str, bytes | None) pairs"):
+        try:
+            name, value = pair
+        except (TypeError, ValueError):
+            fixed.append(pair)
+            continue
+        is_payload = isinstance(value, (bytearray, memoryview))
+        fixed.append((name, bytes(value) if is_payload else value))
+    return tuple(fixed)
+
+
+def _fixed_columns(
+    values: Any, keys: Any, timestamps_ms: Any, headers: Any
+) -> tuple[Column, Column | None, Column | None, Column | None]:
+    """The arguments of `append_many`, which nobody changes any more."""
+    value_list, key_list, stamps, header_list = as_columns(
+        values, keys, timestamps_ms, headers
+    )
+    if key_list is not None:
+        key_list = _fixed_payloads(key_list, "key")
+    if header_list is not None:
+        header_list = tuple(_fixed_headers(each) for each in header_list)
+    return _fixed_payloads(value_list, "value"), key_list, stamps, header_list
+
+
+def _fixed_payloads(column: Column, what: str) -> Column:
+    if {bytes, type(None)}.issuperset(map(type, column)):
+        return column
+    for index, item in enumerate(column):
+        check_payload_type(item, what, index)
+    return tuple(map(as_bytes, column))

@@ -1,0 +1,241 @@
+"""A topic for tasks of asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from logstore.aio.blocking import same
+from logstore.aio.commits import Ends
+from logstore.aio.follower import Follower, SomePartitions
+from logstore.aio.partition import Partition, Services
+from logstore.aio.wakes import Place
+from logstore.config import TopicConfig
+from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.retention import Deletion, RetentionPolicy
+from logstore.record.arguments import as_limit, as_timeout
+from logstore.record.encoder import check_payload_type
+from logstore.record.partitioner import Partitioner
+from logstore.record.record import RecordMetadata, TopicRecord
+from logstore.store import merging, routing
+from logstore.store.partition import Partition as BlockingPartition
+from logstore.store.topic import Topic as BlockingTopic
+from logstore.store.topic import TopicStart
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Topic"]
+
+_Appended = tuple[tuple[int, range], ...]
+
+
+class Topic:
+    """A named set of partitions, for tasks of one event loop. Made by
+    `logstore.aio.Store`.
+
+    What waits is awaited. What only reads is a plain method, that of `logstore.Topic`.
+
+    Attributes:
+        blocking: the `logstore.Topic`, whose methods block the thread.
+    """
+
+    __slots__ = ("__weakref__", "_partition_of", "_services", "blocking")
+
+    def __init__(
+        self,
+        services: Services,
+        blocking: BlockingTopic,
+        partition_of: Callable[[BlockingPartition], Partition],
+    ) -> None:
+        self.blocking = blocking
+        self._services = services
+        self._partition_of = partition_of
+
+    def __repr__(self) -> str:
+        return repr(self.blocking).replace("logstore.", "logstore.aio.", 1)
+
+    @property
+    def name(self) -> str:
+        """As given to `Store.create_topic`."""
+        return self.blocking.name
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of its partitions, in order; examines none of them."""
+        return self.blocking.numbers
+
+    @property
+    def config(self) -> TopicConfig:
+        """Its settings."""
+        return self.blocking.config
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """Chooses the partition of `append`; may be replaced."""
+        return self.blocking.partitioner
+
+    @partitioner.setter
+    def partitioner(self, partitioner: Partitioner) -> None:
+        self.blocking.partitioner = partitioner
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions, in the order of their numbers."""
+        return tuple(map(self._partition_of, self.blocking.partitions))
+
+    def __getitem__(self, number: int) -> Partition:
+        """The partition of this number: the same object as long as it is used.
+
+        It is opened if it was not used before, which takes the time of a few system
+        calls; if the store is read-only, also that of reading the end of the log.
+
+        Raises:
+            PartitionNotFoundError: there is none.
+        """
+        return self._partition_of(self.blocking[number])
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    __len__ = same(BlockingTopic.__len__)
+    __arrow_c_schema__ = same(BlockingTopic.__arrow_c_schema__)
+    __arrow_c_stream__ = same(BlockingTopic.__arrow_c_stream__)
+    read = same(BlockingTopic.read)
+    read_arrow = same(BlockingTopic.read_arrow)
+    to_dataset = same(BlockingTopic.to_dataset)
+
+    # ------------------------------------------------------------ appends
+
+    async def append(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> RecordMetadata:
+        """Append one record to the partition that the partitioner chooses; see
+        `Partition.append`.
+
+        Args, Raises: as `logstore.Topic.append`; `EventLoopError`.
+        """
+        self._services.check()
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        if partition is None:
+            size = routing.length_of(value) + routing.length_of(key)
+            key_bytes = key if key is None else bytes(key)
+            topic = self.blocking
+            partition = routing.chosen(
+                topic.name, topic.partitioner, topic.numbers, key_bytes, size
+            )
+        offset, stored = await self[partition].append_stamped(
+            value, key, timestamp_ms, headers, durable
+        )
+        return RecordMetadata(self.name, partition, offset, stored)
+
+    async def append_many(
+        self,
+        values: Iterable[ReadableBuffer | None],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+        *,
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> _Appended:
+        """Append records to the partitions that the partitioner chooses, record by
+        record. A thread does it, and calls the partitioner; with `durable`, it shares
+        the syncs of other tasks.
+
+        Args, Returns, Raises: as `logstore.Topic.append_many`; `EventLoopError`.
+        """
+        self._services.check()
+        # The caller may change its lists while the thread works.
+        columns = routing.columns_of(values, keys, timestamps_ms, headers)
+        call = partial(self.blocking.append_many, *columns, partition=partition)
+        return await self._appended(call, durable)
+
+    async def append_arrow(
+        self, data: Any, *, partition: int | None = None, durable: bool = False
+    ) -> _Appended:
+        """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader; see
+        `append_many`.
+
+        Args, Returns, Raises: as `logstore.Topic.append_arrow`; `EventLoopError`.
+        """
+        self._services.check()
+        call = partial(self.blocking.append_arrow, data, partition=partition)
+        return await self._appended(call, durable)
+
+    async def _appended(
+        self, call: Callable[[], _Appended], durable: bool
+    ) -> _Appended:
+        def ends(appended: _Appended) -> Ends:
+            if not durable:
+                return ()
+            return [(self.blocking[number], span.stop) for number, span in appended]
+
+        return await self._services.commits.call(call, ends)
+
+    async def flush(self) -> None:
+        """Return when everything appended so far to any partition is on stable storage;
+        as `logstore.Topic.flush`."""
+        await self._services.run(self.blocking.flush)
+
+    # ------------------------------------------------------------ following
+
+    def follow(
+        self,
+        start: TopicStart = None,
+        timeout: float | None = None,
+        *,
+        order: str = "time",
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Follower[TopicRecord]:
+        """The records of all partitions, then those appended later to any of them, by
+        any process: an asynchronous iterator; see `Partition.follow`. Partitions that
+        are added are followed, too, from their start on, within a second.
+
+        Args, Raises: as `logstore.Topic.follow`; `EventLoopError`.
+        """
+        merging.check_order(order)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        timeout, limit = as_timeout(timeout), as_limit(limit)
+        options = durable_only, isolation, on_corruption == "skip"
+        starts = merging.per_partition("start", start, self.blocking.partitions)
+
+        def partitions() -> list[tuple[BlockingPartition, Place]]:
+            return [(each.blocking, each.place) for each in self.partitions]
+
+        followed = SomePartitions(partitions, starts, order, options)
+        return Follower(self._services.binding, followed, timeout, limit)
+
+    # ------------------------------------------------------------ other changes
+
+    async def configure(self, config: TopicConfig) -> None:
+        """Replace the settings permanently; as `logstore.Topic.configure`."""
+        await self._services.run(self.blocking.configure, config)
+
+    async def add_partitions(self, count: int) -> int:
+        """Add `count` partitions and return how many there are now."""
+        return await self._services.run(self.blocking.add_partitions, count)
+
+    async def apply_retention(
+        self,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        policies: Sequence[RetentionPolicy] | None = None,
+    ) -> list[Deletion]:
+        """Delete the segments that the topic's settings (or `policies`) select; as
+        `logstore.Topic.apply_retention`."""
+        return await self._services.run(
+            self.blocking.apply_retention, now_ms, dry_run, policies
+        )

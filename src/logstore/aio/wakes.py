@@ -1,0 +1,349 @@
+"""Wakes the followers of a store in one event loop, without a thread for any of them.
+
+A `Place` is a partition as followers wait for it. If this store writes it, the append
+itself wakes them (`WrittenPlace`), from any thread. If another process does, the system
+reports changes of its directory to the loop, for all partitions by one descriptor
+(`WatchedPlace`), and one look at the log serves all followers of a partition.
+
+Whatever wakes followers may come too often, and each follower looks for itself. Once a
+second all places are checked: no report of a change is relied on alone.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from logstore.aio.loops import Binding
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.watch import INTERVAL_S_MIN, WATCHED_S_MAX, ChangeReports
+from logstore.log.read.view import Bounds
+from logstore.store.partition import Partition
+from logstore.store.readable_partition import POLL_MAX_S, POLL_MIN_S
+
+__all__ = ["Place", "Wakes"]
+
+Woken = asyncio.Future[None]
+# A value that differs if there may be more to read.
+_State = object
+
+
+class Place(abc.ABC):
+    """Who waits for one partition. Only the loop's thread uses it."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self._waiting: set[Woken] = set()
+        self._state: _State = None
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, future: Woken) -> None:
+        """Wake it by the next change. Check after this call whether there was one
+        before."""
+        self._waiting.add(future)
+        self._wakes.keep_checking()
+
+    def discard(self, future: Woken) -> None:
+        self._waiting.discard(future)
+
+    def take_bell(self) -> bool:
+        """For an append by the loop's thread: let it wake nobody. Returns whether
+        somebody waits, and `wake` is to be called after it."""
+        return False
+
+    def wake(self) -> None:
+        """Wake all that wait."""
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def changed(self) -> None:
+        """There may be more."""
+        self.wake()
+
+    def check(self) -> bool:
+        """Wake all that wait, if the partition has changed since the last check, or
+        cannot be looked at: they find out why. Returns whether it has."""
+        try:
+            state = self._state_now()
+        except Exception:
+            state = object()
+        if state == self._state:
+            return False
+        self._state = state
+        self.wake()
+        return True
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """A follower is to be woken from now on: it looks once more before it waits."""
+
+    @abc.abstractmethod
+    def look(self) -> Bounds:
+        """The log as it is now; or as it was at the last change of which followers were
+        told."""
+
+    @abc.abstractmethod
+    def _state_now(self) -> _State:
+        """A value that is another one if there may be more to read. May raise."""
+
+
+class _Bell:
+    """What an append rings: a `Wakeable`."""
+
+    __slots__ = ("_loop", "_ring")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._ring = ring
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._ring)
+
+
+class WrittenPlace(Place):
+    """A partition that this store writes."""
+
+    def __init__(self, wakes: Wakes, partition: Partition) -> None:
+        super().__init__(wakes)
+        self._views = partition._views
+        self._bell: _Bell | None = None
+
+    def begin(self) -> None:
+        pass
+
+    def look(self) -> Bounds:
+        return self._views.refreshed_bounds()
+
+    def add(self, future: Woken) -> None:
+        super().add(future)
+        signal = self._views.appended
+        if self._bell is None and signal is not None:
+            self._bell = _Bell(self._wakes.loop(), self._rung)
+            signal.add(self._bell)
+
+    def _rung(self) -> None:
+        self._bell = None
+        self.wake()
+
+    def take_bell(self) -> bool:
+        bell, signal = self._bell, self._views.appended
+        if bell is None or signal is None:
+            return False
+        signal.remove(bell)
+        self._bell = None
+        return True
+
+    def _state_now(self) -> _State:
+        self._views.check_alive()
+        writer = self._views.writer
+        assert writer is not None
+        seen = writer.seen()
+        return seen.start, seen.end, seen.durable, seen.cuts.serial
+
+
+class WatchedPlace(Place):
+    """A partition that another process writes."""
+
+    def __init__(self, wakes: Wakes, partition: Partition) -> None:
+        super().__init__(wakes)
+        self._views = partition._views
+        self.directories: list[Directory] = partition._log.directory.with_parents()
+        # The log as it was found last; None: it may have changed since.
+        self._seen: Bounds | None = None
+        self._is_begun = False
+
+    def begin(self) -> None:
+        # A follower that begins has looked for itself, later than this place.
+        self._seen = None
+        if not self._is_begun:
+            self._is_begun = True
+            self._wakes.watch(self)
+
+    def look(self) -> Bounds:
+        if self._seen is None:
+            self._seen = seen = self._views.refreshed_bounds()
+            state = (
+                seen.life,
+                seen.cuts.serial,
+                seen.start_offset,
+                seen.end_offset,
+                seen.durable_offset,
+                seen.removal is None,
+            )
+            if state != self._state:
+                self._state = state
+                self.wake()
+        return self._seen
+
+    def changed(self) -> None:
+        self._seen = None
+        if self.is_waited_for:
+            self.check()
+
+    def check(self) -> bool:
+        self._seen = None
+        before = self._state
+        try:
+            self.look()
+        except Exception:
+            self._state = None
+            self.wake()
+            return True
+        return self._state != before
+
+    def _state_now(self) -> _State:
+        self.look()
+        return self._state
+
+
+class Wakes:
+    """The places of one store, and what reports changes of them to the loop."""
+
+    def __init__(self, binding: Binding, files: Files) -> None:
+        self._binding = binding
+        self._files = files
+        self._places: weakref.WeakSet[Place] = weakref.WeakSet()
+        self._checking: asyncio.TimerHandle | None = None
+        # One for all directories; None before the first, and if there are none.
+        self._reports: ChangeReports | None = None
+        self._are_reports_tried = False
+        self._by_number: dict[int, weakref.WeakSet[WatchedPlace]] = {}
+        self._is_reading = False
+        self._woken_at = 0.0
+        self._resting: asyncio.TimerHandle | None = None
+        # Those whose changes are not reported: looked at by time.
+        self._unreported: weakref.WeakSet[WatchedPlace] = weakref.WeakSet()
+        self._polling: asyncio.TimerHandle | None = None
+        self._pause = POLL_MIN_S
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._binding.loop()
+
+    def place_of(self, partition: Partition) -> Place:
+        """A new place; there should be one for each partition."""
+        is_written = partition._views.writer is not None
+        kind: Any = WrittenPlace if is_written else WatchedPlace
+        place: Place = kind(self, partition)
+        self._places.add(place)
+        return place
+
+    def close(self) -> None:
+        """Stop, and wake all: their store is closed."""
+        for timer in (self._checking, self._polling, self._resting):
+            if timer is not None:
+                timer.cancel()
+        self._checking = self._polling = self._resting = None
+        self._stop_reading()
+        if self._reports is not None:
+            self._reports.close()
+        for place in list(self._places):
+            place.changed()
+
+    # ------------------------------------------------------------ by time
+
+    def keep_checking(self) -> None:
+        """Somebody waits."""
+        if self._checking is None:
+            self._checking = self.loop().call_later(WATCHED_S_MAX, self._check)
+        self._read()
+        if self._unreported and self._polling is None:
+            self._polling = self.loop().call_later(self._pause, self._poll)
+
+    def _waited_for(self) -> list[Place]:
+        return [place for place in self._places if place.is_waited_for]
+
+    def _check(self) -> None:
+        self._checking = None
+        places = self._waited_for()
+        if not places:
+            self._stop_reading()
+            return
+        self._checking = self.loop().call_later(WATCHED_S_MAX, self._check)
+        for place in places:
+            place.check()
+
+    def _poll(self) -> None:
+        self._polling = None
+        places = [place for place in self._unreported if place.is_waited_for]
+        if places:
+            changes = [place.check() for place in places]
+            self._pause = POLL_MIN_S if any(changes) else self._pause * 2
+            self._pause = min(self._pause, POLL_MAX_S)
+            self._polling = self.loop().call_later(self._pause, self._poll)
+
+    # ------------------------------------------------------------ by reports
+
+    def watch(self, place: WatchedPlace) -> None:
+        """Report the changes of a place from now on."""
+        is_reported = False
+        with contextlib.suppress(OSError):
+            if not self._are_reports_tried:
+                self._are_reports_tried = True
+                self._reports = ChangeReports(self._files)
+            if self._reports is not None:
+                is_reported = self._watch(place, self._reports)
+        if not is_reported:
+            self._unreported.add(place)
+
+    def _watch(self, place: WatchedPlace, reports: ChangeReports) -> bool:
+        for directory in place.directories:
+            number = reports.add(directory)
+            if number is None:
+                return False
+            self._by_number.setdefault(number, weakref.WeakSet()).add(place)
+        return True
+
+    def _read(self) -> None:
+        """Let the loop tell when there are reports."""
+        reports, is_on = self._reports, self._is_reading or self._resting is not None
+        if is_on or reports is None or reports.fd < 0:
+            return
+        self._is_reading = True
+        self.loop().add_reader(reports.fd, self._reported)
+
+    def _stop_reading(self) -> None:
+        if self._reports is not None and self._is_reading:
+            self._is_reading = False
+            with contextlib.suppress(RuntimeError):  # a loop that is closed
+                self.loop().remove_reader(self._reports.fd)
+
+    def _rested(self) -> None:
+        self._resting = None
+        self._read()
+
+    def _reported(self) -> None:
+        reports, loop = self._reports, self.loop()
+        assert reports is not None
+        early = self._woken_at + INTERVAL_S_MIN - loop.time()
+        if early > 0:
+            # A process that appends records one by one does not wake followers for
+            # each of them.
+            self._stop_reading()
+            self._resting = loop.call_later(early, self._rested)
+            return
+        self._woken_at = loop.time()
+        numbers = reports.take()
+        if numbers is None:
+            numbers = set(self._by_number)
+        places: set[WatchedPlace] = set()
+        for number in numbers:
+            watching = self._by_number.get(number)
+            if watching:
+                places.update(watching)
+            elif watching is not None:
+                del self._by_number[number]
+                reports.remove(number)
+        for place in places:
+            place.changed()

@@ -1,0 +1,252 @@
+"""What wakes followers: appends, reports of the system, and the time."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+import logstore.aio
+from logstore.aio import wakes
+from logstore.io.files import Files
+from support.tasks import every_loop, new_partition, run, until
+
+
+async def waiting(follower: Any) -> asyncio.Future[logstore.Record]:
+    """A task that waits for the next record."""
+    task: asyncio.Future[logstore.Record] = asyncio.ensure_future(anext(follower))
+    while not follower._waiting:
+        await asyncio.sleep(0.001)
+    return task
+
+
+@every_loop
+def test_a_thousand_followers_need_no_thread_and_one_descriptor(
+    tmp_path: Path, loop_kind: str
+) -> None:
+    """In the store that writes none, in another process one."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            await p.append(b"0")
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                q = store.topic("orders")[0]
+                threads = threading.active_count()
+                for one, descriptors in ((p, 0), (q, 1)):
+                    before = len(os.listdir("/proc/self/fd"))
+                    followers = [one.follow(1) for _ in range(1000)]
+                    tasks = [asyncio.ensure_future(anext(f)) for f in followers]
+                    await until(lambda fs=followers: all(f._waiting for f in fs))
+                    assert threading.active_count() == threads
+                    assert len(os.listdir("/proc/self/fd")) == before + descriptors
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(main(), loop_kind)
+
+
+class Looking(Files):
+    """Counts the looks at the log of a partition."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self, *args: Any, **options: Any) -> Any:
+        self.looks += 1
+        return super().look(*args, **options)
+
+
+def test_one_look_serves_all_followers_of_a_partition(tmp_path: Path) -> None:
+    """As many looks for a hundred as for one."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            await p.append(b"0")
+            counts = []
+            for count in (1, 100):
+                files = Looking()
+                options: dict[str, Any] = {"read_only": True, "files": files}
+                async with logstore.aio.open(tmp_path, **options) as store:
+                    q = store.topic("orders")[0]
+                    end = p.end_offset
+                    followers = [q.follow(end) for _ in range(count)]
+                    tasks = [await waiting(follower) for follower in followers]
+                    files.looks = 0
+                    await p.append(b"1")
+                    records = await asyncio.gather(*tasks)
+                    assert [r.offset for r in records] == [end] * count
+                    counts.append(files.looks)
+            assert counts[1] < 20
+
+    run(main())
+
+
+def test_follower_is_woken_once_a_second_if_a_report_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the store that writes, and in another one."""
+    monkeypatch.setattr(wakes, "WATCHED_S_MAX", 0.02)
+    monkeypatch.setattr(wakes._Bell, "release", lambda self: None)
+
+    def deaf(self: wakes.Wakes) -> None:
+        self._is_reading = True
+
+    monkeypatch.setattr(wakes.Wakes, "_read", deaf)
+    monkeypatch.setattr(wakes.Wakes, "_stop_reading", lambda self: None)
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            await p.append(b"0")
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                for q in (p, store.topic("orders")[0]):
+                    end = p.end_offset
+                    task = await waiting(q.follow(end))
+                    await asyncio.to_thread(p.blocking.append, b"1")
+                    assert (await task).offset == end
+
+    run(main())
+
+
+class Refusing(Files):
+    """Refuses a call that reports changes need, or loses reports."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+
+    def new_watch(self) -> int:
+        self._refuse("new_watch")
+        return super().new_watch()
+
+    def watch(self, fd: int, dir_fd: int) -> int:
+        self._refuse("watch")
+        return super().watch(fd, dir_fd)
+
+    def file_system(self, fd: int) -> int:
+        return 0x6969 if self.refused == "network" else super().file_system(fd)
+
+    def take_changes(self, fd: int) -> set[int] | None:
+        found = super().take_changes(fd)
+        return None if self.refused == "reports" else found
+
+    def _refuse(self, call: str) -> None:
+        if call == self.refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("refused", ["new_watch", "watch", "network", "reports"])
+def test_follower_without_reports_has_every_record(
+    tmp_path: Path, refused: str
+) -> None:
+    """It looks by time where the system has no watches, or does not report what other
+    hosts change; and at all partitions if reports were lost."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            files = Refusing(refused)
+            options: dict[str, Any] = {"read_only": True, "files": files}
+            async with logstore.aio.open(tmp_path, **options) as store:
+                follower = store.topic("orders")[0].follow()
+                for n in range(10):
+                    task = await waiting(follower)
+                    await p.append(b"%d" % n)
+                    assert (await task).value == b"%d" % n
+
+    run(main())
+
+
+def test_reports_of_partitions_that_nobody_follows_are_ended(tmp_path: Path) -> None:
+    """At the first one after their followers are gone."""
+
+    async def main() -> None:
+        async with logstore.aio.open(tmp_path) as writing:
+            topic = await writing.create_topic("orders", partitions=2)
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                one, two = store.topic("orders").partitions
+                task, gone = await waiting(one.follow()), await waiting(two.follow())
+                reported = store._wakes._by_number
+                assert len(reported) == 3  # of the root, and of both
+                gone.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
+                del two, gone
+
+                def is_ended() -> bool:
+                    topic.blocking[1].append(b"unseen")
+                    return len(reported) == 2
+
+                await until(is_ended)
+                await topic[0].append(b"seen")
+                assert (await task).value == b"seen"
+
+    run(main())
+
+
+def test_appends_one_by_one_do_not_wake_a_follower_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports that come at once after a look wait for a moment, and are not lost."""
+    monkeypatch.setattr(wakes, "INTERVAL_S_MIN", 0.2)
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                q = store.topic("orders")[0]
+                follower = q.follow()
+                (await waiting(follower)).cancel()
+                taken = 0
+                take_changes = q._services.wakes._files.take_changes
+
+                def take(fd: int) -> set[int] | None:
+                    nonlocal taken
+                    taken += 1
+                    return take_changes(fd)
+
+                q._services.wakes._files.take_changes = take  # type: ignore[method-assign]
+                for n in range(50):
+                    await p.append(b"%d" % n)
+                    assert (await anext(follower)).value == b"%d" % n
+                    if n == 3:
+                        break
+                assert 1 <= taken <= 5
+
+    run(main())
+
+
+def test_place_of_a_broken_partition_wakes_its_followers(tmp_path: Path) -> None:
+    """So that they raise what is wrong."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                task = await waiting(store.topic("orders")[0].follow())
+                moved = Path(p.path).rename(tmp_path.parent / "moved")
+                with pytest.raises(logstore.PartitionNotFoundError):
+                    await task
+                moved.rename(p.path)
+
+    run(main())
+
+
+def test_bell_of_a_closed_loop_disturbs_no_append(tmp_path: Path) -> None:
+    """Its follower is gone."""
+    with logstore.open(tmp_path) as blocking:
+        blocking.create_topic("orders")
+        p = logstore.aio.Store(blocking).topic("orders")[0]
+        loop = asyncio.new_event_loop()
+        follower = p.follow()
+        task = loop.create_task(anext(follower))  # type: ignore[arg-type]
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert p.blocking._views.appended is not None
+        waiters = p.blocking._views.appended.waiters
+        assert len(waiters) == 1
+        loop.close()
+        assert p.blocking.append(b"0") == 0
+        assert len(waiters) == 0
+        assert p.blocking.append(b"1") == 1
+        del task
