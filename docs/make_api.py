@@ -79,6 +79,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "OffsetOutOfRangeError",
         "OffsetConflictError",
         "PublicationConflictError",
+        "PublicationTimeoutError",
         "ProducerError",
         "OutOfOrderSequenceError",
         "DuplicateSequenceError",

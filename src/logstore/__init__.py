@@ -28,7 +28,7 @@ _HOMES: Final = {
         "LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
         "PartitionNotFoundError ProducerError ProducerFencedError "
-        "PublicationConflictError ReadOnlyError "
+        "PublicationConflictError PublicationTimeoutError ReadOnlyError "
         "RecordNotFoundError RecordTooLargeError ReentrantCallError "
         "StorageError StoreClosedError StoreLockedError StoreNotFoundError "
         "SyncFailedError TopicExistsError TopicNotFoundError "
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "store.partition": "Partition",
     "store.partitions": "RecoveryProgress",
     "store.producer": "Producer",
-    "store.publisher": "Publication",
+    "store.publication": "Publication",
     "store.store": "Store open",
     "store.topic": "Topic",
 }

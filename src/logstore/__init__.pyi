@@ -21,6 +21,7 @@ from logstore.errors import PartitionNotFoundError as PartitionNotFoundError
 from logstore.errors import ProducerError as ProducerError
 from logstore.errors import ProducerFencedError as ProducerFencedError
 from logstore.errors import PublicationConflictError as PublicationConflictError
+from logstore.errors import PublicationTimeoutError as PublicationTimeoutError
 from logstore.errors import ReadOnlyError as ReadOnlyError
 from logstore.errors import RecordNotFoundError as RecordNotFoundError
 from logstore.errors import RecordTooLargeError as RecordTooLargeError
@@ -85,7 +86,7 @@ from logstore.segment import SegmentInfo as SegmentInfo
 from logstore.store.partition import Partition as Partition
 from logstore.store.partitions import RecoveryProgress as RecoveryProgress
 from logstore.store.producer import Producer as Producer
-from logstore.store.publisher import Publication as Publication
+from logstore.store.publication import Publication as Publication
 from logstore.store.store import Store as Store
 from logstore.store.store import open_store as _open
 from logstore.store.topic import Topic as Topic

@@ -29,6 +29,7 @@ __all__ = [
     "PartitionNotFoundError",
     "ProducerError",
     "PublicationConflictError",
+    "PublicationTimeoutError",
     "ReadOnlyError",
     "RecordNotFoundError",
     "RecordTooLargeError",
@@ -42,6 +43,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "is_system_error",
+    "made_again",
     "partly_done",
     "renamed_error",
     "storage_error",
@@ -66,10 +68,10 @@ class LogStoreError(Exception):
         if isinstance(self, OSError):
             # OSError keeps these in its own slots.
             facts |= {"errno": self.errno, "filename": self.filename}
-        return _made_again, (type(self), self.args, facts)
+        return made_again, (type(self), self.args, facts)
 
 
-def _made_again(
+def made_again(
     kind: type[LogStoreError], args: tuple[Any, ...], facts: dict[str, Any]
 ) -> LogStoreError:
     """The same error, made without its constructor, which would change the message."""
@@ -83,7 +85,7 @@ def _made_again(
 def renamed_error(error: LogStoreError, where: str) -> LogStoreError:
     """The same error, with all its facts, and a message that begins with `where`."""
     _, (kind, args, facts) = error.__reduce__()
-    return _made_again(kind, (f"{where}: {error}", *args[1:]), facts)
+    return made_again(kind, (f"{where}: {error}", *args[1:]), facts)
 
 
 def partly_done(
@@ -97,7 +99,7 @@ def partly_done(
         if span
     )
     text = f"{error}. Appended before that, and there: {spans}"
-    return _made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
+    return made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
 
 
 class ConfigError(LogStoreError, ValueError):
@@ -410,6 +412,30 @@ class PublicationConflictError(LogStoreError):
         self.identity = identity
         self.sequence = sequence
         self.last = last
+
+
+class PublicationTimeoutError(LogStoreError, TimeoutError):
+    """Nobody has published a request in time. It is unknown whether somebody will: the
+    request stays. `Store.published` tells, and handing it in again publishes it once.
+
+    Attributes:
+        identity: the name of the publisher.
+        sequence: the number that the caller gave.
+        timeout_ms: how long it has waited, in milliseconds.
+    """
+
+    def __init__(self, identity: str, sequence: int, *, timeout_ms: int) -> None:
+        super().__init__(
+            f"whether {identity!r} publishes sequence {sequence} is unknown: nobody "
+            f"has within {timeout_ms} ms, and its request stays. Ask Store.published, "
+            f"or hand the same in again, which publishes it once"
+        )
+        self.identity = identity
+        self.sequence = sequence
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RecordTooLargeError(LogStoreError, ValueError):

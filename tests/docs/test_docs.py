@@ -300,7 +300,7 @@ def unpack(data: bytes) -> dict[str, Any]:
     assert head == b"xxh64 " + xxhash.xxh64(body, seed=0).hexdigest().encode()
     value = json.loads(body)
     assert isinstance(value, dict)
-    assert value["version"] == 1
+    assert value["version"] in (1, 2)
     return value
 
 
@@ -374,7 +374,10 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             partition.append(b"%d" % n)
         with store.stage("docs", 1) as stage:
             stage.append_many(partition, [b"published"])
-            store.publish([stage.finish()], identity="docs", sequence=1)
+            staged = [stage.finish()]
+            store.publish(
+                staged, identity="docs", sequence=1, metadata=b"docs", pinned=True
+            )
         store.producer("docs")
         store.create_topic("damaged")[0].append(b"value")
     with next((root / "damaged-0").glob("*.log")).open("ab") as file:

@@ -13,40 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import NamedTuple
 
 import logstore
 from faults.method import Tally
+from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 
 NAME = "planted"
 UNIT = "bugs caught"
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCE = pathlib.Path(logstore.__file__).parent
-
-
-class Bug(NamedTuple):
-    """A bug.
-
-    Attributes:
-        what: in words.
-        file: of the package.
-        changes: (lines as they are, lines as they are to be).
-        method: which must catch it.
-        only: steps of programs, scenarios, ends of file names, or kinds of lies that
-            are enough; none: all.
-        call: of `failing_calls`, only those where this method of the disk fails.
-        quick: the seed of 1 to 10 that shows it soonest, for those of the smallest
-            size; 0: it is not among them.
-    """
-
-    what: str
-    file: str
-    changes: tuple[tuple[str, str], ...]
-    method: str
-    only: tuple[str, ...] = ()
-    call: str = ""
-    quick: int = 0
 
 
 _APPENDS = ("append", "append_many", "append_durable", "flush")
@@ -532,8 +508,7 @@ BUGS = (
     Bug(
         "what was published stays to be published again",
         "store/publisher.py",
-        (("        self.discard(logs)\n        return Publication(",
-          "        return Publication("),),
+        (("        self.discard([*group.logs, *group.repeated])\n", ""),),
         "second_use",
         quick=4,
     ),
@@ -559,11 +534,13 @@ BUGS = (
     ),
     Bug(
         "a large sequence number is remembered as a small one",
-        "store/publisher.py",
-        (("entry = Entry(sequence, ", "entry = Entry(sequence & 0xFFFFFFFF, "),),
+        "store/publication.py",
+        (("            self.sequence, self.records, now_ms,",
+          "            self.sequence & 0xFFFFFFFF, self.records, now_ms,"),),
         "readable",
         quick=1,
     ),
+    *BUGS_OF_HAND_IN,
 )  # fmt: skip
 
 COUNTS = {

@@ -14,6 +14,7 @@ from faults import (
     disk_states,
     failing_calls,
     forks,
+    hand_ins,
     interrupts,
     limits,
     lying_disk,
@@ -46,6 +47,8 @@ _SINGLE = {
     "readable": (readable, 300),
 }
 _CASES = 60
+# Of `hand_ins` so many stores: what a kill meets is a matter of luck.
+_KILLED_STORES = 60
 
 
 # ---------------------------------------------------------------- in the other process
@@ -58,6 +61,11 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
             for number in range(_WATCHED_CASES):
                 yield watched.watch(case, seed * 1000 + number, at).failure
+        return
+    if bug.method == "hand_ins":
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_KILLED_STORES):
+                yield "\n".join(hand_ins.store_of(at, seed * 1000 + number, 20)[1])
         return
     if bug.method in _SINGLE:
         module, count = _SINGLE[bug.method]

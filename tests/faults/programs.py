@@ -7,6 +7,7 @@ for what fails under it: then it goes on with what still works, as a service wou
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -14,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from faults import accounts
-from logstore import LogStoreError, StoreConfig, SyncFailedError
+from logstore import (
+    LogStoreError,
+    PublicationTimeoutError,
+    StoreConfig,
+    SyncFailedError,
+)
+from logstore.log.write.writer import PartitionWriter
 from logstore.store.store import open_store
 from support.adopting import adopting
 from support.values import (
@@ -31,8 +38,14 @@ __all__ = ["PROGRAMS", "Program"]
 Say = Callable[..., None]
 Program = Callable[[Path, Say, int], None]
 
-# Retention lets go what is older than this, with the clock at `_NOW`.
+# Whatever fails: the owner is there, and answers.
+_TIMEOUT_MS = 15_000
+# Retention lets go what is older than a time, with the clock here.
 _NOW = 1_600_000_000_000 + 10_000
+
+
+class _Unknown(Exception):
+    """The program ends, because it does not know what it has done."""
 
 
 class _Writer:
@@ -95,11 +108,21 @@ class _Writer:
             # A background sync may have gone further; this much is known.
             self.say(accounts.DURABLE, name, partition.durable_offset)
 
-    def publish(self, counts: dict[Any, int], sequence: int) -> None:
-        """So many records into each of some partitions, at once; sometimes twice."""
+    def publish(
+        self, counts: dict[Any, int], sequence: int, through: Any = None
+    ) -> None:
+        """So many records into each of some partitions, at once; sometimes twice.
+
+        Args:
+            through: a read-only store that hands them in.
+        """
         rows = []
+        publish = self.store.publish
+        if through is not None:
+            publish = functools.partial(through.submit, timeout_ms=_TIMEOUT_MS)
         way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
-        with way, self.trying(), self.store.stage("program", sequence) as stage:
+        store = through or self.store
+        with way, self.trying(), store.stage("program", sequence) as stage:
             for partition, count in counts.items():
                 seed, first = self.rng.randrange(100), partition.end_offset
                 offsets = range(first, first + count)
@@ -116,10 +139,13 @@ class _Writer:
             self.say(accounts.PUBLISH, "", rows)
             try:
                 for _ in range(self.rng.randint(1, 2)):
-                    self.store.publish([staged], identity="program", sequence=sequence)
+                    publish([staged], identity="program", sequence=sequence)
                     self.say(accounts.PUBLISHED, "", rows)
-            except LogStoreError:
-                ended = {p.name for p in counts if p._log.health.failed is not None}
+            except PublicationTimeoutError as error:
+                # It may come at any time now: nothing more can be said of offsets.
+                raise _Unknown from error
+            except LogStoreError as error:
+                ended = {p.name for p in counts if _has_failed(p, error)}
                 left = [row for row in rows if row[0] in ended]
                 self.say(accounts.SETTLED, "", left)
                 raise
@@ -192,8 +218,10 @@ class _Nobody(_Writer):
 
 
 @contextlib.contextmanager
-def _writing(path: Path, say: Say, rng: random.Random) -> Iterator[_Writer]:
-    config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)))
+def _writing(
+    path: Path, say: Say, rng: random.Random, **settings: Any
+) -> Iterator[_Writer]:
+    config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)), **settings)
     try:
         store = open_store(path, config=config)
     except LogStoreError:
@@ -301,6 +329,52 @@ def publications(path: Path, say: Say, seed: int) -> None:
                     writer.publish(counts, sequence)
 
 
+def hand_ins(path: Path, say: Say, seed: int) -> None:
+    """The same by another one, who has not the lock: the owner publishes for it, or
+    nobody has the lock, and it takes that."""
+    rng = random.Random(f"hand-ins {seed}")
+    forms = [form for form in FORMATS if form[0]]
+    sequence = 0
+    with contextlib.suppress(_Unknown):
+        for opening in range(3):
+            with _writing(path, say, rng, publish_for_others=True) as writer:
+                if opening == 0:
+                    for name in ("a", "b"):
+                        writer.create(
+                            name, rng.randint(1, 2), rng.choice(forms),
+                            segment_bytes=rng.choice((200, 350, 700)),
+                        )  # fmt: skip
+                for _ in range(rng.randint(1, 3)):
+                    partitions = writer.partitions()
+                    for partition in rng.sample(partitions, min(1, len(partitions))):
+                        _some_append(writer, partition)
+                    sequence += 1
+                    _hand_in(path, writer, partitions, sequence)
+            sequence += 1
+            with writer.trying(), open_store(str(path), read_only=True) as reader:
+                # The lock is free.
+                alone = _Writer(reader, say, rng)
+                _hand_in(path, alone, alone.partitions(), sequence)
+
+
+def _hand_in(path: Path, writer: _Writer, partitions: list[Any], sequence: int) -> None:
+    rng = writer.rng
+    picked = rng.sample(partitions, min(2, len(partitions)))
+    if not picked:
+        return
+    counts = {partition: rng.randint(1, 9) for partition in picked}
+    with writer.trying(), open_store(str(path), read_only=True) as reader:
+        writer.publish(counts, sequence, reader)
+
+
+def _has_failed(partition: Any, error: LogStoreError) -> bool:
+    """Whether what was published to a partition may be there after an error: its writer
+    has ended, or that of the store that was opened for it."""
+    if isinstance(partition._log, PartitionWriter):
+        return partition._log.health.failed is not None
+    return isinstance(error, SyncFailedError)
+
+
 def _some_append(writer: _Writer, partition: Any) -> None:
     rng = writer.rng
     kind = rng.randrange(8)
@@ -338,6 +412,7 @@ def _tear(log: Path, rng: random.Random) -> None:
 PROGRAMS: dict[str, Program] = {
     "appends": appends,
     "deletions": deletions,
+    "hand-ins": hand_ins,
     "publications": publications,
     "recovery": recovery,
 }

@@ -31,6 +31,7 @@ FAMILY = {
     "InvalidProducerEpochError": (),
     "OffsetConflictError": (),
     "PublicationConflictError": (),
+    "PublicationTimeoutError": (TimeoutError,),
     "RecordTooLargeError": (ValueError,),
     "UnsupportedError": (),
     "StorageError": (OSError,),
@@ -58,6 +59,7 @@ EXAMPLES = {
     "OffsetOutOfRangeError": logstore.OffsetOutOfRangeError(9, 1, 5, partition="a-0"),
     "OffsetConflictError": logstore.OffsetConflictError(9, 5, partition="a-0"),
     "PublicationConflictError": logstore.PublicationConflictError("a", 4, 5),
+    "PublicationTimeoutError": logstore.PublicationTimeoutError("a", 4, timeout_ms=5),
     "RecordTooLargeError": logstore.RecordTooLargeError(
         "text", limit_name="max_message_bytes", limit=10, size=11
     ),

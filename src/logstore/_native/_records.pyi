@@ -3,7 +3,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, final, overload
 
 from logstore._native._locks import Mutex, Turns
-from logstore._native.segments import SegmentState
+from logstore._native.segments import DurablePageState, SegmentState
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
@@ -206,6 +206,7 @@ class SharedSync:
         durations: Durations,
         marked: SegmentState,
         synced: SegmentState,
+        page: DurablePageState,
     ) -> SharedSync: ...
     def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
     def sync(self, upto: int, /) -> None: ...

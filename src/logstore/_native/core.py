@@ -49,6 +49,17 @@ OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
 
 HEADERS_MAX: Final[int] = lib.LS_HEADERS_MAX
 
+PAGE_BYTES: Final[int] = lib.LS_PAGE_BYTES
+PAGE_DURABLE_POS: Final[int] = lib.LS_PAGE_DURABLE_POS
+PAGE_CHECK_POS: Final[int] = lib.LS_PAGE_CHECK_POS
+PAGE_TO_OPEN: Final[int] = lib.LS_PAGE_TO_OPEN
+PAGE_OFF: Final[int] = lib.LS_PAGE_OFF
+
+WATCH_ENTRIES: Final[int] = lib.LS_WATCH_ENTRIES
+WATCH_RENAMES: Final[int] = lib.LS_WATCH_RENAMES
+WATCH_FILE: Final[int] = lib.LS_WATCH_FILE
+WATCH_CLOSES: Final[int] = lib.LS_WATCH_CLOSES
+
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL
 STOP_ZEROS: Final[int] = lib.LS_STOP_ZEROS

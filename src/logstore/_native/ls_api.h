@@ -369,6 +369,17 @@ typedef struct ls_segment_state {
     int64_t time_last;            /* timestamp of the last time index entry; -1 none */
 } ls_segment_state;
 
+/* What tells other processes which records are durable (docs/format.md, "Durable offset"). */
+enum { LS_PAGE_BYTES = 80, LS_PAGE_DURABLE_POS = 64, LS_PAGE_CHECK_POS = 72 };
+enum { LS_PAGE_TO_OPEN = -1, LS_PAGE_OFF = -2 };
+
+typedef struct ls_durable_page {
+    uint8_t bytes[80];  /* LS_PAGE_BYTES: what the file has, with the last durable offset */
+    uint64_t key;       /* the check is the durable offset XOR this: a digest of the bytes before */
+    int32_t fd;         /* of the file; or LS_PAGE_TO_OPEN, before the next offset; or LS_PAGE_OFF */
+    int32_t pad;
+} ls_durable_page;
+
 typedef struct ls_roll_limits {
     int64_t segment_bytes;
     int64_t segment_ms;           /* less the jitter of this segment */
@@ -495,11 +506,18 @@ int32_t ls_sys_hold_lock(int32_t fd);
    SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
-/* A new inotify instance, whose reads do not wait, and a watch of it for whatever changes in a directory: an entry that
-   is written to, made, renamed or removed.  The descriptor, or the number of the watch, the same for the same directory,
-   or -errno; -EOPNOTSUPP where there is no inotify. */
+/* What a watch reports. */
+enum ls_watch {
+    LS_WATCH_ENTRIES = 1, /* of a directory: an entry is written to, made, renamed or removed */
+    LS_WATCH_RENAMES = 2, /* of a directory: an entry gets its name by a rename */
+    LS_WATCH_FILE = 3,    /* of a file: it is written to, renamed, or loses a name */
+    LS_WATCH_CLOSES = 4,  /* of a file: one who could write to it has closed it */
+};
+
+/* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch.  The descriptor, or the
+   number of the watch, the same for the same file or directory, or -errno; -EOPNOTSUPP where there is no inotify. */
 int32_t ls_sys_new_watch(void);
-int32_t ls_sys_add_watch(int32_t fd, const char *path);
+int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
 /* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */

@@ -218,10 +218,19 @@ int32_t ls_sys_new_watch(void)
     return fd < 0 ? -errno : fd;
 }
 
-int32_t ls_sys_add_watch(int32_t fd, const char *path)
+int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what)
 {
-    const uint32_t changes = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF;
-    int number = inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR);
+    static const uint32_t changes[] = {
+        [LS_WATCH_ENTRIES] = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF
+            | IN_DELETE_SELF | IN_ONLYDIR,
+        [LS_WATCH_RENAMES] = IN_MOVED_TO | IN_ONLYDIR,
+        [LS_WATCH_FILE] = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF,
+        [LS_WATCH_CLOSES] = IN_CLOSE_WRITE,
+    };
+    if (what < LS_WATCH_ENTRIES || what > LS_WATCH_CLOSES) {
+        return -EINVAL;
+    }
+    int number = inotify_add_watch(fd, path, changes[what]);
     return number < 0 ? -errno : number;
 }
 
@@ -259,10 +268,11 @@ int32_t ls_sys_new_watch(void)
     return -EOPNOTSUPP;
 }
 
-int32_t ls_sys_add_watch(int32_t fd, const char *path)
+int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what)
 {
     (void)fd;
     (void)path;
+    (void)what;
     return -EOPNOTSUPP;
 }
 

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "ls_bytes.h"
 #include "pylocks_api.h"
 
 /*
@@ -41,10 +42,11 @@ typedef struct {
     PyObject *turns;
     PyObject *lock;     /* the Mutex that is held during a sync */
     PyObject *store_lock; /* the OpenFile whose lock says that the store is this process's */
-    PyObject *owners;   /* of the two states */
+    PyObject *owners;   /* of the two states and the page */
     pyrecords_durations *durations;
     ls_segment_state *marked; /* what the sync that goes on is for; the turn guards it */
     ls_segment_state *synced; /* what the last one was for */
+    ls_durable_page *page;    /* tells other processes what is durable */
 } pyrecords_sync;
 
 /* Where a sync began. */
@@ -193,7 +195,7 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_mark *mark)
 {
     const pyrecords_append *prepared = self->prepared;
-    if (self->marked->size >= prepared->quiet_size) {
+    if (self->marked->size >= prepared->quiet_size || self->page->fd == LS_PAGE_TO_OPEN) {
         return 0;
     }
     Py_ssize_t index_written = pyrecords_number(prepared->index, pyrecords_sync_names.written);
@@ -203,6 +205,21 @@ static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_m
     }
     return index_written >= 0 && mark->index_count - index_written < UNWRITTEN_MAX
         && times_written >= 0 && mark->time_count - times_written < UNWRITTEN_MAX;
+}
+
+/*
+ * Tell other processes what is durable now.  A write that fails says nothing: they learn of it from the state file.
+ * The sync has made it true before, so what the file says is true whenever the machine stops.
+ */
+static void pyrecords_tell_durable(pyrecords_sync *self)
+{
+    ls_durable_page *page = self->page;
+    if (page->fd >= 0) {
+        uint64_t durable = (uint64_t)self->marked->last_offset + 1;
+        ls_bytes_store_i64(page->bytes + LS_PAGE_DURABLE_POS, (int64_t)durable);
+        ls_bytes_store_i64(page->bytes + LS_PAGE_CHECK_POS, (int64_t)(durable ^ page->key));
+        (void)pyrecords_core.write(page->fd, page->bytes, LS_PAGE_BYTES, 0);
+    }
 }
 
 /* Show what is durable, where nothing has changed that needs the lock: 1; 0 elsewhere; -1 with an error set. */
@@ -224,6 +241,7 @@ static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *ma
         *self->synced = *self->marked;
         prepared->end = pyrecords_sum(self->marked->last_offset + 1, prepared->flush_messages);
         pyrecords_set(prepared->log, pyrecords_sync_names.extent, mark->extent);
+        pyrecords_tell_durable(self);
     }
     return status;
 }
@@ -449,25 +467,29 @@ static PyObject *pyrecords_sync_append(PyObject *object, PyObject *const *args, 
 /* ---------------------------------------------------------------- the type */
 
 /*
- * SharedSync(syncs, prepared, turns, lock, store_lock, durations, marked, synced): the last two are of the type
- * SegmentState.
+ * SharedSync(syncs, prepared, turns, lock, store_lock, durations, marked, synced, page): the last ones are of the types
+ * SegmentState and DurablePageState.
  */
 static PyObject *pyrecords_sync_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"syncs", "prepared", "turns", "lock", "store_lock", "durations", "marked", "synced", NULL};
-    PyObject *syncs, *prepared, *turns, *lock, *store_lock, *durations, *marked, *synced;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO!OO", names, &syncs, pyrecords_append_type, &prepared,
+    static char *names[] = {"syncs", "prepared", "turns", "lock", "store_lock", "durations", "marked", "synced",
+                            "page", NULL};
+    PyObject *syncs, *prepared, *turns, *lock, *store_lock, *durations, *marked, *synced, *page;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO!OOO", names, &syncs, pyrecords_append_type, &prepared,
                                      pyrecords_locks->turns, &turns, pyrecords_locks->mutex, &lock, &store_lock,
-                                     pyrecords_durations_type, &durations, &marked, &synced)) {
+                                     pyrecords_durations_type, &durations, &marked, &synced, &page)) {
         return NULL;
     }
     PyObject *at = PyObject_GetAttrString(marked, "address");
     PyObject *to = at == NULL ? NULL : PyObject_GetAttrString(synced, "address");
     uintptr_t marked_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(at);
     uintptr_t synced_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(to);
+    PyObject *page_to = to == NULL ? NULL : PyObject_GetAttrString(page, "address");
+    uintptr_t page_at = page_to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(page_to);
     Py_XDECREF(at);
     Py_XDECREF(to);
-    PyObject *owners = PyErr_Occurred() ? NULL : PyTuple_Pack(2, marked, synced);
+    Py_XDECREF(page_to);
+    PyObject *owners = PyErr_Occurred() ? NULL : PyTuple_Pack(3, marked, synced, page);
     if (owners == NULL) {
         return NULL;
     }
@@ -479,6 +501,7 @@ static PyObject *pyrecords_sync_new(PyTypeObject *type, PyObject *args, PyObject
     }
     self->marked = (ls_segment_state *)marked_at;
     self->synced = (ls_segment_state *)synced_at;
+    self->page = (ls_durable_page *)page_at;
     self->owners = owners;
     Py_INCREF(syncs);
     self->syncs = syncs;

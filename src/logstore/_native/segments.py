@@ -11,6 +11,30 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+class DurablePageState:
+    """What C writes to tell other processes what is durable (``ls_durable_page``)."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self) -> None:
+        self.raw = ffi.new("ls_durable_page *")
+        self.raw.fd = lib.LS_PAGE_TO_OPEN
+
+    def head(self) -> bytes:
+        """The bytes before the durable offset."""
+        return bytes(ffi.buffer(self.raw.bytes)[: lib.LS_PAGE_DURABLE_POS])
+
+    def fill(self, data: bytes, key: int) -> None:
+        """What the file has now, and the key of the check of a durable offset."""
+        ffi.memmove(self.raw.bytes, data, lib.LS_PAGE_BYTES)
+        self.raw.key = key
+
+    @property
+    def address(self) -> int:
+        """Of the struct, which lives as long as this."""
+        return int(ffi.cast("uintptr_t", self.raw))
+
+
 class SegmentState:
     """The facts about a segment that an append needs (``ls_segment_state``)."""
 

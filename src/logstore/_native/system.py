@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from logstore._native._ls import ffi, lib
-from logstore._native.core import allocate, pointer
+from logstore._native.core import WATCH_ENTRIES, allocate, pointer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -93,14 +93,14 @@ def new_watch() -> int:
     return _made(lib.ls_sys_new_watch, ())
 
 
-def add_watch(fd: int, path: str) -> int:
-    """inotify_add_watch for each change of an entry of a directory: the number of the
-    watch, the same for the same directory.
+def add_watch(fd: int, path: str, what: int = WATCH_ENTRIES) -> int:
+    """inotify_add_watch for what happens to a directory or a file: the number of the
+    watch, the same for the same one.
 
     Raises:
         OSError: the system refuses.
     """
-    return _made(lib.ls_sys_add_watch, (fd, os.fsencode(path)))
+    return _made(lib.ls_sys_add_watch, (fd, os.fsencode(path), what))
 
 
 def remove_watch(fd: int, number: int) -> None:

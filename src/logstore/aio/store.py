@@ -28,7 +28,7 @@ from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
 from logstore.store.partition import Partition as BlockingPartition
 from logstore.store.partitions import RecoveryProgress
-from logstore.store.publisher import Publication
+from logstore.store.publication import Publication
 from logstore.store.store import Store as BlockingStore
 from logstore.store.store import open_store as open_blocking
 
@@ -310,6 +310,8 @@ class Store:
         identity: str = "",
         sequence: int = 0,
         note: str = "",
+        metadata: bytes = b"",
+        pinned: bool | None = None,
     ) -> Publication:
         """Append staged records durably: all of them or none; as
         `logstore.Store.publish`.
@@ -320,7 +322,43 @@ class Store:
         """
         given, publish = list(staged), self.blocking.publish
         return await self._services.run(
-            lambda: publish(given, identity=identity, sequence=sequence, note=note)
+            lambda: publish(
+                given,
+                identity=identity,
+                sequence=sequence,
+                note=note,
+                metadata=metadata,
+                pinned=pinned,
+            )
+        )
+
+    async def submit(
+        self,
+        staged: Iterable[Staged],
+        *,
+        identity: str,
+        sequence: int,
+        note: str = "",
+        metadata: bytes = b"",
+        pinned: bool | None = None,
+        timeout_ms: int | None = None,
+    ) -> Publication:
+        """Publish from any process, also if another one has the store open for writing;
+        as `logstore.Store.submit`.
+
+        If the task is cancelled, the request stays, as it does after its time.
+        """
+        given, submit = list(staged), self.blocking.submit
+        return await self._services.run(
+            lambda: submit(
+                given,
+                identity=identity,
+                sequence=sequence,
+                note=note,
+                metadata=metadata,
+                pinned=pinned,
+                timeout_ms=timeout_ms,
+            )
         )
 
     async def discard_staged(

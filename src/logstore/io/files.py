@@ -14,14 +14,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import re
 import resource
+import select
 import stat as stat_module
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
@@ -471,17 +474,29 @@ class Files:
         """Wait at most `seconds`; True if woken before."""
         return waiter.wait(seconds)
 
+    def boot_id(self) -> bytes:
+        """16 bytes that are others after each start of the machine; empty: unknown."""
+        return _boot_id()
+
     # -- changes by other processes
 
     def new_watch(self) -> int:
         """A descriptor that reports changes in the directories given to `watch`."""
         return native.new_watch()
 
-    def watch(self, fd: int, dir_fd: int) -> int:
-        """Report each entry of a directory that is written to, made, renamed or
-        removed; those changes only that are made on this host. Returns the number of
-        the watch, the same for the same directory."""
-        return native.add_watch(fd, f"/proc/self/fd/{dir_fd}")
+    def watch(
+        self, fd: int, at: int, what: int = native.WATCH_ENTRIES, name: str = ""
+    ) -> int:
+        """Report what happens to an open file or directory, or to one in it that has
+        this name; those changes only that are made on this host. Returns the number of
+        the watch, the same for the same one.
+
+        Args:
+            what: by default each entry of a directory that is written to, made, renamed
+                or removed.
+        """
+        path = f"/proc/self/fd/{at}"
+        return native.add_watch(fd, f"{path}/{name}" if name else path, what)
 
     def unwatch(self, fd: int, number: int) -> None:
         """Report no more changes of a directory."""
@@ -495,15 +510,57 @@ class Files:
     def take_changes(self, fd: int) -> set[int] | None:
         """The numbers of the watches that have reported something, without waiting;
         None: of any, as the system had no room for all reports."""
-        numbers: set[int] = set()
+        numbers = {number for number, _ in self._reports(fd)}
+        return None if _LOST in numbers else numbers
+
+    def reported_names(self, fd: int) -> Sequence[str] | None:
+        """The names that watches have reported since the last call, without waiting;
+        None if the system had no room for all reports."""
+        reports = deque(self._reports(fd))
+        if any(number == _LOST for number, _ in reports):
+            return None
+        return [name for _, name in reports]
+
+    def _reports(self, fd: int) -> Iterator[tuple[int, str]]:
+        """The number of the watch, and the name, of each report that waits."""
         with contextlib.suppress(BlockingIOError):
             while reports := os.read(fd, 1 << 16):
                 pos = 0
                 while pos < len(reports):
                     number, _, _, name_bytes = _REPORT.unpack_from(reports, pos)
-                    numbers.add(number)
                     pos += _REPORT.size + name_bytes
-        return None if _LOST in numbers else numbers
+                    name = reports[pos - name_bytes : pos].rstrip(b"\0")
+                    yield number, os.fsdecode(name)
+
+    def new_event(self) -> int:
+        """A descriptor that is readable once `set_event` was called."""
+        return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def set_event(self, fd: int) -> None:
+        """Wake whoever waits for an event, now or later."""
+        os.eventfd_write(fd, 1)
+
+    def clear_event(self, fd: int) -> None:
+        """Forget that `set_event` was called."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(fd)
+
+    def wait_for_any(self, fds: Iterable[int], seconds: float | None) -> bool:
+        """Wait until one of some descriptors is readable, at most `seconds`."""
+        poll = select.poll()
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+@functools.lru_cache(maxsize=1)
+def _boot_id() -> bytes:
+    try:
+        text = _read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
+        found = bytes.fromhex(text)
+    except (OSError, ValueError):
+        return b""
+    return found if len(found) == 16 else b""
 
 
 def _file_size_limit() -> int | None:

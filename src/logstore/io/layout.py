@@ -17,6 +17,7 @@ __all__ = [
     "CLEAN_SHUTDOWN",
     "CLOSED",
     "DELETED",
+    "DURABLE",
     "INDEX",
     "KAFKA_STORE_FILES",
     "LEADER_EPOCHS",
@@ -32,6 +33,8 @@ __all__ = [
     "PUBLICATION",
     "PUBLISHED",
     "RECOVERY_CHECKPOINT",
+    "REFUSED_PREFIX",
+    "REQUEST_PREFIX",
     "SNAPSHOT",
     "STAGED_PREFIX",
     "SWAP",
@@ -80,11 +83,14 @@ OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
+DURABLE = ".logstore-durable"
 CLOSED = ".logstore-closed"
 PRODUCERS = ".logstore-producers"
 PUBLICATION = ".logstore-publication"
 PUBLISHED = ".logstore-published"
 STAGED_PREFIX = ".logstore-staged-"
+REQUEST_PREFIX = ".logstore-request-"
+REFUSED_PREFIX = ".logstore-refused-"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
 QUARANTINE_PREFIX = ".logstore-quarantine-"

@@ -1,5 +1,7 @@
-"""Waits until another process changes a directory, for readers that follow its log:
-`DirectoryWatch` lets one thread sleep, `ChangeReports` tells an event loop.
+"""Waits until another process changes a directory or a file: for readers that follow
+its log, and for processes that ask each other to publish. `DirectoryWatch` and
+`FileWatch` let one thread sleep, `RenameWatch` has a thread, and `ChangeReports` tells
+an event loop.
 
 The system reports changes by inotify (Linux). It reports only those made on this host,
 so on a network file system, and if it has no more watches, they must look by time.
@@ -8,22 +10,39 @@ so on a network file system, and if it has no more watches, they must look by ti
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import kind_of
+from logstore.io.layout import LOCK
 
-__all__ = ["INTERVAL_S_MIN", "WATCHED_S_MAX", "ChangeReports", "DirectoryWatch"]
+__all__ = [
+    "INTERVAL_S_MIN",
+    "WATCHED_S_MAX",
+    "ChangeReports",
+    "DirectoryWatch",
+    "FileWatch",
+    "RenameWatch",
+]
 
 # The longest sleep while changes are reported: not every file system reports all of
 # them. A look costs less than a millisecond.
 WATCHED_S_MAX: Final = 1.0
 # A process that appends records one by one must not wake a reader for each of them.
 INTERVAL_S_MIN: Final = 0.0005
+# How often to look where the system does not report changes: of a file, of names.
+_UNREPORTED_S: Final = 0.01
+_LIST_S: Final = 0.05
+# The pause after an error.
+_PAUSE_S: Final = 0.05
 
 
 class DirectoryWatch:
@@ -114,3 +133,162 @@ class ChangeReports:
     def close(self) -> None:
         """Release the descriptor. May be called again."""
         self._file.close()
+
+
+class FileWatch:
+    """Waits until a file is written to or unlinked, or the lock of its store may have
+    fallen; for one thread at a time, and one file after the other: the system takes
+    long to end a watch (20 ms), and little to begin another in it.
+
+    The lock falls when its file is closed, also by the death of its holder; closing it
+    is what is reported, a moment before.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._files = root.files
+        self._file: native.OpenFile | None = None
+        # Without it, `wait` sleeps.
+        with contextlib.suppress(OSError):
+            file = native.OpenFile(self._files.new_watch(), None)
+            with root.use() as root_fd:
+                self._files.watch(file.fd, root_fd, native.WATCH_CLOSES, LOCK)
+            self._file = file
+
+    def begin(self, fd: int) -> None:
+        """Wait for an open file, too, as long as it has a name."""
+        if self._file is not None:
+            try:
+                self._files.watch(self._file.fd, fd, native.WATCH_FILE)
+            except OSError:
+                self._file = None
+
+    def wait(self, seconds: float) -> None:
+        """Return after a change, which may be of a file of before, or in time."""
+        if self._file is None:
+            time.sleep(min(seconds, _UNREPORTED_S))
+            return
+        # Of a millisecond that is not over, the rest is slept too.
+        self._files.wait_for_change(self._file.fd, max(seconds, 0.001))
+
+
+class RenameWatch:
+    """A thread that calls a method when files were renamed into a directory, and once
+    at its start.
+
+    The thread keeps only this object alive: it ends when the object of the method is
+    gone.
+
+    Args:
+        method: called with no lock held; an error is logged, and it is called again.
+
+    Attributes:
+        is_begun: whether the thread was started, and not ended since.
+        is_reporting: whether the system tells of renames; else the method is called
+            every 50 ms.
+    """
+
+    def __init__(self, root: Directory, method: Callable[[], object]) -> None:
+        self._root = root
+        self._files = root.files
+        self._method = weakref.WeakMethod(method)
+        self._file: native.OpenFile | None = None
+        self._event: native.OpenFile | None = None
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+
+    @property
+    def is_begun(self) -> bool:
+        return self._event is not None
+
+    @property
+    def is_reporting(self) -> bool:
+        return self._file is not None
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            StorageError: it cannot be started.
+        """
+        name = f"requests in {self._root.path}"
+        try:
+            self._event = native.OpenFile(self._files.new_event(), None)
+            with contextlib.suppress(OSError):
+                file = native.OpenFile(self._files.new_watch(), None)
+                with self._root.use() as fd:
+                    self._files.watch(file.fd, fd, native.WATCH_RENAMES)
+                self._file = file
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
+            self._thread = None
+            raise StorageError(
+                f"no thread for the {name}: {error}. Without it nothing is published "
+                f"for others. See the limits of the process for threads, memory and "
+                f"open files",
+                errno=getattr(error, "errno", None),
+                path=self._root.path,
+                action="start a thread for",
+            ) from error
+
+    def names(self) -> Sequence[str] | None:
+        """The names that files were renamed to since the last call; None if that is
+        not known: then the directory is to be listed."""
+        file = self._file
+        if file is None:
+            return None
+        try:
+            return self._files.reported_names(file.fd)
+        except OSError:
+            return None
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            method = self._method()
+            if method is None:
+                return
+            try:
+                method()
+            except BaseException as error:
+                # It has another try, also if there was no memory to say so.
+                with contextlib.suppress(BaseException):
+                    logger.exception("requests cannot be served", error=error)
+                    time.sleep(_PAUSE_S)
+                continue
+            finally:
+                method = None
+            with contextlib.suppress(BaseException):
+                self._sleep()
+
+    def _sleep(self) -> None:
+        """Until there is a report, or the end."""
+        event, file = self._event, self._file
+        if event is None or self._is_stopped:
+            return
+        if file is None:
+            self._files.wait_for_any([event.fd], _LIST_S)
+        else:
+            self._files.wait_for_any([event.fd, file.fd], None)
+        self._files.clear_event(event.fd)
+
+    def wake(self) -> None:
+        """Call the method once more."""
+        event = self._event
+        if event is not None:
+            self._files.set_event(event.fd)
+
+    def stop(self) -> None:
+        """End the thread, after the call that it may be in. May be called again."""
+        self._is_stopped = True
+        thread, event = self._thread, self._event
+        if thread is None or event is None:
+            return
+        self._files.set_event(event.fd)
+        if thread is not threading.current_thread():
+            thread.join()
+        self._thread = self._event = self._file = None
+
+    def abandon(self) -> None:
+        """In the child of a fork: the thread does not exist there."""
+        self._is_stopped = True
+        self._thread = self._event = self._file = None

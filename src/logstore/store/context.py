@@ -31,7 +31,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files
+from logstore.io.files import Files, FileStamp
 from logstore.io.filesystem import check_is_store, prepare_root
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import StoreLock
@@ -166,6 +166,10 @@ class StoreContext:
     def lock_file(self) -> native.OpenFile | None:
         """The file that this program has locked."""
         return None if self._store_lock is None else self._store_lock.file
+
+    def owner_stamp(self) -> FileStamp | None:
+        """A value that is another one for each owner of the store; None: unknown."""
+        return self.ownership.writer()
 
     def let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""

@@ -10,7 +10,13 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final
 
 from logstore import _native as native
@@ -33,12 +39,13 @@ from logstore.io.checkpoint.publications import (
     Entry,
     Publications,
     bases_of,
+    evict,
     is_of,
     remembered,
 )
+from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
@@ -49,62 +56,15 @@ from logstore.log.write.staged_files import (
     staged_sequence,
 )
 from logstore.log.write.writer import PartitionWriter
+from logstore.store.publication import Outcome, Publication, PublicationRequest
+from logstore.store.publication_group import Group, Target
 
-__all__ = ["Publication", "Publisher"]
+__all__ = ["Publisher"]
 
-# How many identities are remembered: those that published last.
-IDENTITIES_MAX: Final = 10_000
 ROOT_USER: Final = 0
 UNKNOWN_USER: Final = -1
 # Upper bound of the space that a new segment takes besides its log.
 _SEGMENT_BYTES: Final = 64 * 1024
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Publication:
-    """The result of a publication.
-
-    Attributes:
-        identity, sequence: as given to `Store.publish`.
-        records: how many, in all partitions.
-        offsets: the offsets of the records, by (topic, partition); empty if they were
-            published before.
-        is_new: False if it was published before, and nothing was done.
-        note: as given to `Store.publish`.
-    """
-
-    identity: str
-    sequence: int
-    records: int
-    offsets: Mapping[TopicPartition, range]
-    is_new: bool = True
-    note: str = ""
-
-
-class _Target:
-    """A partition that is being published to.
-
-    Attributes:
-        base, place: where its log ended before: the offset, and (segment, position).
-    """
-
-    def __init__(self, writer: PartitionWriter) -> None:
-        self.writer = writer
-        self.key = TopicPartition(writer.context.topic, writer.context.partition)
-        self.parts: list[StagedLog] = []
-        self.base = 0
-        self.place = 0, 0
-        self.log: ExclusiveLog
-
-    def begin(self) -> None:
-        """The caller holds the locks of the log, for as long as it uses it.
-
-        Raises:
-            LogStoreError: the reason why nothing can be appended.
-        """
-        self.log = self.writer.exclusive()
-        self.place = self.log.position()
-        self.base = self.writer.end_offset
 
 
 class Publisher:
@@ -113,6 +73,7 @@ class Publisher:
     Args:
         writer_of: returns the writer of a partition, or raises why there is none.
         topic_id_of: returns the id of the topic that has a name now.
+        begin_writing: removes the marks of a clean stop, before the first change.
 
     Attributes:
         lock: held by the thread that publishes.
@@ -127,6 +88,7 @@ class Publisher:
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
         topic_id_of: Callable[[str], str],
+        begin_writing: Callable[[], None],
         lock_group: int,
     ) -> None:
         self._root = root
@@ -134,6 +96,7 @@ class Publisher:
         self._ownership = ownership
         self._writer_of = writer_of
         self._topic_id_of = topic_id_of
+        self._begin_writing = begin_writing
         self._publications = publications
         name = f"the publications of {root.path}"
         self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
@@ -190,50 +153,121 @@ class Publisher:
 
     # ------------------------------------------------------------ publishing
 
-    def publish(
-        self,
-        logs: Sequence[StagedLog],
-        identity: str,
-        sequence: int,
-        now_ms: int,
-        begin_writing: Callable[[], None],
-        note: str = "",
-    ) -> Publication:
-        """See `Store.publish`; `logs` are of `logs_of`."""
+    def publish_all(self, requests: Sequence[PublicationRequest]) -> list[Outcome]:
+        """Publish several requests, in order, in one commit that shares its syncs; the
+        caller holds `lock`. One that is refused does not stop the others: its outcome
+        is the error.
+
+        If the commit fails, each request is published alone: so each has the outcome
+        that it would have had without the others.
+        """
+        try:
+            return self._publish_together(requests)
+        except (LogStoreError, OSError) as error:
+            if len(requests) < 2:
+                return [self._named(error)]
+        outcomes: list[Outcome] = []
+        for request in requests:
+            try:
+                outcomes += self._publish_together([request])
+            except (LogStoreError, OSError) as error:
+                outcomes.append(self._named(error))
+        return outcomes
+
+    def _named(self, error: LogStoreError | OSError) -> LogStoreError:
+        if isinstance(error, LogStoreError):
+            return error
+        return storage_error(error, "publish to", self._root.path)
+
+    def _publish_together(
+        self, requests: Sequence[PublicationRequest]
+    ) -> list[Outcome]:
+        """The outcome of each request. If this raises, those that are not refused have
+        the error in common."""
         self._end_earlier()
-        published = self._publications.published()
-        last = published.get(identity) if identity else None
-        if last is not None and sequence <= last[0]:
-            if sequence < last[0]:
-                raise PublicationConflictError(identity, sequence, last[0])
-            # The caller that published it may not have seen it become durable.
-            published[identity] = last._replace(note=note)
-            value = remembered(published)
+        now_ms = self._root.files.now_ms()
+        group = Group(requests, self._publications.published())
+        for number, request in enumerate(requests):
+            try:
+                group.outcomes[number] = self._admitted(group, number, request, now_ms)
+            except LogStoreError as error:
+                group.outcomes[number] = error
+        if group.is_changed:
+            evict(group.published, group.identities)
+        if group.targets:
+            self._publish(group)
+        elif group.is_changed:
+            value = remembered(group.published)
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
-            self.discard(logs)
-            return Publication(identity, sequence, last.records, {}, False, note)
-        records = sum(log.records for log in logs)
-        if not logs:
-            return Publication(identity, sequence, 0, {}, note=note)
-        if identity:
-            published.pop(identity, None)
-            kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
-            entry = Entry(sequence, records, now_ms, note)
-            published = dict([*kept, (identity, entry)])
-        check_apart(logs)
-        check_files(self._root, logs)
-        begin_writing()
-        targets = self._targets(logs)
+        self.discard([*group.logs, *group.repeated])
+        offsets = group.offsets()
+        return [
+            dataclasses.replace(outcome, offsets=offsets[number])
+            if number in offsets and isinstance(outcome, Publication)
+            else outcome
+            for number, outcome in enumerate(group.outcomes)
+            if outcome is not None
+        ]
+
+    def _admitted(
+        self, group: Group, number: int, request: PublicationRequest, now_ms: int
+    ) -> Publication:
+        """Make a request part of a group; its outcome, once the group is committed.
+
+        Raises:
+            LogStoreError: it is refused, and the group is as it was.
+        """
+        identity, sequence, logs = request.identity, request.sequence, request.logs
+        last = group.published.get(identity) if identity else None
+        if last is not None and sequence < last.sequence:
+            raise PublicationConflictError(identity, sequence, last.sequence)
+        if last is not None and sequence == last.sequence:
+            # The caller that published it may not have seen it become durable.
+            entry = group.published[identity] = request.repeated(last)
+            group.is_changed = True
+            group.repeated += logs
+            return Publication.known(identity, entry)
+        entry = request.entry(last, now_ms)
+        if request.is_remembered:
+            check_apart([*group.logs, *logs])
+            check_files(self._root, logs)
+            if logs:
+                # First of all: it may give the topics other ids.
+                self._begin_writing()
+            group.add(number, self._writers(logs))
+            group.logs += logs
+            group.remember(identity, entry)
+        return dataclasses.replace(Publication.known(identity, entry), is_new=True)
+
+    def _publish(self, group: Group) -> None:
+        """Publish to the partitions of a group, and remember it."""
+        targets = group.in_order()
         imports = self._examined(targets)
         syncs = [target.writer.sync_lock for target in targets]
         appends = [target.writer.lock for target in targets]
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            self._publish_held(targets, imports, published)
-            offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
-        self.discard(logs)
-        return Publication(identity, sequence, records, offsets, note=note)
+            self._publish_held(targets, imports, group.published)
+
+    def pin(self, identity: str, is_pinned: bool) -> bool:
+        """Pin an identity, or no longer; the caller holds `lock`. Returns whether it
+        has published anything: else there is nothing to be remembered.
+
+        Raises:
+            LogStoreError, OSError: what is remembered cannot be read or written.
+        """
+        self._end_earlier()
+        published = self._publications.published()
+        entry = published.get(identity)
+        if entry is None:
+            return False
+        if entry.is_pinned != is_pinned:
+            published[identity] = entry._replace(is_pinned=is_pinned)
+            evict(published, {identity})
+            value = remembered(published)
+            checkpoints.write_state(self._root, layout.PUBLISHED, value)
+        return True
 
     def _end_earlier(self) -> None:
         """Open the barrier that an earlier publication, interrupted twice, left closed.
@@ -256,13 +290,21 @@ class Publisher:
             root.sync()
             self._barrier.is_open = True
 
-    def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
-        """The partitions of staged logs, in the order of their locks."""
-        targets: dict[TopicPartition, _Target] = {}
+    def _writers(
+        self, logs: Iterable[StagedLog]
+    ) -> dict[TopicPartition, PartitionWriter]:
+        """The writers of the partitions of staged logs.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: there is none, or not the one
+                that was staged for.
+            LogStoreError: the partition takes no appends.
+        """
+        writers: dict[TopicPartition, PartitionWriter] = {}
         for log in logs:
             key = TopicPartition(log.topic, log.partition)
-            if key not in targets:
-                targets[key] = _Target(self._writer_of(key))
+            if key not in writers:
+                writers[key] = self._writer_of(key)
             # After getting the writer, which always belongs to one topic.
             if log.topic_id != self._topic_id_of(log.topic):
                 raise TopicNotFoundError(
@@ -271,10 +313,9 @@ class Publisher:
                     f"published. Stage them again",
                     topic=log.topic,
                 )
-            targets[key].parts.append(log)
-        return [targets[key] for key in sorted(targets)]
+        return writers
 
-    def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, SegmentImport]:
+    def _examined(self, targets: Iterable[Target]) -> dict[StagedLog, SegmentImport]:
         """The staged logs that will be taken over as segments: not those of another
         user, whose files would keep that owner."""
         device = self._root.info().device
@@ -295,7 +336,7 @@ class Publisher:
 
     def _publish_held(
         self,
-        targets: Sequence[_Target],
+        targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
         published: Mapping[str, Entry],
     ) -> None:
@@ -330,7 +371,7 @@ class Publisher:
 
     def _put_in(
         self,
-        targets: Sequence[_Target],
+        targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
         value: dict[str, Any],
     ) -> None:
@@ -354,7 +395,7 @@ class Publisher:
 
     def _failed(
         self,
-        targets: Sequence[_Target],
+        targets: Sequence[Target],
         value: dict[str, Any],
         error: BaseException,
     ) -> BaseException:
@@ -383,11 +424,11 @@ class Publisher:
             return storage_error(error, what, root.path, "Nothing was published.")
         return error
 
-    def _end_writers(self, targets: Iterable[_Target], error: BaseException) -> None:
+    def _end_writers(self, targets: Iterable[Target], error: BaseException) -> None:
         for target in targets:
             target.writer.fail(error)
 
-    def _show(self, targets: Sequence[_Target]) -> None:
+    def _show(self, targets: Sequence[Target]) -> None:
         """Let readers see all records again, except in logs that could not be
         restored."""
         for target in targets:
@@ -401,7 +442,7 @@ class Publisher:
 
     def _append(
         self,
-        target: _Target,
+        target: Target,
         imports: Mapping[StagedLog, SegmentImport],
         now_ms: int,
     ) -> None:
@@ -420,7 +461,7 @@ class Publisher:
             else:
                 self._copy(target, list(logs), now_ms)
 
-    def _import(self, target: _Target, staged: SegmentImport, now_ms: int) -> None:
+    def _import(self, target: Target, staged: SegmentImport, now_ms: int) -> None:
         base = target.writer.end_offset
         try:
             target.log.import_segment(self._root, staged)
@@ -431,7 +472,7 @@ class Publisher:
             # The batches already have their offsets.
             self._copy(target, [staged.log._replace(first=base)], now_ms)
 
-    def _copy(self, target: _Target, logs: Sequence[StagedLog], now_ms: int) -> None:
+    def _copy(self, target: Target, logs: Sequence[StagedLog], now_ms: int) -> None:
         """Staged logs as one append."""
         log, config = target.log, target.writer.context.config
         base = target.writer.end_offset
@@ -450,7 +491,7 @@ class Publisher:
         with contextlib.closing(runs()) as moved:
             log.append_runs(moved, total, count)
 
-    def _undo(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
+    def _undo(self, targets: Sequence[Target], value: dict[str, Any]) -> None:
         """Remove the records again. A log in which this fails takes no more appends,
         and is restored when the store is opened again.
 
@@ -482,19 +523,23 @@ class Publisher:
             self._remove(name)
 
     def discard_leftovers(self, identity: str, before: int) -> None:
-        """Remove the staged files of an identity with a sequence below `before`."""
+        """Remove the staged files of an identity with a sequence below `before`, and
+        the requests to publish them."""
         with contextlib.suppress(OSError):
             for name in self._root.names():
                 sequence = staged_sequence(name, identity)
+                if sequence is None:
+                    sequence = requested_sequence(name, identity)
                 if sequence is not None and sequence < before:
                     self._remove(name)
 
     def discard_older(self, before_ms: int) -> None:
         """Remove the staged files of all identities that were last written to before a
-        time: they will not be published any more."""
+        time, and the requests: they will not be published any more."""
+        prefixes = layout.STAGED_PREFIX, layout.REQUEST_PREFIX, layout.REFUSED_PREFIX
         with contextlib.suppress(OSError):
             for name in self._root.names():
-                if not name.startswith(layout.STAGED_PREFIX):
+                if not name.startswith(prefixes):
                     continue
                 with contextlib.suppress(FileNotFoundError):
                     if self._root.stat(name).mtime_ns < before_ms * 1_000_000:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import operator
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -30,24 +32,18 @@ from logstore.errors import (
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
-from logstore.io.filesystem import staging_access
 from logstore.io.lock import forget_locks
-from logstore.log.write.staged_files import (
-    Staged,
-    check_identity,
-    check_sequence,
-    logs_of,
-)
-from logstore.log.write.staging import Destination, Stage
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
+from logstore.store.hand_in import HandIn
 from logstore.store.measures import store_row
 from logstore.store.open_topics import OpenTopics
-from logstore.store.partition import Partition
 from logstore.store.partitions import RecoveryProgress
 from logstore.store.producer import NamedProducers, Producer
-from logstore.store.publisher import Publication, Publisher
+from logstore.store.publication import Publication, PublicationRequest
+from logstore.store.publisher import Publisher
+from logstore.store.publishing import PublishingStore
 from logstore.store.topic import Topic
 from logstore.store.topic_changes import TopicChanges
 
@@ -107,7 +103,7 @@ def open_store(
     )
 
 
-class Store:
+class Store(PublishingStore):
     """An open store; a context manager. Made by `logstore.open`.
 
     Attributes:
@@ -151,9 +147,12 @@ class Store:
             config,
             self._topics.writer_of,
             self._topics.topic_id,
+            context.begin_writing,
             group,
         )
         self._producers = NamedProducers(context, self._topics.now)
+        self._hand_in = HandIn(context.root, self._publisher)
+        self._watches = deque()
         _open_stores.add(self)
         self._is_finished = False
         try:
@@ -164,8 +163,11 @@ class Store:
                 self._topics.writers.recover(on_progress)
             if not read_only:
                 self._topics.retention.begin()
+                if config.publish_for_others:
+                    self._hand_in.start()
         except BaseException:
             context.is_closed = True
+            self._hand_in.stop()
             self._topics.retention.stop()
             context.scheduler.stop()
             self._let_go()
@@ -382,131 +384,21 @@ class Store:
         self._topics.check_writable("take over a producer")
         return self._producers.take_over(name)
 
-    # ------------------------------------------------------------ publishing
-
-    def stage(self, identity: str = "", sequence: int = 0) -> Stage:
-        """A file for records that are to be published together, in any number of
-        topics and partitions. A read-only store can do it, too: it takes no lock.
-
-        Args:
-            identity, sequence: as they will be given to `publish`.
-        """
-        self._topics.begin_call()
-        if self.read_only:
-            # The only file that is created without the lock: the store's owner has to
-            # be able to read it.
-            self._context.root.access = staging_access(self._context.root, self.config)
-        return Stage(self._context.root, identity, sequence, self._topic_id_of)
-
-    def _topic_id_of(self, destination: Destination) -> str:
-        """The id of the topic that is staged for: a `Partition` of a writer always
-        belongs to one topic, others belong to the topic that has the name now."""
-        # That of `logstore.aio` has one.
-        destination = getattr(destination, "blocking", destination)
-        if isinstance(destination, Partition) and not self.read_only:
-            return destination.topic_id
-        return self._topics.topic_id(destination.topic)
-
-    def publish(
-        self,
-        staged: Iterable[Staged],
-        *,
-        identity: str = "",
-        sequence: int = 0,
-        note: str = "",
-    ) -> Publication:
-        """Append staged records durably: all of them or none.
-
-        No reader in any process sees part of it, and a crash leaves all of it or
-        nothing. The records of one partition keep the order of `staged`. The staged
-        files are removed, or become segments. If the call fails, they may also be gone:
-        stage again.
-
-        Args:
-            staged: what `Stage.finish` returned.
-            identity: names the publisher, 1 to 1000 characters. Publishing again with
-                the same identity and sequence number does nothing. The last 10,000
-                identities are remembered. "": no identity.
-            sequence: rises with each publication of the identity.
-            note: kept with the identity until its next publication, for the publisher
-                to read (`last_publication`): up to 1000 characters. It is also replaced
-                if this was published before.
-
-        Raises:
-            PublicationConflictError: the identity has published a later one.
-            DiskFullError, StorageError: nothing was published.
-            SyncFailedError: nothing was published, unless the message says so, and a
-                partition takes no more appends.
-            CorruptRecordError: a staged file has changed; nothing was published.
-            RecordTooLargeError: a batch is larger than the current
-                ``max_message_bytes``.
-            ConfigError: a field of `staged`, the identity or the sequence is invalid.
-            TopicNotFoundError: there is none, or not the one that was staged for.
-            PartitionNotFoundError, ReadOnlyError.
-        """
-        self._topics.check_writable("publish")
-        check_sequence(sequence)
-        check_identity(identity)
-        check_identity(note, "note")
-        logs = logs_of(staged)
-        with self._publisher.lock, storage_errors("publish to", self.path):
-            return self._publisher.publish(
-                logs,
-                identity,
-                sequence,
-                self._context.files.now_ms(),
-                self._context.begin_writing,
-                note,
-            )
-
-    def published(self, identity: str) -> int | None:
-        """The last sequence number that an identity has published; None: none.
-
-        Raises:
-            ConfigError: the identity is invalid.
-            CorruptCheckpointError: the file that records it is damaged.
-        """
-        last = self.last_publication(identity)
-        return None if last is None else last.sequence
-
-    def last_publication(self, identity: str) -> Publication | None:
-        """The last publication of an identity, without its offsets, which are not kept;
-        None: none. Raises: as `published`."""
-        self._context.check_open()
-        check_identity(identity)
-        with storage_errors("read", self.path):
-            entry = self._publications.published().get(identity)
-        if entry is None:
-            return None
-        return Publication(
-            identity, entry.sequence, entry.records, {}, is_new=False, note=entry.note
+    def _publish_as_owner(self, request: PublicationRequest) -> Publication:
+        owner = open_store(
+            self.path,
+            create=False,
+            config=dataclasses.replace(self.config, publish_for_others=False),
+            files=self._context.files,
         )
-
-    def discard_staged(
-        self,
-        staged: Iterable[Staged] = (),
-        *,
-        identity: str = "",
-        before: int = 0,
-        older_than_ms: int | None = None,
-    ) -> None:
-        """Remove staged files that will not be published: these, all of an identity
-        with a sequence below `before`, and those of any identity that were not written
-        to for `older_than_ms`.
-
-        Raises:
-            ConfigError: an argument is invalid; nothing was removed.
-        """
-        self._context.check_open()
-        check_identity(identity)
-        check_sequence(before, "before")
-        if older_than_ms is not None:
-            check_sequence(older_than_ms, "older_than_ms")
-        self._publisher.discard(logs_of(staged))
-        if identity and before:
-            self._publisher.discard_leftovers(identity, before)
-        if older_than_ms is not None:
-            self._publisher.discard_older(self._context.files.now_ms() - older_than_ms)
+        try:
+            return owner._published(request, is_last=True)
+        finally:
+            try:
+                owner.close()
+            except LogStoreError as error:
+                # What was published is durable, and says so by itself.
+                logger.warning("store %s was not closed cleanly: %s", self.path, error)
 
     def close(self) -> None:
         """Flush everything, mark the store as cleanly closed, release the lock.
@@ -532,6 +424,7 @@ class Store:
                 return
             self._context.is_closed = True
             # Not under the lock: a task that is running now may wait for it.
+            self._hand_in.stop()
             self._topics.retention.stop()
             self._context.scheduler.stop()
             failure: LogStoreError | None = None
@@ -583,10 +476,12 @@ class Store:
 
     def _let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
+        self._watches.clear()
         self._context.let_go()
         self._is_finished = True
 
     def _after_fork(self) -> None:
+        self._hand_in.abandon()
         self._topics.retention.abandon()
         self._context.after_fork()
 

@@ -384,9 +384,10 @@ def test_arguments_that_do_not_fit_are_refused(partition: logstore.Partition) ->
     state = native.SegmentState(0)
     right = (
         syncs, prepared, syncs._turns, lock, None, native.Durations(), state, state,
+        native.DurablePageState(),
     )  # fmt: skip
     native.SharedSync(*right)
-    for at in (1, 2, 3, 5, 6, 7):
+    for at in (1, 2, 3, 5, 6, 7, 8):
         wrong: list[Any] = list(right)
         wrong[at] = object()
         with pytest.raises((TypeError, AttributeError)):

@@ -477,7 +477,8 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
     """And refuses what is none."""
     fd = lib.ls_sys_new_watch()
     try:
-        number = lib.ls_sys_add_watch(fd, os.fsencode(tmp_path))
+        entries = lib.LS_WATCH_ENTRIES
+        number = lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), entries)
         assert number > 0
         with pytest.raises(BlockingIOError):
             os.read(fd, 4096)
@@ -487,7 +488,7 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         assert lib.ls_sys_wait_watch(fd, 0) == 0
         (tmp_path / "other").touch()
         assert b"other" in os.read(fd, 4096)
-        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path)) == number
+        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), entries) == number
         assert lib.ls_sys_remove_watch(fd, number) == 0
         assert lib.ls_sys_remove_watch(fd, number) == -errno.EINVAL
         os.read(fd, 4096)  # that it is removed
@@ -495,10 +496,38 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             os.read(fd, 4096)
         file = os.fsencode(tmp_path / "file")
-        assert lib.ls_sys_add_watch(fd, file) == -errno.ENOTDIR
-        assert lib.ls_sys_add_watch(-1, file) == -errno.EBADF
+        assert lib.ls_sys_add_watch(fd, file, entries) == -errno.ENOTDIR
+        assert lib.ls_sys_add_watch(-1, file, entries) == -errno.EBADF
+        for what in (0, lib.LS_WATCH_CLOSES + 1, -1):
+            assert lib.ls_sys_add_watch(fd, file, what) == -errno.EINVAL
     finally:
         os.close(fd)
+
+
+def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
+    """Renames into a directory; writes to a file, and the loss of its name; the close
+    of one who could write."""
+    file, other = tmp_path / "file", tmp_path / "other"
+    file.touch()
+
+    def reports(what: int, path: Path, change: Callable[[], object]) -> int:
+        fd = lib.ls_sys_new_watch()
+        try:
+            assert lib.ls_sys_add_watch(fd, os.fsencode(path), what) > 0
+            change()
+            return int(lib.ls_sys_wait_watch(fd, 0))
+        finally:
+            os.close(fd)
+
+    renames, of_file = lib.LS_WATCH_RENAMES, lib.LS_WATCH_FILE
+    closes = lib.LS_WATCH_CLOSES
+    assert reports(renames, tmp_path, lambda: other.write_bytes(b"x")) == 0
+    assert reports(renames, tmp_path, lambda: other.rename(tmp_path / "new")) == 1
+    assert reports(of_file, file, lambda: file.read_bytes()) == 0
+    assert reports(of_file, file, lambda: file.write_bytes(b"y")) == 1
+    assert reports(closes, file, lambda: file.read_bytes()) == 0
+    assert reports(closes, file, lambda: file.open("ab").close()) == 1
+    assert reports(of_file, file, file.unlink) == 1
 
 
 def test_look_examines_a_directory_and_files_beside_it_and_in_it(

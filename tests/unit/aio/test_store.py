@@ -234,6 +234,32 @@ def test_child_of_a_fork_is_refused(tmp_path: Path) -> None:
         assert p.end_offset == 1
 
 
+def test_submit_is_awaited(tmp_path: Path) -> None:
+    """Through the owner, which another loop may have; with its metadata and pin."""
+
+    async def main() -> None:
+        serving = logstore.StoreConfig(publish_for_others=True)
+        async with logstore.aio.open(tmp_path, config=serving) as owner:
+            p = (await owner.create_topic("orders"))[0]
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                with store.stage("me", 1) as stage:
+                    stage.append_many(store.topic("orders")[0], [b"0", b"1"])
+                    staged = stage.finish()
+                done = await store.submit(
+                    iter([staged]), identity="me", sequence=1, metadata=b"m",
+                    pinned=True, timeout_ms=120_000,
+                )  # fmt: skip
+                assert done.offsets == {("orders", 0): range(2)}
+                assert (done.metadata, done.pinned) == (b"m", True)
+            again = await owner.publish(
+                [], identity="me", sequence=2, metadata=b"n", pinned=False
+            )
+            assert (again.metadata, again.pinned) == (b"n", False)
+            assert values_of(p) == [b"0", b"1"]
+
+    run(main())
+
+
 def test_publish_is_awaited(tmp_path: Path) -> None:
     """All records or none, once; also by a task that was cancelled."""
 

@@ -18,8 +18,8 @@ from logstore import (
     Store,
 )
 from logstore.io import layout
+from logstore.io.checkpoint import publications
 from logstore.log.write.staged_files import Staged
-from logstore.store import publisher as publishing
 from logstore.store.publisher import Publisher
 from logstore.store.store import publication_key
 from support import staging
@@ -199,7 +199,7 @@ def test_without_an_identity_nothing_is_remembered(store: Store) -> None:
 def test_the_identities_that_published_last_are_remembered(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "IDENTITIES_MAX", 3)
+    monkeypatch.setattr(publications, "IDENTITIES_MAX", 3)
     partition = store.create_topic("a", 1, config_of(2))[0]
     for identity in ("a", "b", "c", "a", "d"):
         sequence = partition.end_offset

@@ -437,6 +437,7 @@ def test_store_shows_what_its_documentation_promises_and_nothing_else(
         "recover",
         "recovery_report",
         "stage",
+        "submit",
         "topic",
         "topics",
     }

@@ -9,6 +9,7 @@ accepts: nothing is written that could not be read again.
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import operator
@@ -58,6 +59,10 @@ __all__ = [
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1
+# Files of which there are later versions, too, and the last of them.
+_LATER_VERSIONS: Final = {PUBLICATION: 2, PUBLISHED: 2}
+# What is kept with a publication.
+METADATA_BYTES_MAX: Final = 4096
 # Limits of reading: a file, its nesting, its numbers, the partitions it names.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
@@ -105,7 +110,7 @@ def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
 _NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
 
 
-def _read(directory: Directory, name: str) -> bytes | None:
+def state_bytes(directory: Directory, name: str) -> bytes | None:
     """A state file's bytes; None if there is none.
 
     Raises:
@@ -150,7 +155,7 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     Raises:
         CorruptCheckpointError: it does not follow the format.
     """
-    path, data = directory.path_of(name), _read(directory, name)
+    path, data = directory.path_of(name), state_bytes(directory, name)
     if data is not None and _OFFSETS_TEXT.fullmatch(data):
         # All in one piece: a store may have a hundred thousand partitions. If it does
         # not pass, the entry at fault is found below.
@@ -202,7 +207,7 @@ def write_offsets(
 def read_epochs(directory: Directory) -> list[tuple[int, int]]:
     """(epoch, first offset) pairs of a partition's leader-epoch-checkpoint."""
     path = directory.path_of(LEADER_EPOCHS)
-    return _epochs_of(path, _read(directory, LEADER_EPOCHS))
+    return _epochs_of(path, state_bytes(directory, LEADER_EPOCHS))
 
 
 def _epochs_of(path: str, data: bytes | None) -> list[tuple[int, int]]:
@@ -268,10 +273,10 @@ def _unpack(path: str, data: bytes, name: str) -> tuple[dict[str, Any], FileEnd]
         raise _bad(path, str(error)) from error
     if merge is None and (len(bodies) > 1 or end.size < len(data)):
         raise _bad(path, "its checksum differs")
-    value = _entry_value(path, bodies[0])
+    value = entry_value(path, bodies[0], name)
     for body in bodies[1:]:
         assert merge is not None
-        change = _entry_value(path, body)
+        change = entry_value(path, body, name)
         try:
             merge(value, change)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -305,16 +310,23 @@ _MERGES: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
 }
 
 
-def _entry_value(path: str, body: bytes) -> dict[str, Any]:
+def entry_value(path: str, body: bytes, name: str = "") -> dict[str, Any]:
+    """The value of one entry of a state file; `name` says which one.
+
+    Raises:
+        CorruptCheckpointError: it is not a valid entry.
+        UnsupportedError: a later logstore wrote it.
+    """
     value = _parsed(path, body)
     version = value.get("version") if isinstance(value, dict) else None
-    if isinstance(version, int) and version > _STATE_VERSION:
+    known = _LATER_VERSIONS.get(name, _STATE_VERSION)
+    if isinstance(version, int) and version > known:
         raise UnsupportedError(
-            f"{path} has version {version}, this logstore knows {_STATE_VERSION}: a "
+            f"{path} has version {version}, this logstore knows {known}: a "
             f"later one has written it. Use that one; nothing was changed",
             path=path,
         )
-    if version != _STATE_VERSION:
+    if not isinstance(version, int) or version < _STATE_VERSION:
         raise _bad(path, f"its version is {version}, not {_STATE_VERSION}")
     return dict(value)
 
@@ -441,6 +453,15 @@ def _check_published(value: dict[str, Any]) -> None:
     for row in _list("notes", value.get("notes", [])):
         if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
             raise ValueError("a note is no text")
+    for identity in _list("pinned", value.get("pinned", [])):
+        if not isinstance(identity, str):
+            raise ValueError("a pinned identity is no text")
+    for row in _list("metadata", value.get("metadata", [])):
+        identity, text = _list("a row of metadata", row, 2)
+        if not isinstance(identity, str) or not isinstance(text, str):
+            raise ValueError("metadata is no text")
+        if len(base64.b64decode(text, validate=True)) > METADATA_BYTES_MAX:
+            raise ValueError(f"metadata has more than {METADATA_BYTES_MAX} bytes")
 
 
 def _check_producers(value: dict[str, Any]) -> None:
@@ -487,7 +508,7 @@ def read_growing(
     directory: Directory, name: str
 ) -> tuple[dict[str, Any], FileEnd] | None:
     """The same, and where the entries end that make it up, for `read_changes`."""
-    data = _read(directory, name)
+    data = state_bytes(directory, name)
     if data is None:
         return None
     return _state_of(directory.path_of(name), name, data)
@@ -514,7 +535,7 @@ def read_changes(
     if entries is None:
         return None
     path = directory.path_of(name)
-    return [_entry_value(path, body) for body in entries[0]], entries[1]
+    return [entry_value(path, body, name) for body in entries[0]], entries[1]
 
 
 def _state_of(path: str, name: str, data: bytes) -> tuple[dict[str, Any], FileEnd]:
@@ -571,9 +592,14 @@ def write_prepared(directory: Directory, name: str, text: str) -> bytes:
 
 def _write(directory: Directory, name: str, data: bytes) -> None:
     if len(data) > STATE_BYTES_MAX:
-        text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
-        raise OSError(errno.EFBIG, text, name)
+        raise too_large(name)
     directory.write_file(name, data)
+
+
+def too_large(name: str) -> OSError:
+    """The error of a state file that could not be read again."""
+    text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
+    return OSError(errno.EFBIG, text, name)
 
 
 def _digest(directory: Directory, name: str) -> str | None:

@@ -30,6 +30,7 @@ __all__ = [
     "end_of",
     "first_entry",
     "later_entries",
+    "later_entry",
     "split_entries",
 ]
 
@@ -74,6 +75,11 @@ def end_of(data: bytes, stamp: FileStamp | None) -> FileEnd:
     return FileEnd(
         len(data), len(data), int(data[len(_PREFIX) : _HEAD_BYTES - 1], 16), stamp
     )
+
+
+def later_entry(end: FileEnd, body: bytes) -> bytes:
+    """The bytes of an entry that is to follow the end of a file."""
+    return _entry(body, _checksum(body, end.checksum, end.size))
 
 
 def _entry(body: bytes, checksum: int) -> bytes:

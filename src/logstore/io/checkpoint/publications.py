@@ -11,6 +11,8 @@ removes all records after them. Renaming it to the second name is the commit.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Container, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +22,26 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Entry", "Publications", "bases_of", "forget", "is_of", "remembered"]
+__all__ = [
+    "Entry",
+    "Publications",
+    "bases_of",
+    "evict",
+    "forget",
+    "is_of",
+    "remembered",
+]
 
+# How many identities are remembered besides the pinned ones: those that published last.
+IDENTITIES_MAX: Final = 10_000
+# Fewer of them, if all entries together would take more than this in the file, which
+# must stay readable (`STATE_BYTES_MAX`); the rest is for the ends of logs.
+LEDGER_BYTES_MAX: Final = 60 << 20
+# An entry takes at most so many bytes besides its texts, and a character at most six.
+_ENTRY_BYTES: Final = 100
+_CHARACTER_BYTES: Final = 6
+# So many entries fit in any case.
+_ENTRIES_FIT: Final = 1000
 _QUIET: Final = None, None
 
 
@@ -33,12 +53,16 @@ class Entry(NamedTuple):
         records: number of its records.
         time_ms: its time, in Unix milliseconds.
         note: text that the publisher wanted to be kept with it.
+        is_pinned: it is remembered, however many others publish.
+        metadata: bytes that were committed with its records.
     """
 
     sequence: int
     records: int
     time_ms: int
     note: str = ""
+    is_pinned: bool = False
+    metadata: bytes = b""
 
 
 class Publications:
@@ -87,8 +111,20 @@ class Publications:
         if value is None:
             return {}
         notes = dict(value.get("notes", ()))
+        pinned = frozenset(value.get("pinned", ()))
+        metadata = {
+            identity: base64.b64decode(text)
+            for identity, text in value.get("metadata", ())
+        }
         return {
-            identity: Entry(last, count, time, notes.get(identity, ""))
+            identity: Entry(
+                last,
+                count,
+                time,
+                notes.get(identity, ""),
+                identity in pinned,
+                metadata.get(identity, b""),
+            )
             for identity, last, count, time in value["published"]
         }
 
@@ -124,14 +160,66 @@ def forget(root: Directory, keys: Container[TopicPartition]) -> None:
         root.sync()
 
 
+def evict(published: dict[str, Entry], kept: Container[str] = ()) -> None:
+    """Forget the identities that published longest ago, as far as the limits demand;
+    never a pinned one, nor one that is to be kept."""
+    others = [
+        identity
+        for identity, entry in published.items()
+        if not entry.is_pinned and identity not in kept
+    ]
+    pinned = sum(entry.is_pinned for entry in published.values())
+    surplus = len(published) - pinned - IDENTITIES_MAX
+    for identity in others[: max(surplus, 0)]:
+        del published[identity]
+    if len(published) <= _ENTRIES_FIT or _fit(published):
+        return
+    sizes = {identity: _size(identity, entry) for identity, entry in published.items()}
+    size = sum(sizes.values())
+    for identity in others[max(surplus, 0) :]:
+        if size <= LEDGER_BYTES_MAX:
+            break
+        del published[identity]
+        size -= sizes[identity]
+
+
+def _fit(published: Mapping[str, Entry]) -> bool:
+    """Whether entries fit for certain: the usual case, which costs little to see."""
+    characters = sum(
+        4 * len(identity) + len(entry.note) + len(entry.metadata)
+        for identity, entry in published.items()
+    )
+    size = len(published) * _ENTRY_BYTES + characters * _CHARACTER_BYTES
+    return size <= LEDGER_BYTES_MAX
+
+
+def _size(identity: str, entry: Entry) -> int:
+    """How many bytes an entry takes in the file: its identity is there once, and again
+    for its note, its pin and its metadata."""
+    times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)
+    texts = times * _text_bytes(identity) + _text_bytes(entry.note)
+    return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4
+
+
+def _text_bytes(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
 def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
     """The fields of a state file that hold it. Notes are apart from the rest because
-    earlier versions read the file, too."""
-    return {
-        "published": [[identity, *entry[:3]] for identity, entry in published.items()],
-        "notes": [
-            [identity, entry.note]
-            for identity, entry in published.items()
-            if entry.note
-        ],
+    earlier versions read the file, too. They would lose pins and metadata when they
+    write it, so a file that has some is of a version that they refuse."""
+    rows = published.items()
+    value: dict[str, Any] = {
+        "published": [[identity, *entry[:3]] for identity, entry in rows],
+        "notes": [[identity, entry.note] for identity, entry in rows if entry.note],
     }
+    pinned = [identity for identity, entry in rows if entry.is_pinned]
+    metadata = [
+        [identity, base64.b64encode(entry.metadata).decode("ascii")]
+        for identity, entry in rows
+        if entry.metadata
+    ]
+    if pinned or metadata:
+        value |= {"version": 2, "pinned": pinned, "metadata": metadata}
+    return value

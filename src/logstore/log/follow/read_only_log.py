@@ -43,6 +43,7 @@ from logstore.log.follow.comparison import (
     is_other_log,
     retire_changed,
 )
+from logstore.log.follow.durable_news import DurableNews
 from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
@@ -111,6 +112,7 @@ class ReadOnlyLog:
         self._writer: FileStamp | None = None
         self._is_truncating = False
         self._quick = QuickLook(directory, config.index_interval_bytes)
+        self._news = DurableNews(directory, ownership)
         # The stamp of the partition when its state was read; what that says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
@@ -138,7 +140,8 @@ class ReadOnlyLog:
     @property
     def durable_offset(self) -> int:
         # The state may be newer than the names by which the end was found.
-        return min(self._loaded.durable_offset, self.high_watermark)
+        durable = max(self._loaded.durable_offset, self._news.offset)
+        return min(durable, self.high_watermark)
 
     @property
     def is_foreign(self) -> bool:
@@ -262,12 +265,14 @@ class ReadOnlyLog:
                 # No view is made of it, so the cut stamp is not needed.
                 self._cut_stamp = None
                 self._look()
+            self._news.hear(self._loaded, self.high_watermark)
 
     def refreshed(self) -> Bounds:
         """As `refresh`, and return what was found."""
         with self._lock:
             if not self._look_quickly():
                 self._refresh_now()
+            self._news.hear(self._loaded, self.high_watermark)
             return self._bounds()
 
     def last_bounds(self) -> Bounds | None:
@@ -565,6 +570,8 @@ class ReadOnlyLog:
                 self._loaded.durable_offset, metadata.state.durable_offset
             )
             self._state_end = metadata.state.file_end
+            self._loaded.cuts = metadata.state.cuts
+            self._loaded.log_id = metadata.state.log_id
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
         )

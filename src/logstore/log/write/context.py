@@ -12,6 +12,7 @@ from logstore.errors import LogStoreError
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
+from logstore.io.files import FileStamp
 
 __all__ = ["StoreServices", "LogContext"]
 
@@ -60,6 +61,9 @@ class StoreServices(Protocol):
     @property
     def lock_file(self) -> native.OpenFile | None:
         """The file that this program has locked."""
+
+    def owner_stamp(self) -> FileStamp | None:
+        """A value that is another one for each owner of the store; None: unknown."""
 
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""

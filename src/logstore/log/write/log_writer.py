@@ -30,6 +30,7 @@ from logstore.io.directory import Directory
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext, StoreServices
+from logstore.log.write.durable_page import DurablePage
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
 from logstore.log.write.health import Health
@@ -96,6 +97,7 @@ class LogWriter:
         "health",
         "idempotence",
         "lock",
+        "page",
         "pending",
         "point",
         "sync_lock",
@@ -153,6 +155,7 @@ class LogWriter:
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)
         self.point = DurablePoint(self.context, self.active, loaded)
+        self.page = DurablePage(self.context, self.rest)
         self.epochs = LeaderEpochs(self.context)
         self.idempotence = Idempotence(self.context, loaded.end_offset)
         self.digests = SealedDigests(self.context, loaded.digested)
@@ -202,6 +205,7 @@ class LogWriter:
         """Record that all from an offset on is being, or was, removed, for readers that
         have read it."""
         self.idempotence.forget()
+        self.page.close()
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
         self.extent = self.extent._replace(cuts=cuts)
 
@@ -382,6 +386,8 @@ class LogWriter:
                 self.point.is_truncating = False
             segments = self.extent.segments
             active.writer = active.open(segments[-1], self.rest)
+            # Also what a recovery has made durable.
+            self.page.tell(self.extent.durable, self.extent.cuts.serial)
             deleted, self._deleted = self._deleted, []
             if deleted:
                 delay_ms = context.config.file_delete_delay_ms
@@ -477,6 +483,7 @@ class LogWriter:
         # Closing must record the end even if nothing is written from here on.
         self.point.is_recorded = False
         active.retire()
+        self.page.close()
         self.extent.segments[-1].show_indexes(active.index, active.times)
 
     def digests_due(self) -> None:
@@ -503,6 +510,7 @@ class LogWriter:
     def set_durable(self, offset: int) -> None:
         """All records below an offset are durable, and no others are known to be."""
         self.extent = self.extent._replace(durable=offset)
+        self.page.tell(offset, self.extent.cuts.serial)
 
     def sync_all(self) -> None:
         """Sync everything."""

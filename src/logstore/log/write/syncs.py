@@ -73,6 +73,7 @@ class Syncs:
             log.active.sync_times,
             self._marked,
             log.point.synced,
+            log.page.state,
         )
         self.is_scheduled = False
         self._is_catching_up = False

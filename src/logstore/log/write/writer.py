@@ -265,6 +265,7 @@ class PartitionWriter:
 
     def _end_close(self) -> None:
         self._log.active.retire()
+        self._log.page.close()
         self._is_finished = True
 
     def _finish(self, record_end: bool) -> None:

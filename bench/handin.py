@@ -1,0 +1,196 @@
+"""How fast processes publish: ``python -m bench.handin``.
+
+Each process commits batches of 100 records, one after the other, each durable before
+the next. `publish` is the owner of a store alone; `submit` hands in to an owner in
+another process; `SQLite` has a transaction for each batch, in a database in WAL mode
+with ``synchronous=FULL``, and waits for its lock. Contestants take turns in every
+round; batches per second and milliseconds per batch are medians of the rounds. What was
+committed is counted afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import logstore
+from bench.ours import config
+
+__all__ = ["main"]
+
+BATCH: Final = 100
+VALUE: Final = b"v" * 100
+_PROCESSES: Final = (1, 2, 4, 8)
+_BUSY_S: Final = 120
+
+
+def _stage(store: logstore.Store, name: str, sequence: int) -> logstore.Staged:
+    with store.stage(name, sequence) as stage:
+        stage.append_many(store.topic("bench")[0], [VALUE] * BATCH)
+        return stage.finish()
+
+
+class Submit:
+    """Hands in to the owner, which is the process that measures."""
+
+    name = "submit"
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "store"
+
+    def open(self) -> None:
+        serving = logstore.StoreConfig(publish_for_others=True)
+        self.owner = logstore.open(self.path, config=serving)
+        self.owner.create_topic("bench", config=config(2))
+
+    def work(self, number: int, batches: int) -> None:
+        with logstore.open(self.path, read_only=True) as store:
+            name = f"worker {number}"
+            for sequence in range(1, batches + 1):
+                staged = _stage(store, name, sequence)
+                store.submit([staged], identity=name, sequence=sequence)
+
+    def close(self) -> int:
+        """The number of records; all is removed."""
+        count = self.owner.topic("bench")[0].end_offset
+        self.owner.close()
+        shutil.rmtree(self.path)
+        return count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+
+class Publish(Submit):
+    """The owner itself, in the process that works."""
+
+    name = "publish"
+
+    def open(self) -> None:
+        with logstore.open(self.path) as store:
+            store.create_topic("bench", config=config(2))
+
+    def work(self, number: int, batches: int) -> None:
+        with logstore.open(self.path) as store:
+            for sequence in range(1, batches + 1):
+                staged = _stage(store, "owner", sequence)
+                store.publish([staged], identity="owner", sequence=sequence)
+
+    def close(self) -> int:
+        with logstore.open(self.path, read_only=True) as store:
+            count = store.topic("bench")[0].end_offset
+        shutil.rmtree(self.path)
+        return count
+
+
+class SQLite:
+    """A transaction for each batch."""
+
+    name = "SQLite"
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "database"
+
+    def _connect(self) -> sqlite3.Connection:
+        found = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        found.execute("PRAGMA journal_mode=WAL")
+        found.execute("PRAGMA synchronous=FULL")
+        return found
+
+    def open(self) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        with self._connect() as database:
+            database.execute("CREATE TABLE log (n INTEGER PRIMARY KEY, value BLOB)")
+        database.close()
+
+    def work(self, number: int, batches: int) -> None:
+        database = self._connect()
+        for _ in range(batches):
+            database.execute("BEGIN IMMEDIATE")
+            rows = [(VALUE,)] * BATCH
+            database.executemany("INSERT INTO log (value) VALUES (?)", rows)
+            database.execute("COMMIT")
+        database.close()
+
+    def close(self) -> int:
+        database = self._connect()
+        (count,) = database.execute("SELECT count(*) FROM log").fetchone()
+        database.close()
+        for path in self.path.parent.glob("database*"):
+            path.unlink()
+        return int(count)
+
+
+Contestant = Submit | SQLite
+
+
+def _worker(
+    contestant: Contestant, number: int, batches: int, pipe: Connection
+) -> None:
+    pipe.send("ready")
+    pipe.recv()
+    contestant.work(number, batches)
+    pipe.send("done")
+
+
+def measure(contestant: Contestant, processes: int, batches: int) -> float:
+    """Seconds in which so many processes commit so many batches each."""
+    contestant.open()
+    context = multiprocessing.get_context("spawn")
+    pipes, workers = [], []
+    for number in range(processes):
+        mine, other = context.Pipe()
+        arguments = (contestant, number, batches, other)
+        worker = context.Process(target=_worker, args=arguments)
+        worker.start()
+        pipes.append(mine)
+        workers.append(worker)
+    for pipe in pipes:
+        pipe.recv()
+    begun = time.perf_counter()
+    for pipe in pipes:
+        pipe.send("go")
+    for pipe in pipes:
+        pipe.recv()
+    seconds = time.perf_counter() - begun
+    for worker in workers:
+        worker.join()
+    count = contestant.close()
+    if count != processes * batches * BATCH:
+        raise SystemExit(f"{contestant.name}: {count} records were committed")
+    return seconds
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=200, help="of all processes")
+    parser.add_argument("--directory", type=Path, default=Path.cwd())
+    options = parser.parse_args(arguments)
+    rates: dict[tuple[str, int], list[float]] = {}
+    for _ in range(options.rounds):
+        for kind, numbers in ((Publish, (1,)), (Submit, _PROCESSES), (SQLite, (1, 8))):
+            for processes in numbers:
+                with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+                    batches = max(options.batches // processes, 1)
+                    seconds = measure(kind(Path(folder)), processes, batches)
+                key = (kind.name, processes)
+                rates.setdefault(key, []).append(processes * batches / seconds)
+    print("contestant processes batches/s ms/batch")
+    for (name, processes), found in rates.items():
+        rate = statistics.median(found)
+        print(f"{name:10} {processes:9} {rate:9.0f} {1000 * processes / rate:8.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

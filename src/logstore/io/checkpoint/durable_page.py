@@ -1,0 +1,72 @@
+"""The durable offset of a log, for other processes (`.logstore-durable`).
+
+The state file of a partition has it, too, durably and up to 5 s late. This file is
+written over in place after each sync, and never synced itself. What it says became true
+before it was written. Still, it counts only while the owner that wrote it has the lock:
+a copy of it, as in a backup, says nothing of the copy of a log.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import xxhash
+
+from logstore import _native as native
+from logstore.io.files import FileStamp
+
+__all__ = ["PageKey", "digest_of", "pack_page", "unpack_page"]
+
+_MAGIC: Final = b"LSDURBL\1"
+# Magic; boot id; inode and time of change of the owner file; id of the log; its cuts.
+_HEAD: Final = struct.Struct(">8s16sQq16sq")
+_TAIL: Final = struct.Struct(">qQ")
+assert _HEAD.size == native.PAGE_DURABLE_POS
+assert _HEAD.size + _TAIL.size == native.PAGE_BYTES
+
+
+class PageKey(NamedTuple):
+    """What a durable offset is true for.
+
+    Attributes:
+        boot_id: of the run of the machine.
+        owner: stamp of the owner file, which each owner replaces.
+        log_id: of the log, 32 hex digits.
+        cuts: serial number of the newest cut of the log.
+    """
+
+    boot_id: bytes
+    owner: FileStamp
+    log_id: str
+    cuts: int
+
+    def head(self) -> bytes:
+        """The bytes before the durable offset; empty: there is no such file."""
+        try:
+            log_id = bytes.fromhex(self.log_id)
+        except ValueError:
+            return b""
+        if len(self.boot_id) != 16 or len(log_id) != 16:
+            return b""
+        inode, _, ctime_ns, _ = self.owner
+        return _HEAD.pack(_MAGIC, self.boot_id, inode, ctime_ns, log_id, self.cuts)
+
+
+def digest_of(head: bytes) -> int:
+    """What the check of a durable offset is made with."""
+    return xxhash.xxh64_intdigest(head)
+
+
+def pack_page(head: bytes, durable: int) -> bytes:
+    """The bytes of the file."""
+    return head + _TAIL.pack(durable, durable ^ digest_of(head))
+
+
+def unpack_page(data: bytes, head: bytes) -> int:
+    """The durable offset of a file that begins so; -1 if it begins in another way, or
+    its bytes are not whole."""
+    if len(data) != native.PAGE_BYTES or not head or not data.startswith(head):
+        return -1
+    durable, check = _TAIL.unpack_from(data, len(head))
+    return int(durable) if durable >= 0 and check == durable ^ digest_of(head) else -1

@@ -1,0 +1,300 @@
+"""Requests to publish, of processes that have not the store's lock: a file for each, in
+the store's root (docs/format.md, "Requests").
+
+The process that wants to publish writes the file under a temporary name, renames it,
+and keeps it open. The owner of the store reads it, publishes, appends the answer to it
+and unlinks it: so the answer reaches the one who asked, and nothing is left for anybody
+else. Neither is synced. After a power failure there is nobody who waits for an answer,
+and what of the request is left is either whole or damaged, as its checksum tells.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from logstore.errors import CorruptCheckpointError, LogStoreError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import FileEnd, later_entry, split_entries
+from logstore.io.checkpoint.plain_errors import error_of, plain_error
+from logstore.io.directory import Directory
+from logstore.io.layout import OFFSET_MAX, TopicPartition
+
+__all__ = [
+    "Answer",
+    "Request",
+    "RequestFile",
+    "append_answer",
+    "is_request",
+    "pack_request",
+    "read_request",
+    "request_name",
+    "requested_sequence",
+    "unique_part",
+]
+
+# Of the hash of the identity; the sequence with leading zeros, so that the requests of
+# an identity are in order; what makes it unique.
+_NAME: Final = re.compile(
+    re.escape(layout.REQUEST_PREFIX) + r"[0-9a-f]{16}-[0-9]{19}-[0-9a-z-]{1,64}"
+)
+
+
+class Answer(NamedTuple):
+    """What came of a request.
+
+    Attributes:
+        error: why it was refused; None: it was published.
+        records, offsets, is_new, note, metadata, pinned: as in `Publication`.
+    """
+
+    error: LogStoreError | None
+    records: int = 0
+    offsets: tuple[tuple[TopicPartition, range], ...] = ()
+    is_new: bool = False
+    note: str = ""
+    metadata: bytes = b""
+    pinned: bool = False
+
+
+class Request(NamedTuple):
+    """The content of a request.
+
+    Attributes:
+        logs: the fields of each `StagedLog`.
+        identity, sequence, note, metadata, pinned: as in `Store.publish`.
+        answer: if there is one already.
+        end: where the file ends.
+    """
+
+    logs: list[list[Any]]
+    identity: str
+    sequence: int
+    note: str
+    metadata: bytes
+    pinned: bool | None
+    answer: Answer | None
+    end: FileEnd
+
+
+def request_name(identity: str, sequence: int, unique: str) -> str:
+    """The name of a request; `unique` has up to 64 characters out of ``[0-9a-z-]``."""
+    digest = xxhash.xxh3_64_hexdigest(identity.encode())
+    return f"{layout.REQUEST_PREFIX}{digest}-{sequence:019d}-{unique}"
+
+
+def requested_sequence(name: str, identity: str) -> int | None:
+    """The sequence that a request, also one that was put aside, is for; None if it is
+    of another identity."""
+    digest = xxhash.xxh3_64_hexdigest(identity.encode())
+    for prefix in (layout.REQUEST_PREFIX, layout.REFUSED_PREFIX):
+        rest = name.removeprefix(f"{prefix}{digest}-")
+        digits = rest.partition("-")[0]
+        if rest != name and digits.isascii() and digits.isdigit():
+            return int(digits)
+    return None
+
+
+def is_request(name: str) -> bool:
+    """Whether a name is that of a request."""
+    return _NAME.fullmatch(name) is not None
+
+
+# ------------------------------------------------------------------ reading
+
+
+def read_request(directory: Directory, name: str) -> Request:
+    """Read a request.
+
+    Raises:
+        CorruptCheckpointError: it is damaged, or no regular file.
+        FileNotFoundError: it is gone.
+        OSError: it cannot be read.
+    """
+    data = checkpoints.state_bytes(directory, name)
+    if data is None:
+        raise FileNotFoundError(name)
+    return _unpack(directory.path_of(name), data)
+
+
+def _unpack(path: str, data: bytes) -> Request:
+    try:
+        bodies, end = split_entries(data)
+        value = checkpoints.entry_value(path, bodies[0])
+        answer = None
+        if len(bodies) > 1:
+            answer = _answer_of(checkpoints.entry_value(path, bodies[-1])["answer"])
+        return _request_of(value, answer, end)
+    except KeyError as error:
+        reason = f"it has no {error}"
+    except (ValueError, TypeError) as error:
+        reason = str(error)
+    raise CorruptCheckpointError(
+        f"request {path} cannot be used: {reason}", path=path, reason=reason
+    )
+
+
+def _request_of(value: dict[str, Any], answer: Answer | None, end: FileEnd) -> Request:
+    """What a request says; the values of its fields are checked by who uses them, as
+    those of a caller are."""
+    logs, identity, note = value["logs"], value["identity"], value["note"]
+    if not isinstance(logs, list) or not all(isinstance(row, list) for row in logs):
+        raise ValueError("logs is no list of lists")
+    if not isinstance(identity, str) or not isinstance(note, str):
+        raise ValueError("its identity or note is no text")
+    metadata = base64.b64decode(_text(value, "metadata"), validate=True)
+    pinned = value["pinned"]
+    if pinned is not None and not isinstance(pinned, bool):
+        raise ValueError("pinned is neither true, false nor null")
+    sequence = checkpoints.integer("sequence", value["sequence"], 0, OFFSET_MAX)
+    return Request(logs, identity, sequence, note, metadata, pinned, answer, end)
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    found = value[name]
+    if not isinstance(found, str):
+        raise ValueError(f"{name} is no text")
+    return found
+
+
+def _answer_of(value: dict[str, Any]) -> Answer:
+    if not isinstance(value, dict):
+        raise ValueError("its answer is no object")
+    if "error" in value:
+        return Answer(error_of(value["error"]))
+    offsets: list[tuple[TopicPartition, range]] = []
+    for topic, number, begin, end in value["offsets"]:
+        layout.check_topic_name(topic)
+        for each in (number, begin, end):
+            checkpoints.integer("a number of offsets", each, 0, OFFSET_MAX)
+        offsets.append((TopicPartition(topic, number), range(begin, end)))
+    return Answer(
+        None,
+        checkpoints.integer("records", value["records"], 0, OFFSET_MAX),
+        tuple(offsets),
+        checkpoints.boolean("is_new", value["is_new"]),
+        _text(value, "note"),
+        base64.b64decode(_text(value, "metadata"), validate=True),
+        checkpoints.boolean("pinned", value["pinned"]),
+    )
+
+
+# ------------------------------------------------------------------ writing
+
+
+def pack_request(
+    logs: list[list[Any]],
+    identity: str,
+    sequence: int,
+    note: str,
+    metadata: bytes,
+    pinned: bool | None,
+) -> bytes:
+    """The bytes of a request."""
+    return checkpoints.pack_state(
+        {
+            "logs": logs,
+            "identity": identity,
+            "sequence": sequence,
+            "note": note,
+            "metadata": base64.b64encode(metadata).decode("ascii"),
+            "pinned": pinned,
+        }
+    )
+
+
+def append_answer(
+    directory: Directory, name: str, end: FileEnd, answer: Answer
+) -> None:
+    """Append an answer to a request, for the process that has it open.
+
+    Raises:
+        OSError: it may be there in part, which its checksum tells.
+    """
+    if answer.error is not None:
+        value: dict[str, Any] = {"error": plain_error(answer.error)}
+    else:
+        value = {
+            "records": answer.records,
+            "offsets": [[*key, s.start, s.stop] for key, s in answer.offsets],
+            "is_new": answer.is_new,
+            "note": answer.note,
+            "metadata": base64.b64encode(answer.metadata).decode("ascii"),
+            "pinned": answer.pinned,
+        }
+    body = checkpoints.state_text({"answer": value}).encode("utf-8", "surrogatepass")
+    with directory.opened(name, write=True) as fd:
+        directory.files.write(fd, later_entry(end, body), end.size)
+
+
+class RequestFile:
+    """A request of this process, which it keeps open until there is an answer.
+
+    Raises:
+        OSError: it cannot be made; nothing is left of it.
+    """
+
+    def __init__(self, root: Directory, name: str, data: bytes) -> None:
+        self.name = name
+        self._root = root
+        self._size = len(data)
+        temporary = f"{name}.tmp"
+        if len(data) > checkpoints.STATE_BYTES_MAX:
+            raise checkpoints.too_large(name)
+        fd = root.create(temporary, exclusive=False)
+        try:
+            root.files.write(fd, data, 0)
+            root.rename(temporary, name)
+        except BaseException:
+            root.files.close(fd)
+            root.unlink(temporary, missing_ok=True)
+            raise
+        self.fd = fd
+
+    def answer(self) -> Answer | None:
+        """The answer; None: there is none yet.
+
+        Raises:
+            CorruptCheckpointError: the request is damaged.
+            OSError: it cannot be read.
+        """
+        files = self._root.files
+        size = files.size(self.fd)
+        if size <= self._size:
+            return None
+        data = bytearray(size)
+        count = files.read(self.fd, data, 0)
+        return _unpack(self._root.path_of(self.name), bytes(data[:count])).answer
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the request still has its name."""
+        try:
+            info = self._root.stat(self.name)
+        except FileNotFoundError:
+            return False
+        mine = self._root.files.stat(self.fd)
+        return (info.device, info.inode) == (mine.device, mine.inode)
+
+    def remove(self) -> None:
+        """Withdraw it: somebody else has answered it, or nobody is to."""
+        if self.is_there:
+            self._root.unlink(self.name, missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of it; the request stays."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._root.files.close(fd)
+
+
+def unique_part(name: str) -> str:
+    """What makes a staged file's name unique, for the request that is about it: so the
+    same records are handed in under the same name, however often they are."""
+    found = re.search(r"-([0-9]+-[0-9a-f]{16})\Z", name)
+    return found[1] if found else f"0-{secrets.token_hex(8)}"

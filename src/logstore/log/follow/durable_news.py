@@ -1,0 +1,63 @@
+"""The durable offset of a log that another process writes, as its writer tells it."""
+
+from __future__ import annotations
+
+from logstore import _native as native
+from logstore.io import layout
+from logstore.io.checkpoint.durable_page import PageKey, unpack_page
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.directory import Directory
+from logstore.io.lock import holder_of
+from logstore.log.recover import RecoveredLog
+
+__all__ = ["DurableNews"]
+
+
+class DurableNews:
+    """What the writer of one log tells of its syncs. The caller's lock guards it.
+
+    Attributes:
+        offset: all below it is durable; -1: nothing is known but the state of the log.
+    """
+
+    def __init__(self, directory: Directory, ownership: Ownership) -> None:
+        self.offset = -1
+        self._directory = directory
+        self._ownership = ownership
+        # The log that `offset` is of.
+        self._log: tuple[str, int] | None = None
+
+    def hear(self, loaded: RecoveredLog, end: int) -> None:
+        """Read what the writer tells, if it may be more than is known.
+
+        Args:
+            loaded: the log, with its state.
+            end: where its readers stop: more is of no interest.
+        """
+        log = loaded.log_id, loaded.cuts.serial
+        if self._log != log:
+            self._log, self.offset = log, -1
+        if max(self.offset, loaded.durable_offset) >= end:
+            return
+        try:
+            told = self._read(*log)
+            if told > self.offset and self._has_writer():
+                self.offset = told
+        except OSError:
+            pass  # as without this file
+
+    def _read(self, log_id: str, cuts: int) -> int:
+        """What the file says of this log; -1: nothing."""
+        directory, owner = self._directory, self._ownership.writer()
+        if owner is None:
+            return -1
+        files = directory.files
+        head = PageKey(files.boot_id(), owner, log_id, cuts).head()
+        data = bytearray(native.PAGE_BYTES)
+        with directory.opened(layout.DURABLE) as fd:
+            count = files.read(fd, data, 0)
+        return unpack_page(bytes(data[:count]), head)
+
+    def _has_writer(self) -> bool:
+        """Whether a process has the store's lock: else only the state counts."""
+        return holder_of(self._directory.with_parents()[-1]) is not None

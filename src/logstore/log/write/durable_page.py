@@ -1,0 +1,102 @@
+"""Tells other processes which records of a log are durable, after each sync."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.io import layout
+from logstore.io.checkpoint.durable_page import PageKey, digest_of, pack_page
+from logstore.io.directory import held_open
+from logstore.log.write.context import LogContext
+
+__all__ = ["DurablePage"]
+
+# Owners of open files, besides the serial numbers of segments.
+_serials: Final = itertools.count(-1, -1)
+
+
+class DurablePage:
+    """The file with the durable offset. The log's lock guards it; `SharedSync` writes
+    to it where that needs no lock.
+
+    Invariant: what it says is durable. It is open only if it has the present cuts.
+
+    Attributes:
+        state: what C writes.
+    """
+
+    __slots__ = ("_context", "_cuts", "_file", "_rest", "_serial", "state")
+
+    def __init__(self, context: LogContext, rest: Callable[[], bool]) -> None:
+        """`rest`: asks the log to release its files; a method."""
+        self._context = context
+        self._rest = rest
+        self._serial = next(_serials)
+        self._file: native.OpenFile | None = None
+        self._cuts = 0
+        self.state = native.DurablePageState()
+
+    def tell(self, durable: int, cuts: int) -> None:
+        """Tell that all below an offset is durable. It never fails: other processes
+        learn of it from the state file, too.
+
+        Args:
+            cuts: serial number of the newest cut.
+        """
+        raw = self.state.raw
+        if raw.fd == native.PAGE_OFF:
+            return
+        try:
+            if self._file is not None and cuts == self._cuts:
+                self._write(self.state.head(), durable)
+                return
+            self.close()
+            self._open(durable, cuts)
+        except (OSError, MemoryError, RecursionError) as error:
+            self.close()
+            raw.fd = native.PAGE_OFF
+            logger.warning(
+                "other processes learn late what is durable of %s: %s",
+                self._context.name,
+                error,
+            )
+
+    def _open(self, durable: int, cuts: int) -> None:
+        context, raw = self._context, self.state.raw
+        directory, descriptors = context.directory, context.services.descriptors
+        owner = context.services.owner_stamp()
+        head = b""
+        if owner is not None:
+            boot_id = context.files.boot_id()
+            head = PageKey(boot_id, owner, context.log_id, cuts).head()
+        if not head:
+            raw.fd = native.PAGE_OFF
+            return
+        descriptors.make_room()
+        try:
+            fd = directory.open(layout.DURABLE, write=True)
+        except FileNotFoundError:
+            fd = directory.create(layout.DURABLE)
+        self._file = held_open(context.files, fd)
+        descriptors.insert(self._serial, self._file, self._rest)
+        self._write(head, durable)
+        self._cuts, raw.fd = cuts, fd
+
+    def _write(self, head: bytes, durable: int) -> None:
+        assert self._file is not None
+        data = pack_page(head, durable)
+        self._context.files.write(self._file.fd, data, 0)
+        self.state.fill(data, digest_of(head))
+
+    def close(self) -> None:
+        """Say nothing more before the next `tell`: the log is cut, or rests."""
+        raw = self.state.raw
+        if raw.fd >= 0:
+            raw.fd = native.PAGE_TO_OPEN
+        if self._file is not None:
+            self._file = None
+            self._context.services.descriptors.forget(self._serial)

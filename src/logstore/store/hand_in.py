@@ -1,0 +1,418 @@
+"""Hand-in: a process that has not the store's lock has its records published.
+
+    requester                               owner (publish_for_others)
+    takes the lock if it is free, and publishes; else
+    renames a request into the root         sees the name, and reads the request
+    waits for an answer in it               publishes it, with all others that wait
+                                            appends the answer, unlinks the request
+    returns, or raises the answer
+
+What decides whether something was published is what the store remembers of identities:
+a request that is handed in again, or served by two owners one after the other, is
+published once. If the owner ends, the requester sees its lock fall, and becomes the
+publisher. So nothing depends on one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from logstore._native.locks import logger
+from logstore.errors import (
+    CorruptCheckpointError,
+    LogStoreError,
+    PublicationTimeoutError,
+    StorageError,
+    StoreClosedError,
+    StoreLockedError,
+    storage_errors,
+)
+from logstore.io import layout
+from logstore.io.checkpoint.entries import FileEnd
+from logstore.io.checkpoint.requests import (
+    Answer,
+    RequestFile,
+    append_answer,
+    is_request,
+    pack_request,
+    read_request,
+    request_name,
+    unique_part,
+)
+from logstore.io.directory import Directory
+from logstore.io.lock import holder_of
+from logstore.io.watch import FileWatch, RenameWatch
+from logstore.log.write.staged_files import Staged, StagedLog, logs_of
+from logstore.store.publication import (
+    Outcome,
+    Publication,
+    PublicationRequest,
+    request_of,
+)
+from logstore.store.publisher import Publisher
+
+__all__ = ["HandIn", "hand_in"]
+
+# How often a requester looks by itself whether the lock is free, and whether there is
+# an answer: where changes of files are not reported, and in case one was missed.
+_LOOK_S: Final = 0.1
+# The lock falls a moment after its file was closed.
+_LOCK_TRIES: Final = 20
+_LOCK_PAUSE_S: Final = 0.001
+
+
+# ------------------------------------------------------------------ of the owner
+
+
+class _Waiting:
+    """A request that waits in the root.
+
+    Attributes:
+        name, inode: of its file.
+        end: where the file ends.
+        request: what it asks for; None: it is refused.
+        error: why it is refused.
+    """
+
+    __slots__ = ("end", "error", "inode", "name", "request")
+
+    def __init__(self, root: Directory, name: str) -> None:
+        self.name = name
+        self.request: PublicationRequest | None = None
+        self.error: LogStoreError | None = None
+        # Before it is read: of another file, it is not answered.
+        self.inode = root.stat(name).inode
+        found = read_request(root, name)
+        self.end: FileEnd = found.end
+        try:
+            logs = logs_of([Staged(tuple(StagedLog(*row) for row in found.logs))])
+            self.request = request_of(
+                logs,
+                found.identity,
+                found.sequence,
+                found.note,
+                found.metadata,
+                found.pinned,
+            )
+        except TypeError as error:
+            self.error = StorageError(f"a row of {name} is no staged log: {error}")
+        except LogStoreError as error:
+            self.error = error
+
+
+def waiting_requests(root: Directory, names: Iterable[str]) -> list[_Waiting]:
+    """The requests among some names, in the order of their names.
+
+    One that is gone was answered. A damaged one is put aside: nobody knows what it asks
+    for, and its staged records stay.
+    """
+    found: list[_Waiting] = []
+    for name in sorted(filter(is_request, names)):
+        try:
+            found.append(_Waiting(root, name))
+        except FileNotFoundError:
+            continue
+        except CorruptCheckpointError as error:
+            _put_aside(root, name, error)
+        except (LogStoreError, OSError) as error:
+            # As one of a later version: somebody else may read it.
+            logger.warning("cannot read the request %s: %s", name, error)
+    return found
+
+
+def _names_in(root: Directory) -> list[str]:
+    """All names; none if they cannot be read, which must not stop the owner."""
+    try:
+        return root.names()
+    except OSError as error:
+        logger.warning("cannot look for requests in %s: %s", root.path, error)
+        return []
+
+
+def _put_aside(root: Directory, name: str, error: CorruptCheckpointError) -> None:
+    refused = layout.REFUSED_PREFIX + name.removeprefix(layout.REQUEST_PREFIX)
+    try:
+        root.rename(name, refused)
+        logger.warning("%s; it is kept as %s", error, refused)
+    except OSError as failure:
+        logger.warning("%s; it cannot be renamed: %s", error, failure)
+
+
+def _answer_of(outcome: Outcome) -> Answer:
+    if isinstance(outcome, LogStoreError):
+        return Answer(outcome)
+    return Answer(
+        None,
+        outcome.records,
+        tuple(outcome.offsets.items()),
+        outcome.is_new,
+        outcome.note,
+        outcome.metadata,
+        outcome.pinned,
+    )
+
+
+def _answer(root: Directory, one: _Waiting, answer: Answer) -> None:
+    """Answer a request, and unlink it. It was decided: without an answer, the
+    requester asks again, and is told what was published."""
+    try:
+        if root.stat(one.name).inode != one.inode:
+            return  # it was handed in anew, perhaps with another note
+        append_answer(root, one.name, one.end, answer)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("cannot answer the request %s: %s", one.name, error)
+    try:
+        root.unlink(one.name, missing_ok=True)
+    except OSError as error:
+        logger.warning("cannot remove the request %s: %s", one.name, error)
+
+
+class HandIn:
+    """Publishes for the owner of a store, and for those that hand in to it. Any thread
+    may call it.
+
+    Its thread, if there is one, holds no reference to it while it waits.
+    """
+
+    def __init__(self, root: Directory, publisher: Publisher) -> None:
+        self._root = root
+        self._publisher = publisher
+        self._watch = RenameWatch(root, self.serve)
+        # Requests that may wait; the lock of publications guards them.
+        self._names: set[str] = set()
+        self._is_listed = False
+        # The store was closed meanwhile.
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Publish for others from now on, in a thread.
+
+        Raises:
+            StorageError: no thread can be started.
+        """
+        self._watch.start()
+
+    def stop(self) -> None:
+        """End the thread, after the publication that it may be at. May be called
+        again."""
+        self._watch.stop()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the thread does not exist there."""
+        self._watch.abandon()
+
+    def publish(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
+        """Publish one's own requests, and in the same commit those that wait, unless
+        the owner does not publish for others."""
+        with self._publisher.lock:
+            return self._publish(own, self._waiting())
+
+    def serve(self) -> None:
+        """Publish what waits, until nothing does."""
+        while not self._has_ended:
+            with self._publisher.lock:
+                waiting = self._waiting()
+                if not waiting:
+                    return
+                self._publish([], waiting)
+
+    def publish_as_last(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
+        """As `publish`, by an owner that is about to end: also for those that wait, who
+        would have to take the lock one after the other."""
+        with self._publisher.lock:
+            return self._publish(
+                own, waiting_requests(self._root, _names_in(self._root))
+            )
+
+    def _publish(
+        self, own: Sequence[PublicationRequest], waiting: Sequence[_Waiting]
+    ) -> list[Outcome]:
+        asked = [(one, one.request) for one in waiting if one.request is not None]
+        requests = [*own, *(request for _, request in asked)]
+        try:
+            outcomes = self._publisher.publish_all(requests) if requests else []
+        except BaseException:
+            # An interrupt of this thread is not that of the others.
+            self._watch.wake()
+            raise
+        for (one, _), outcome in zip(asked, outcomes[len(own) :], strict=True):
+            if isinstance(outcome, StoreClosedError):
+                # It is no answer: the next one who has the lock decides.
+                self._has_ended = True
+            else:
+                _answer(self._root, one, _answer_of(outcome))
+        for one in waiting:
+            if one.error is not None:
+                _answer(self._root, one, Answer(one.error))
+        self._names.difference_update([one.name for one in waiting])
+        return outcomes[: len(own)]
+
+    def _waiting(self) -> list[_Waiting]:
+        """The requests that wait now, for an owner that publishes for others."""
+        if not self._watch.is_begun:
+            return []
+        names = self._watch.names()
+        if names is None or not self._is_listed:
+            # What came before the watch, or was not reported.
+            names = _names_in(self._root)
+            self._is_listed = self._watch.is_reporting
+        self._names.update(filter(is_request, names))
+        waiting = waiting_requests(self._root, self._names)
+        self._names.intersection_update([one.name for one in waiting])
+        return waiting
+
+
+# ------------------------------------------------------------------ of the requester
+
+
+def hand_in(
+    root: Directory,
+    request: PublicationRequest,
+    timeout_ms: int | None,
+    publish_as_owner: Callable[[PublicationRequest], Publication],
+    watches: deque[FileWatch],
+) -> Publication:
+    """Have a request published by who has the lock; see `Store.submit`.
+
+    Args:
+        watches: those that no call uses now.
+        publish_as_owner: takes the lock and publishes, or raises `StoreLockedError`.
+    """
+    begun = time.monotonic()
+    if _holder(root) is None:
+        with contextlib.suppress(StoreLockedError):
+            return publish_as_owner(request)
+    try:
+        watch = watches.pop()
+    except IndexError:
+        watch = FileWatch(root)
+    requester = _Requester(root, request, begun, timeout_ms, publish_as_owner, watch)
+    found = requester.run()
+    watches.append(watch)
+    return found
+
+
+def _holder(root: Directory) -> int | None:
+    """The pid of the owner (0: unknown); None if there is none, or never was."""
+    try:
+        return holder_of(root)
+    except FileNotFoundError:
+        return None
+
+
+class _Requester:
+    """One call that waits for another process."""
+
+    def __init__(
+        self,
+        root: Directory,
+        request: PublicationRequest,
+        begun: float,
+        timeout_ms: int | None,
+        publish_as_owner: Callable[[PublicationRequest], Publication],
+        watch: FileWatch,
+    ) -> None:
+        self._root = root
+        self._watch = watch
+        self._request = request
+        self._timeout_ms = timeout_ms
+        self._deadline = None if timeout_ms is None else begun + timeout_ms / 1000
+        self._publish_as_owner = publish_as_owner
+
+    def run(self) -> Publication:
+        """Hand the request in, again if it is lost, until it is answered."""
+        while True:
+            file = self._handed_in()
+            try:
+                found = self._wait(file)
+            finally:
+                file.close()
+            if found is not None:
+                return found
+            time.sleep(min(self._rest(), _LOCK_PAUSE_S))
+
+    def _handed_in(self) -> RequestFile:
+        request = self._request
+        unique = unique_part(request.logs[0].file if request.logs else "")
+        data = pack_request([list(log) for log in request.logs], *request[1:])
+        name = request_name(request.identity, request.sequence, unique)
+        with storage_errors("write the request", self._root.path_of(name),
+                            "Nothing was handed in."):  # fmt: skip
+            return RequestFile(self._root, name, data)
+
+    def _wait(self, file: RequestFile) -> Publication | None:
+        """What came of the request; None: it is gone, without an answer."""
+        self._watch.begin(file.fd)
+        while True:
+            with storage_errors("read", self._root.path_of(file.name)):
+                is_there = file.is_there
+                # In this order: who unlinks it has answered before.
+                answer = file.answer()
+            if answer is not None:
+                return self._accept(answer)
+            if not is_there:
+                self._check_lost(file)
+                return None
+            if _holder(self._root) is None:
+                found = self._take_over()
+                if found is not None:
+                    file.remove()
+                    return found
+            self._watch.wait(self._rest())
+
+    def _rest(self) -> float:
+        """How long to wait for the next report, in seconds."""
+        if self._deadline is None:
+            return _LOOK_S
+        rest = self._deadline - time.monotonic()
+        if rest <= 0:
+            raise PublicationTimeoutError(
+                self._request.identity,
+                self._request.sequence,
+                timeout_ms=self._timeout_ms or 0,
+            )
+        return min(rest, _LOOK_S)
+
+    def _accept(self, answer: Answer) -> Publication:
+        if answer.error is not None:
+            raise answer.error
+        return Publication(
+            self._request.identity,
+            self._request.sequence,
+            answer.records,
+            dict(answer.offsets),
+            answer.is_new,
+            answer.note,
+            answer.metadata,
+            answer.pinned,
+        )
+
+    def _check_lost(self, file: RequestFile) -> None:
+        """Raise unless it was unlinked by who could not write the answer."""
+        refused = layout.REFUSED_PREFIX + file.name.removeprefix(layout.REQUEST_PREFIX)
+        if self._root.exists(refused):
+            path = self._root.path_of(refused)
+            raise CorruptCheckpointError(
+                f"the request was found damaged, and is kept as {path}; nothing was "
+                f"published, and the staged records are still there. Hand them in "
+                f"again",
+                path=path,
+                reason="its checksum differs",
+            )
+
+    def _take_over(self) -> Publication | None:
+        """Become the publisher; None: somebody else has."""
+        for _ in range(_LOCK_TRIES):
+            try:
+                return self._publish_as_owner(self._request)
+            except StoreLockedError:
+                if _holder(self._root) is not None:
+                    return None
+            time.sleep(_LOCK_PAUSE_S)
+        return None

@@ -1,0 +1,147 @@
+"""Publications as values: what is asked for, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from logstore.errors import ConfigError, LogStoreError
+from logstore.io.checkpoint.checkpoints import METADATA_BYTES_MAX
+from logstore.io.checkpoint.publications import Entry
+from logstore.io.layout import TopicPartition
+from logstore.log.write.staged_files import (
+    StagedLog,
+    check_identity,
+    check_sequence,
+)
+
+__all__ = ["Outcome", "Publication", "PublicationRequest", "request_of"]
+
+_TRUTH: Final = (None, True, False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Publication:
+    """The result of a publication.
+
+    Attributes:
+        identity, sequence: as given to `Store.publish`.
+        records: how many, in all partitions.
+        offsets: the offsets of the records, by (topic, partition); empty if they were
+            published before.
+        is_new: False if it was published before, and nothing was done.
+        note: as given to `Store.publish`.
+        metadata: the bytes that were committed with it.
+        pinned: whether its identity is remembered for good.
+    """
+
+    identity: str
+    sequence: int
+    records: int
+    offsets: Mapping[TopicPartition, range]
+    is_new: bool = True
+    note: str = ""
+    metadata: bytes = b""
+    pinned: bool = False
+
+    @classmethod
+    def known(cls, identity: str, entry: Entry) -> Publication:
+        """The last publication of an identity, as it is remembered."""
+        return cls(
+            identity,
+            entry.sequence,
+            entry.records,
+            {},
+            is_new=False,
+            note=entry.note,
+            metadata=entry.metadata,
+            pinned=entry.is_pinned,
+        )
+
+
+class PublicationRequest(NamedTuple):
+    """What is to be published together under one identity.
+
+    Attributes:
+        logs: the staged records, those of a partition in their order.
+        identity, sequence, note, metadata: as in `Store.publish`; checked.
+        pinned: whether the identity is to be pinned; None: as before.
+    """
+
+    logs: tuple[StagedLog, ...]
+    identity: str
+    sequence: int
+    note: str = ""
+    metadata: bytes = b""
+    pinned: bool | None = None
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return sum(log.records for log in self.logs)
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether there is anything to commit, be it without a record."""
+        has_facts = bool(self.metadata) or self.pinned is not None
+        return bool(self.logs) or (bool(self.identity) and has_facts)
+
+    def entry(self, before: Entry | None, now_ms: int) -> Entry:
+        """What is to be remembered of it, after what was remembered before."""
+        is_pinned = self.pinned
+        if is_pinned is None:
+            is_pinned = before is not None and before.is_pinned
+        return Entry(
+            self.sequence, self.records, now_ms, self.note, is_pinned, self.metadata
+        )
+
+    def repeated(self, before: Entry) -> Entry:
+        """The same if it was published before: its note and its pin may be others, and
+        what was committed with its records stays."""
+        is_pinned = before.is_pinned if self.pinned is None else self.pinned
+        return before._replace(note=self.note, is_pinned=is_pinned)
+
+
+# Of one request among several.
+Outcome: TypeAlias = Publication | LogStoreError
+
+
+def request_of(
+    logs: list[StagedLog],
+    identity: str,
+    sequence: int,
+    note: str = "",
+    metadata: bytes = b"",
+    pinned: bool | None = None,
+) -> PublicationRequest:
+    """A request of a caller, checked; `logs` are of `logs_of`.
+
+    Raises:
+        ConfigError: an argument is invalid; nothing was done.
+    """
+    check_sequence(sequence)
+    check_identity(identity)
+    check_identity(note, "note")
+    given: object = metadata
+    if not isinstance(given, bytes) or len(given) > METADATA_BYTES_MAX:
+        what = f"{len(given)} bytes" if isinstance(given, bytes) else type(given)
+        raise ConfigError(
+            f"metadata is {what}, not at most {METADATA_BYTES_MAX} bytes; nothing was "
+            f"done",
+            name="metadata",
+        )
+    if not any(pinned is one for one in _TRUTH):
+        raise ConfigError(
+            f"pinned={pinned!r} is not True, False or None; nothing was done",
+            name="pinned",
+            value=pinned,
+        )
+    if not identity and (metadata or pinned is not None):
+        raise ConfigError(
+            "metadata and pins belong to an identity, and none was given; nothing was "
+            "done",
+            name="identity",
+            value=identity,
+        )
+    return PublicationRequest(tuple(logs), identity, sequence, note, metadata, pinned)

@@ -1,0 +1,108 @@
+"""The requests that one commit publishes, and the partitions that it publishes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from logstore.io.checkpoint.publications import Entry
+from logstore.io.layout import TopicPartition
+from logstore.log.write.exclusive import ExclusiveLog
+from logstore.log.write.staged_files import StagedLog
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.publication import Outcome, PublicationRequest
+
+__all__ = ["Group", "Target"]
+
+
+class Target:
+    """A partition that is being published to.
+
+    Attributes:
+        parts, owners: what is published to it, in order, and the number of the request
+            that each part is of.
+        base, place: where its log ended before: the offset, and (segment, position).
+    """
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self.writer = writer
+        self.key = TopicPartition(writer.context.topic, writer.context.partition)
+        self.parts: list[StagedLog] = []
+        self.owners: list[int] = []
+        self.base = 0
+        self.place = 0, 0
+        self.log: ExclusiveLog
+
+    def begin(self) -> None:
+        """The caller holds the locks of the log, for as long as it uses it.
+
+        Raises:
+            LogStoreError: the reason why nothing can be appended.
+        """
+        self.log = self.writer.exclusive()
+        self.place = self.log.position()
+        self.base = self.writer.end_offset
+
+    def spans(self) -> Iterator[tuple[int, range]]:
+        """The offsets of each part, with the number of its request."""
+        end = self.base
+        for log, owner in zip(self.parts, self.owners, strict=True):
+            begin, end = end, end + log.records
+            yield owner, range(begin, end)
+
+
+class Group:
+    """Requests that are committed together.
+
+    Attributes:
+        outcomes: of each request; those that are not published are decided here.
+        targets: the partitions that are published to.
+        logs: the staged records of the requests that are committed.
+        repeated: those of requests that were published before, perhaps the same.
+        published: what will be remembered.
+        identities: those of the requests, which are.
+        is_changed: whether that differs from what is remembered now.
+    """
+
+    def __init__(
+        self, requests: Sequence[PublicationRequest], published: dict[str, Entry]
+    ) -> None:
+        self.requests = requests
+        self.identities = {request.identity for request in requests}
+        self.outcomes: list[Outcome | None] = [None] * len(requests)
+        self.targets: dict[TopicPartition, Target] = {}
+        self.logs: list[StagedLog] = []
+        self.repeated: list[StagedLog] = []
+        self.published = published
+        self.is_changed = False
+
+    def remember(self, identity: str, entry: Entry) -> None:
+        """Remember a publication as the last one of all."""
+        if identity:
+            self.published.pop(identity, None)
+            self.published[identity] = entry
+            self.is_changed = True
+
+    def add(
+        self, number: int, writers: Mapping[TopicPartition, PartitionWriter]
+    ) -> None:
+        """Publish the records of a request."""
+        for log in self.requests[number].logs:
+            key = TopicPartition(log.topic, log.partition)
+            if key not in self.targets:
+                self.targets[key] = Target(writers[key])
+            self.targets[key].parts.append(log)
+            self.targets[key].owners.append(number)
+
+    def in_order(self) -> list[Target]:
+        """The partitions in the order of their locks."""
+        return [self.targets[key] for key in sorted(self.targets)]
+
+    def offsets(self) -> dict[int, dict[TopicPartition, range]]:
+        """Of the records of each request."""
+        found: dict[int, dict[TopicPartition, range]] = {}
+        for target in self.in_order():
+            for number, span in target.spans():
+                mine = found.setdefault(number, {})
+                begin = mine[target.key].start if target.key in mine else span.start
+                mine[target.key] = range(begin, span.stop)
+        return found
