@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from logstore.config import StoreConfig
 from logstore.errors import ConfigError
 from logstore.group.broker_directories import BrokerDirectories
 from logstore.group.consumer_records import MemberAssignment
@@ -127,7 +128,9 @@ class KafkaGroups(list[KafkaGroup]):
         return self.partition_of(group) not in self.missing
 
 
-def kafka_groups(*log_dirs: str | os.PathLike[str]) -> KafkaGroups:
+def kafka_groups(
+    *log_dirs: str | os.PathLike[str], config: StoreConfig | None = None
+) -> KafkaGroups:
     """The groups of consumers that a Kafka broker has, read from its files.
 
     The broker may run, be dead, or be a copy of its directories. Nothing is written
@@ -137,6 +140,7 @@ def kafka_groups(*log_dirs: str | os.PathLike[str]) -> KafkaGroups:
     Args:
         log_dirs: all `log.dirs` of the broker, or those that are here. Of a partition
             that several of them have, the longest log counts.
+        config: how this process uses them (``max_batch_decompressed_bytes``).
 
     Raises:
         ConfigError: no directory is given.
@@ -151,7 +155,10 @@ def kafka_groups(*log_dirs: str | os.PathLike[str]) -> KafkaGroups:
         )
     with contextlib.ExitStack() as stack:
         directories = BrokerDirectories(
-            [stack.enter_context(open_store(path, read_only=True)) for path in log_dirs]
+            [
+                stack.enter_context(open_store(path, read_only=True, config=config))
+                for path in log_dirs
+            ]
         )
         return _groups(directories)
 

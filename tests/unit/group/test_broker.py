@@ -22,6 +22,7 @@ from logstore.group.kafka_records import (
 )
 from logstore.group.placement import partition_of_group
 from logstore.io.layout import TopicPartition
+from support import hostile
 from support.damage import (
     fixed_crc,
     flip_bit,
@@ -398,6 +399,25 @@ def test_bad_topic_id_file_is_no_id(tmp_path: Path, content: bytes) -> None:
     (directory / "t-0" / "partition.metadata").write_bytes(content)
     (row,) = only(kafka_groups(directory)).partitions
     assert row.topic == "(AAECAwQFBgcICQoLDA0ODw)"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [*hostile.bombs(), *hostile.lengths(), *hostile.offsets()],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hostile_log_costs_its_own_groups_only(
+    tmp_path: Path, name: str, data: bytes
+) -> None:
+    """Bombs, lengths and offsets that lie: no error, no memory beyond the limit; the
+    groups of the other partitions are there."""
+    made = OffsetsTopic(tmp_path, partitions=2)
+    made.put(commit_of(1), partition=1)
+    (log,) = logs_in(tmp_path / "__consumer_offsets-0")
+    log.write_bytes(data)
+    config = logstore.StoreConfig(max_batch_decompressed_bytes=1 << 20)
+    groups = kafka_groups(tmp_path, config=config)
+    assert offsets_of(groups) == {("g", "t", 0): 1}, name
 
 
 # ------------------------------------------------------------------ without a trace
