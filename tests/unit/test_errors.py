@@ -29,6 +29,7 @@ FAMILY = {
     "OutOfOrderSequenceError": (),
     "DuplicateSequenceError": (),
     "InvalidProducerEpochError": (),
+    "ProducerFencedError": (),
     "OffsetConflictError": (),
     "PublicationConflictError": (),
     "PublicationTimeoutError": (TimeoutError,),
