@@ -29,7 +29,7 @@ from bench import report
 from bench.ours import NEVER
 from bench.workload import BATCH_RECORDS, Workload
 
-__all__ = ["main"]
+__all__ = ["cpu_ns", "main"]
 
 _KEPT_RECORDS: Final = 5_000_000
 _APPENDS: Final = 2_000
@@ -172,9 +172,9 @@ def follow(folder: Path, magic: int) -> dict[str, Any]:
             if len(taken) != _APPENDS:
                 raise AssertionError(f"the follower had {len(taken)} records")
             time.sleep(1)
-            begin, cpu = time.monotonic(), _cpu_ns(process.pid)
+            begin, cpu = time.monotonic(), cpu_ns(process.pid)
             time.sleep(_IDLE_SECONDS)
-            idle = (_cpu_ns(process.pid) - cpu) / 1e9 / (time.monotonic() - begin)
+            idle = (cpu_ns(process.pid) - cpu) / 1e9 / (time.monotonic() - begin)
             partition.append(b"", b"end")
     return {
         "case": "follow",
@@ -185,7 +185,7 @@ def follow(folder: Path, magic: int) -> dict[str, Any]:
     }
 
 
-def _cpu_ns(pid: int) -> int:
+def cpu_ns(pid: int) -> int:
     """Of all threads of a process: the time that each has run."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks)
