@@ -177,6 +177,13 @@ def _line(process: subprocess.Popen[str], wanted: str = "") -> str:
     return line
 
 
+def _idle_share(pid: int) -> float:
+    """The share of a core that a process takes while nothing is appended."""
+    begin, cpu = time.monotonic(), cpu_ns(pid)
+    time.sleep(_IDLE_SECONDS)
+    return (cpu_ns(pid) - cpu) / 1e9 / (time.monotonic() - begin)
+
+
 def _delays(where: str, taken: list[int], **more: float) -> Row:
     return {
         "case": "follow",
@@ -230,9 +237,7 @@ def follow_there(folder: Path) -> Row:
             if len(taken) != _APPENDS:
                 raise AssertionError(f"the follower had {len(taken)} records")
             time.sleep(1)
-            begin, cpu = time.monotonic(), cpu_ns(process.pid)
-            time.sleep(_IDLE_SECONDS)
-            idle = (cpu_ns(process.pid) - cpu) / 1e9 / (time.monotonic() - begin)
+            idle = _idle_share(process.pid)
             partition.append(b"", b"end")
     return _delays("another process", taken, idle_cpu_percent=100 * idle)
 
@@ -277,9 +282,7 @@ def many_there(folder: Path) -> Row:
                 _line(process, "all")
                 taken.append(time.perf_counter_ns() - begin)
                 time.sleep(0.1)
-            begin, cpu = time.monotonic(), cpu_ns(process.pid)
-            time.sleep(_IDLE_SECONDS)
-            idle = (cpu_ns(process.pid) - cpu) / 1e9 / (time.monotonic() - begin)
+            idle = _idle_share(process.pid)
             partition.append(b"end")
             _line(process, "all")
     return {

@@ -19,13 +19,13 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.errors import LogStoreError, StorageError
 from logstore.store.partition import Partition
 
-__all__ = ["Commits", "Ends"]
+__all__ = ["Commits", "Ends", "Line"]
 
 _Result = TypeVar("_Result")
 
@@ -33,41 +33,111 @@ _Result = TypeVar("_Result")
 Ends: TypeAlias = Iterable[tuple[Partition, int]]
 
 
-class _Request:
-    """One waiting call.
+class Line:
+    """The calls that come one after the other.
+
+    Attributes:
+        count: of those that the thread has not finished.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class _Call:
+    """A call that waits.
 
     Attributes:
         future: of the task that waits; only the loop uses it.
-        call: what the thread is to call; None: nothing.
-        ends: of the result of the call, what is to be durable after it.
+        call: what the thread is to call.
+        ends: of its result: what is to be durable before the task goes on.
+        line: which it is in, if any.
         result, error: of the call, and of the sync after it.
     """
 
-    __slots__ = ("call", "ends", "error", "future", "result")
+    __slots__ = ("call", "ends", "error", "future", "line", "result")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
-        call: Callable[[], Any] | None,
+        call: Callable[[], Any],
         ends: Callable[[Any], Ends],
+        line: Line | None,
     ) -> None:
+        self.line = line
+        if line is not None:
+            line.count += 1
         self.future = future
         self.call = call
         self.ends = ends
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def leave(self) -> None:
+        """It is no longer in its line."""
+        if self.line is not None:
+            self.line.count -= 1
+            self.line = None
+
+
+class _Sync:
+    """What waits for one partition to be durable.
+
+    Attributes:
+        end: up to this offset.
+        futures: of tasks that wait for nothing else; only the loop uses them.
+        calls: those of the batch that wait for it; only the thread uses them.
+        error: why it has failed.
+    """
+
+    __slots__ = ("calls", "end", "error", "futures")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.futures: list[asyncio.Future[None]] = []
+        self.calls: list[_Call] = []
+        self.error: BaseException | None = None
+
+    def run(self, partition: Partition) -> None:
+        try:
+            partition.sync_upto(self.end)
+        except BaseException as error:  # it belongs to the tasks
+            self.error = error
+            for call in self.calls:
+                call.error = call.error or _copy_of(error)
+
+
+class _Batch(NamedTuple):
+    """What is handed over at once, or is done of it."""
+
+    calls: list[_Call]
+    syncs: dict[Partition, _Sync]
+
     def resolve(self) -> None:
-        """Tell the task, if it still waits."""
-        if self.future.done():
-            return
-        if self.error is None:
-            self.future.set_result(self.result)
-        else:
-            self.future.set_exception(self.error)
+        """Let the tasks go on, those that still wait."""
+        # All, before the first one: it may append at once then.
+        for call in self.calls:
+            call.leave()
+        for call in self.calls:
+            _resolve(call.future, call.result, call.error)
+        for sync in self.syncs.values():
+            for future in sync.futures:
+                _resolve(future, None, sync.error and _copy_of(sync.error))
 
 
-_Batch: TypeAlias = "list[_Request]"
+def _resolve(
+    future: asyncio.Future[Any], result: object, error: BaseException | None
+) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
 _Post: TypeAlias = "Callable[[_Batch, bool], None]"
 # What the thread gets: a batch, and where to post what is done of it. None: end.
 _Inbox: TypeAlias = "queue.SimpleQueue[tuple[_Batch, _Post] | None]"
@@ -83,25 +153,47 @@ class Commits:
     def __init__(self, binding: Binding, name: str) -> None:
         self._binding = binding
         self._name = name
-        self._waiting: _Batch = []
+        self._calls: list[_Call] = []
+        self._syncs: dict[Partition, _Sync] = {}
         self._is_begun = False
         self._idle: asyncio.Future[None] | None = None
         self._inbox: _Inbox | None = None
         self._end_thread: Callable[[], object] = _do_nothing
 
     def call(
-        self, call: Callable[[], _Result], ends: Callable[[_Result], Ends]
+        self,
+        call: Callable[[], _Result],
+        ends: Callable[[_Result], Ends],
+        line: Line | None = None,
     ) -> asyncio.Future[_Result]:
         """Let the thread make a call; the result is for the task when what `ends`
         returns is durable. Calls are made in the order of these.
 
         A future that is cancelled before the hand-over is not called.
         """
-        return self._add(call, ends)
+        future: asyncio.Future[_Result] = self._binding.loop().create_future()
+        self._calls.append(_Call(future, call, ends, line))
+        self._schedule()
+        return future
 
-    def sync(self, ends: Ends) -> asyncio.Future[None]:
-        """Let the thread sync."""
-        return self._add(None, lambda _: ends)
+    def sync(self, partition: Partition, end: int) -> asyncio.Future[None]:
+        """Let the thread make durable what is below an offset."""
+        future: asyncio.Future[None] = self._binding.loop().create_future()
+        sync = self._syncs.get(partition)
+        if sync is None:
+            sync = self._syncs[partition] = _Sync()
+        sync.futures.append(future)
+        if end > sync.end:
+            sync.end = end
+        if not self._is_begun:
+            self._schedule()
+        return future
+
+    def _schedule(self) -> None:
+        if not self._is_begun:
+            # After the tasks that can go on now: they may have requests, too.
+            self._binding.loop().call_soon(self._begin)
+            self._is_begun = True
 
     async def finish(self) -> None:
         """Return when nothing waits any more."""
@@ -116,26 +208,22 @@ class Commits:
         self._end_thread()
         self._inbox = None
 
-    def _add(
-        self, call: Callable[[], Any] | None, ends: Callable[[Any], Ends]
-    ) -> asyncio.Future[Any]:
-        loop = self._binding.loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_Request(future, call, ends))
-        if not self._is_begun:
-            # After the tasks that can go on now: they may have requests, too.
-            loop.call_soon(self._begin)
-            self._is_begun = True
-        return future
-
     def _begin(self) -> None:
-        """Hand over what waits."""
-        batch = [each for each in self._waiting if not each.future.done()]
-        self._waiting = []
-        if not batch:
+        """Hand over what waits, but for what was cancelled."""
+        calls, syncs = [], {}
+        for call in self._calls:
+            if call.future.done():
+                call.leave()
+            else:
+                calls.append(call)
+        for partition, sync in self._syncs.items():
+            if not all(future.done() for future in sync.futures):
+                syncs[partition] = sync
+        self._calls, self._syncs = [], {}
+        if not calls and not syncs:
             self._end_turn()
             return
-        loop = self._binding.loop()
+        batch, loop = _Batch(calls, syncs), self._binding.loop()
 
         def post(done: _Batch, is_last: bool) -> None:
             # A loop that is closed has no tasks that wait.
@@ -145,24 +233,23 @@ class Commits:
         try:
             self._thread().put((batch, post))
         except StorageError as error:
-            for request in batch:
-                request.error = error
+            for call in calls:
+                call.error = _copy_of(error)
+            for sync in syncs.values():
+                sync.error = error
             self._take_back(batch, is_last=True)
 
     def _take_back(self, done: _Batch, is_last: bool) -> None:
-        """The thread is done with some requests of its batch, or with the last ones."""
-        for request in done:
-            request.resolve()
+        """A part of a batch is done, or the last part."""
+        done.resolve()
         if is_last:
             self._end_turn()
 
     def _end_turn(self) -> None:
-        if self._waiting:
-            # After the tasks that were resolved.
-            self._binding.loop().call_soon(self._begin)
-            return
         self._is_begun = False
-        if self._idle is not None:
+        if self._calls or self._syncs:
+            self._schedule()  # after the tasks that were resolved
+        elif self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
 
@@ -206,46 +293,26 @@ def _run(inbox: _Inbox) -> None:
 
 def _work(batch: _Batch, post: _Post) -> None:
     """Make the calls of a batch, and the syncs after them."""
-    syncs: dict[Partition, _Sync] = {}
-    done: _Batch = []
-    left: _Batch = []
-    for request in batch:
+    done: list[_Call] = []
+    left: list[_Call] = []
+    for call in batch.calls:
         try:
-            if request.call is not None:
-                request.result = request.call()
-            ends = list(request.ends(request.result))
+            call.result = call.call()
+            ends = list(call.ends(call.result))
         except BaseException as error:  # it belongs to the task
-            request.error = error
+            call.error = error
             ends = []
         for partition, end in ends:
-            syncs.setdefault(partition, _Sync()).add(request, end)
-        (left if ends else done).append(request)
-    if done and left:
-        post(done, False)  # these do not wait for a sync
+            sync = batch.syncs.setdefault(partition, _Sync())
+            sync.calls.append(call)
+            sync.end = max(sync.end, end)
+        (left if ends else done).append(call)
+    if done and batch.syncs:
+        post(_Batch(done, {}), False)  # these do not wait for a sync
         done = []
-    for partition, sync in syncs.items():
+    for partition, sync in batch.syncs.items():
         sync.run(partition)
-    post(done + left, True)
-
-
-class _Sync:
-    """The requests that wait for one partition."""
-
-    def __init__(self) -> None:
-        self._requests: _Batch = []
-        self._end = 0
-
-    def add(self, request: _Request, end: int) -> None:
-        self._requests.append(request)
-        self._end = max(self._end, end)
-
-    def run(self, partition: Partition) -> None:
-        try:
-            partition.sync_upto(self._end)
-        except BaseException as error:
-            for request in self._requests:
-                if request.error is None:
-                    request.error = _copy_of(error)
+    post(_Batch(done + left, batch.syncs), True)
 
 
 def _copy_of(error: BaseException) -> BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -183,6 +184,10 @@ class Follower(AsyncIterator[_Item]):
         self._left = limit
         self._steps: Iterator[Iterator[_Item] | bool] = followed.steps()
         self._run: Iterator[_Item] = iter(())
+        # Of the run, in memory: a record is taken from here and returned in one step.
+        self._burst: Iterator[_Item] = iter(())
+        # What the run has raised after the records of the burst.
+        self._failure: BaseException | None = None
         self._without_pause = 0
         self._moved_at: float | None = None
         self._waiting: set[asyncio.Future[None]] = set()
@@ -198,31 +203,61 @@ class Follower(AsyncIterator[_Item]):
                 an error, or `aclose`.
             others: as `Partition.follow`.
         """
+        for record in self._burst:
+            return record
+        while await self._advance():
+            # Nothing is awaited from here to the return: a record that was taken is
+            # returned.
+            for record in self._burst:
+                return record
+        self._end()
+        raise StopAsyncIteration
+
+    async def _advance(self) -> bool:
+        """Fill the burst, which is empty, or do a step towards that; False: there is
+        nothing more. When it has waited, another task may have filled the burst."""
         loop = self._binding.loop()
         if self._moved_at is None:
             self._moved_at = loop.time()
         if self._without_pause >= _RECORDS_MAX:
             self._without_pause = 0
             await asyncio.sleep(0)
-        while self._left != 0:
-            # From here to the return nothing is awaited: a record that was taken is
-            # returned.
-            for record in self._run:
-                self._without_pause += 1
-                if self._left is not None:
-                    self._left -= 1
-                return record
-            step = next(self._steps, None)
-            if step is None:
-                break
-            if not isinstance(step, bool):
-                self._run = step
-            elif step:
-                self._moved_at = loop.time()
-            elif not await self._wait(loop):
-                break
-        self._end()
-        raise StopAsyncIteration
+            return True
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._end()
+            raise failure
+        if self._left == 0:
+            return False
+        if self._take():
+            return True
+        step = next(self._steps, None)
+        if step is None:
+            return False
+        if not isinstance(step, bool):
+            self._run = step
+        elif step:
+            self._moved_at = loop.time()
+        else:
+            return await self._wait(loop)
+        return True
+
+    def _take(self) -> bool:
+        """Fill the burst from the run; False: the run has no more."""
+        most = _RECORDS_MAX if self._left is None else min(_RECORDS_MAX, self._left)
+        burst: list[_Item] = []
+        try:
+            # An error leaves those before it in the list.
+            burst.extend(itertools.islice(self._run, most))
+        except BaseException as error:
+            if not burst:
+                raise
+            self._failure = error
+        if self._left is not None:
+            self._left -= len(burst)
+        self._without_pause += len(burst)
+        self._burst = iter(burst)
+        return bool(burst)
 
     async def _wait(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return when there may be more; False: the time is over."""
@@ -265,7 +300,7 @@ class Follower(AsyncIterator[_Item]):
 
     def _end(self) -> None:
         self._left = 0
-        self._run = iter(())
+        self._run = self._burst = iter(())
         self._steps = iter(())
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.aio.blocking import same
-from logstore.aio.commits import Commits, Ends
+from logstore.aio.commits import Commits, Ends, Line
 from logstore.aio.follower import Follower, OnePartition
 from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place, Wakes
@@ -88,8 +88,8 @@ class Partition:
     __slots__ = (
         "__weakref__",
         "_append",
+        "_line",
         "_place",
-        "_queued",
         "_services",
         "blocking",
     )
@@ -98,8 +98,8 @@ class Partition:
         self.blocking = blocking
         self._services = services
         self._append = blocking.at_once.append
-        # Appends that the thread has not finished: later ones go after them.
-        self._queued = 0
+        # Appends that the thread has not finished: later ones come after them.
+        self._line = Line()
         self._place: Place | None = None
 
     def __repr__(self) -> str:
@@ -196,10 +196,12 @@ class Partition:
         Args, Raises: as `logstore.Partition.append`; `EventLoopError`.
         """
         self._services.check()
-        if not headers and expected_offset is None and not self._queued:
+        if not headers and expected_offset is None and not self._line.count:
             offset = self._at_once(self._append, value, key, timestamp_ms)
             if offset >= 0:
-                return await self._committed(offset, offset + 1, durable)
+                if durable:
+                    await self._services.commits.sync(self.blocking, offset + 1)
+                return offset
         # The caller may change what is mutable while a thread works.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
@@ -207,7 +209,7 @@ class Partition:
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         headers = _fixed_headers(headers)
-        if expected_offset is None and not self._queued:
+        if expected_offset is None and not self._line.count:
             keys = None if key is None else (key,)
             stamps = None if timestamp_ms is None else (timestamp_ms,)
             columns = (value,), keys, stamps, (headers,) if headers else None
@@ -272,7 +274,7 @@ class Partition:
         Args, Raises: as `logstore.Partition.append_many`; `EventLoopError`.
         """
         self._services.check()
-        is_free = expected_offset is None and not self._queued
+        is_free = expected_offset is None and not self._line.count
         if headers is None and is_free:
             append_many = self.blocking.at_once.append_many
             offsets = self._at_once(append_many, values, keys, timestamps_ms)
@@ -297,7 +299,7 @@ class Partition:
         Args, Raises: as `logstore.Partition.append_arrow`; `EventLoopError`.
         """
         self._services.check()
-        if expected_offset is None and not self._queued:
+        if expected_offset is None and not self._line.count:
             batch = arrow_module().exported(data)
             if batch is not None:
                 append_arrow = self.blocking.at_once.append_arrow
@@ -323,7 +325,7 @@ class Partition:
         """
         self._services.check()
         data = bytes(memoryview(buffer))
-        if expected_offset is None and not self._queued:
+        if expected_offset is None and not self._line.count:
             append_batches = self.blocking.at_once.append_batches
             offsets = self._at_once(append_batches, data)
             if offsets is not None:
@@ -361,7 +363,7 @@ class Partition:
     async def _committed(self, result: _Result, end: int, durable: bool) -> _Result:
         """The result of an append, when it is as durable as it is to be."""
         if durable:
-            await self._services.commits.sync(((self.blocking, end),))
+            await self._services.commits.sync(self.blocking, end)
         return result
 
     async def _in_turn(
@@ -372,13 +374,7 @@ class Partition:
         def ends(result: _Result) -> Ends:
             return ((self.blocking, end(result)),) if durable else ()
 
-        future = self._services.commits.call(call, ends)
-        self._queued += 1
-        future.add_done_callback(self._dequeue)
-        return await future
-
-    def _dequeue(self, _: object) -> None:
-        self._queued -= 1
+        return await self._services.commits.call(call, ends, self._line)
 
     # ------------------------------------------------------------ following
 

@@ -8,7 +8,7 @@ import errno
 import gc
 import os
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -411,5 +411,27 @@ def test_damage_is_raised_after_the_records_before_it(tmp_path: Path) -> None:
             assert seen == [b"0", b"1"]
             skipping = p.follow(timeout=0, on_corruption="skip")
             assert [r.value async for r in skipping] == [b"0", b"1", b"3"]
+
+    run(main())
+
+
+def test_error_inside_a_run_comes_after_the_records_before_it(tmp_path: Path) -> None:
+    """Nothing that was read is lost; then the iteration is over."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            follower = p.follow()
+
+            def run_of_two() -> Iterator[Any]:
+                yield 1
+                yield 2
+                raise KeyError
+
+            follower._steps = iter([run_of_two(), iter([3])])
+            assert [await anext(follower), await anext(follower)] == [1, 2]
+            with pytest.raises(KeyError):
+                await anext(follower)
+            with pytest.raises(StopAsyncIteration):
+                await anext(follower)
 
     run(main())

@@ -183,6 +183,34 @@ def test_small_appends_are_done_at_once(tmp_path: Path) -> None:
     run(main())
 
 
+def test_appends_are_at_once_again_when_the_thread_is_done(tmp_path: Path) -> None:
+    """All tasks of a batch go on without it, not only the last."""
+
+    async def main() -> None:
+        async with new_partition(tmp_path) as p:
+            calls = 0
+            call = p._services.commits.call
+
+            def counted(*args: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                return call(*args)
+
+            p._services.commits.call = counted  # type: ignore[method-assign]
+
+            async def work() -> None:
+                for _ in range(10):
+                    await p.append(b"x", durable=True)
+
+            await asyncio.gather(*(work() for _ in range(100)))
+            assert p.durable_offset == 1000
+            # The first of each, as the log has no file open; and those that come when
+            # the background has just taken the lock.
+            assert 100 <= calls <= 600
+
+    run(main())
+
+
 def test_mutable_values_may_be_changed_while_an_append_waits(tmp_path: Path) -> None:
     """What is appended is what they had at the call."""
 
