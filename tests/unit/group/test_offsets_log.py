@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,6 +16,7 @@ from logstore.group.kafka_records import (
     format_group_key,
 )
 from logstore.group.progress import GroupPartition
+from support.damage import frames, logs_in
 from support.offsets_topic import (
     ABORT,
     COMMIT,
@@ -208,3 +211,89 @@ def test_any_history_is_what_a_broker_replays(tmp_path: Path, seed: int) -> None
             made.roll()
     expected = {("g", "t", n): offset for n, (_, offset) in replayed.offsets.items()}
     assert offsets_of(kafka_groups(made.directory)) == expected
+
+
+class Written(NamedTuple):
+    """A record of a history: of a key (its partition), or a marker (-1)."""
+
+    offset: int
+    partition: int
+    producer: int
+    is_tombstone: bool
+
+
+def clean(directory: Path, history: Sequence[Written], aborted: set[int]) -> None:
+    """What Kafka's cleaner does to all segments but the last one, up to the first open
+    transaction: of each key the last record stays that was not aborted; a tombstone may
+    go, too, markers stay."""
+    logs = logs_in(directory / "__consumer_offsets-0")
+    markers = {one.offset: one.producer for one in history if one.partition < 0}
+    open_since: dict[int, int] = {}
+    for one in history:
+        if one.offset in markers:
+            open_since.pop(one.producer, None)
+        elif one.producer >= 0:
+            open_since.setdefault(one.producer, one.offset)
+    end = min([int(logs[-1].stem), *open_since.values()])
+    last = {
+        one.partition: one.offset
+        for one in history
+        if one.offset < end and one.offset not in aborted and one.partition >= 0
+    }
+    stays = {
+        one.offset
+        for one in history
+        if one.offset >= end
+        or one.partition < 0
+        or (
+            last.get(one.partition) == one.offset
+            and not (one.is_tombstone and one.offset % 2)
+        )
+    }
+    for log in logs[:-1]:
+        data, kept = log.read_bytes(), b""
+        for frame in frames(log):
+            if frame.offset in stays:
+                kept += data[frame.pos : frame.pos + frame.size]
+        log.write_bytes(kept)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_compaction_changes_nothing(tmp_path: Path, seed: int) -> None:
+    """What the cleaner leaves of any history gives the same offsets, though commits of
+    transactions may stand alone with their marker then."""
+    rng = random.Random(f"compaction {seed}")
+    made = OffsetsTopic(tmp_path)
+    history: list[Written] = []
+    open_ones: dict[int, list[int]] = {}
+    aborted: set[int] = set()
+    for offset in range(150):
+        partition, producer = rng.randrange(3), rng.choice([-1, -1, 7, 8])
+        if producer >= 0 and producer in open_ones and rng.random() < 0.4:
+            kind = rng.choice([ABORT, COMMIT])
+            ended = open_ones.pop(producer)
+            made.end(producer, kind)
+            history.append(Written(offset, -1, producer, False))
+            if kind == ABORT:
+                aborted.update(ended)
+        else:
+            is_tombstone = producer < 0 and rng.random() < 0.2
+            if is_tombstone:
+                made.put(removal_of(partition=partition))
+            else:
+                made.put(commit_of(offset, partition=partition), producer=producer)
+            if producer >= 0:
+                open_ones.setdefault(producer, []).append(offset)
+            history.append(Written(offset, partition, producer, is_tombstone))
+        if rng.random() < 0.1:
+            made.roll()
+    made.roll()
+    made.put(commit_of(1, "other"))
+    expected = offsets_of(kafka_groups(tmp_path))
+    sizes = [log.stat().st_size for log in logs_in(tmp_path / "__consumer_offsets-0")]
+    clean(tmp_path, history, aborted)
+    groups = kafka_groups(tmp_path)
+    assert offsets_of(groups) == expected
+    assert groups.problems == ()
+    logs = logs_in(tmp_path / "__consumer_offsets-0")
+    assert sum(sizes) > 2 * sum(log.stat().st_size for log in logs)
