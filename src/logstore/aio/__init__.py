@@ -13,9 +13,10 @@ Objects here have the names of those in `logstore`, and `blocking`, which is tha
 
 from logstore.aio.follower import Follower
 from logstore.aio.partition import Partition
+from logstore.aio.producer import Producer
 from logstore.aio.store import Store, open_store
 from logstore.aio.topic import Topic
 
 open = open_store
 
-__all__ = ["Follower", "Partition", "Store", "Topic", "open"]
+__all__ = ["Follower", "Partition", "Producer", "Store", "Topic", "open"]

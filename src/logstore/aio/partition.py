@@ -31,7 +31,7 @@ from logstore.store.partition import Partition as BlockingPartition
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Partition", "Services"]
+__all__ = ["Partition", "Services", "fixed_columns"]
 
 _Result = TypeVar("_Result")
 
@@ -224,7 +224,7 @@ class Partition:
             headers=headers,
             expected_offset=expected_offset,
         )
-        return await self._in_turn(call, lambda offset: offset + 1, durable)
+        return await self.in_turn(call, lambda offset: offset + 1, durable)
 
     async def append_stamped(
         self,
@@ -255,7 +255,7 @@ class Partition:
             _fixed_headers(headers),
             False,
         )
-        return await self._in_turn(call, lambda done: done[0] + 1, durable)
+        return await self.in_turn(call, lambda done: done[0] + 1, durable)
 
     async def append_many(
         self,
@@ -280,7 +280,7 @@ class Partition:
             offsets = self._at_once(append_many, values, keys, timestamps_ms)
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
-        columns = _fixed_columns(values, keys, timestamps_ms, headers)
+        columns = fixed_columns(values, keys, timestamps_ms, headers)
         if is_free and 0 < len(columns[0]) <= _PACKED_MAX:
             offsets = self._at_once(self.blocking.rows_at_once, *columns)
             if offsets is not None:
@@ -288,7 +288,7 @@ class Partition:
         call = partial(
             self.blocking.append_many, *columns, expected_offset=expected_offset
         )
-        return await self._in_turn(call, _stop_of, durable)
+        return await self.in_turn(call, _stop_of, durable)
 
     async def append_arrow(
         self, data: Any, *, expected_offset: int | None = None, durable: bool = False
@@ -309,7 +309,7 @@ class Partition:
         call = partial(
             self.blocking.append_arrow, data, expected_offset=expected_offset
         )
-        return await self._in_turn(call, _stop_of, durable)
+        return await self.in_turn(call, _stop_of, durable)
 
     async def append_batches(
         self,
@@ -336,7 +336,7 @@ class Partition:
             check_producers=check_producers,
             expected_offset=expected_offset,
         )
-        return await self._in_turn(call, _stop_of, durable)
+        return await self.in_turn(call, _stop_of, durable)
 
     async def flush(self) -> None:
         """Return when everything appended so far is on stable storage. Tasks that wait
@@ -346,7 +346,7 @@ class Partition:
         """
         self._services.check()
         call = self.blocking.next_offset
-        await self._in_turn(call, lambda end: end, True)
+        await self.in_turn(call, lambda end: end, True)
 
     def _at_once(self, append: Callable[..., _Result], *args: Any) -> _Result:
         """Call `append`, and wake the followers that wait in this loop: a follower that
@@ -366,10 +366,11 @@ class Partition:
             await self._services.commits.sync(self.blocking, end)
         return result
 
-    async def _in_turn(
+    async def in_turn(
         self, call: Callable[[], _Result], end: Callable[[_Result], int], durable: bool
     ) -> _Result:
-        """Let the thread append, after the appends that it was given before."""
+        """For `Producer`: let the thread append, after the appends that it was given
+        before."""
 
         def ends(result: _Result) -> Ends:
             return ((self.blocking, end(result)),) if durable else ()
@@ -462,7 +463,7 @@ def _fixed_headers(
     return tuple(fixed)
 
 
-def _fixed_columns(
+def fixed_columns(
     values: Any, keys: Any, timestamps_ms: Any, headers: Any
 ) -> tuple[Column, Column | None, Column | None, Column | None]:
     """The arguments of `append_many`, which nobody changes any more."""

@@ -17,6 +17,7 @@ from logstore.aio.blocking import same
 from logstore.aio.commits import Commits
 from logstore.aio.loops import Binding
 from logstore.aio.partition import Partition, Services
+from logstore.aio.producer import Producer
 from logstore.aio.topic import Topic
 from logstore.aio.wakes import Wakes
 from logstore.config import StoreConfig, TopicConfig, check_kind
@@ -293,6 +294,16 @@ class Store:
         """Delete a topic with all its records, durably; as
         `logstore.Store.delete_topic`."""
         await self._services.run(self.blocking.delete_topic, name)
+
+    async def producer(self, name: str) -> Producer:
+        """Take over the producer of a name, durably, for appends that may be repeated;
+        as `logstore.Store.producer`."""
+        producer = await self._services.run(self.blocking.producer, name)
+        return Producer(self._services, producer, self._partition_named)
+
+    def _partition_named(self, key: tuple[str, int]) -> Partition:
+        topic, number = key
+        return self.topic(topic)[number]
 
     async def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None

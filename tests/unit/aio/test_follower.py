@@ -202,8 +202,7 @@ def test_durable_only_waits_for_the_sync(tmp_path: Path, way: str) -> None:
 
     async def main() -> None:
         topic = logstore.TopicConfig(flush_ms=3_600_000)
-        options = {"topic_defaults": topic, "flush_checkpoint_ms": 0}
-        async with followed(tmp_path, way, **options) as (_, _, p, q):
+        async with followed(tmp_path, way, topic_defaults=topic) as (_, _, p, q):
             follower = q.follow(durable_only=True)
             waiting = asyncio.ensure_future(anext(follower))
             await p.append(b"0")
