@@ -52,11 +52,21 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 # The same for what is in a room, where the order matters to a reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "group": (
-        ("broker_directories", "fields", "placement", "progress"),
-        ("consumer_records", "kafka_records"),
-        ("offsets_log",),
-        ("broker",),
-        ("exports",),
+        (
+            "assignors",
+            "broker_directories",
+            "errors",
+            "fields",
+            "placement",
+            "progress",
+        ),
+        ("consumer_records", "kafka_records", "slots"),
+        ("offsets_log", "state"),
+        ("broker", "generations", "group_file"),
+        ("exports", "membership", "options", "reading"),
+        ("positions",),
+        ("core",),
+        ("consumer",),
     ),
     "log": (
         ("producers", "resync", "retention", "scan"),
@@ -81,6 +91,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("open_topics", "producer"),
         ("publishing", "topic_changes"),
         ("store",),
+        ("inside",),
     ),
 }
 

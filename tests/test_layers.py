@@ -39,7 +39,13 @@ PUBLIC_NAMES_ONLY = {"cli", "spark"}
 # Modules that may open files themselves: the seam, and those that also handle files
 # which are no store's (the output of an export, a report). `_native` has the build
 # script.
-FILE_USERS = ("_native", "io.files", "cli", "maintenance.report")
+FILE_USERS = (
+    "_native",
+    "io.byte_locks",
+    "io.files",
+    "cli",
+    "maintenance.report",
+)
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {
     "PathLike",

@@ -35,6 +35,10 @@ _HOMES: Final = {
         "UnsupportedError"
     ),
     "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
+    "group.errors": (
+        "CommitFailedError FencedError GroupError InconsistentAssignorError "
+        "MemberIdInUseError NoOffsetForPartitionError OffsetMetadataTooLargeError"
+    ),
     "group.exports": "GroupExport export_group",
     "group.progress": "GroupPartition OffsetChange",
     "io.checkpoint.cuts": "LogMark",
@@ -60,9 +64,16 @@ _HOMES: Final = {
     "store.store": "Store open",
     "store.topic": "Topic",
 }
-# Imported when they are used themselves: most services never look at a report.
+# Imported when they are used themselves: most services never look at a report, and many
+# have no group.
 _LATE: Final = {
     "aio": "aio",
+    "Assignor": "group.assignors",
+    "Consumer": "group.consumer",
+    "GroupSubscription": "group.assignors",
+    "OffsetAndMetadata": "group.options",
+    "OffsetAndTimestamp": "group.options",
+    "OffsetStore": "group.options",
     "Report": "maintenance.report.report",
     "metrics": "metrics",
     "report": "maintenance.report.report",

@@ -34,12 +34,27 @@ from logstore.errors import SyncFailedError as SyncFailedError
 from logstore.errors import TopicExistsError as TopicExistsError
 from logstore.errors import TopicNotFoundError as TopicNotFoundError
 from logstore.errors import UnsupportedError as UnsupportedError
+from logstore.group.assignors import Assignor as Assignor
+from logstore.group.assignors import GroupSubscription as GroupSubscription
 from logstore.group.broker import KafkaGroup as KafkaGroup
 from logstore.group.broker import KafkaGroups as KafkaGroups
 from logstore.group.broker import KafkaMember as KafkaMember
 from logstore.group.broker import kafka_groups as kafka_groups
+from logstore.group.consumer import Consumer as Consumer
+from logstore.group.errors import CommitFailedError as CommitFailedError
+from logstore.group.errors import FencedError as FencedError
+from logstore.group.errors import GroupError as GroupError
+from logstore.group.errors import InconsistentAssignorError as InconsistentAssignorError
+from logstore.group.errors import MemberIdInUseError as MemberIdInUseError
+from logstore.group.errors import NoOffsetForPartitionError as NoOffsetForPartitionError
+from logstore.group.errors import (
+    OffsetMetadataTooLargeError as OffsetMetadataTooLargeError,
+)
 from logstore.group.exports import GroupExport as GroupExport
 from logstore.group.exports import export_group as export_group
+from logstore.group.options import OffsetAndMetadata as OffsetAndMetadata
+from logstore.group.options import OffsetAndTimestamp as OffsetAndTimestamp
+from logstore.group.options import OffsetStore as OffsetStore
 from logstore.group.progress import GroupPartition as GroupPartition
 from logstore.group.progress import OffsetChange as OffsetChange
 from logstore.io.checkpoint.cuts import LogMark as LogMark

@@ -31,6 +31,7 @@ import xxhash
 import logstore
 from logstore import errors
 from logstore.config import from_stored, to_stored
+from logstore.group import errors as group_errors
 from logstore.io.checkpoint import recovery_report as recovery
 from logstore.maintenance.repair import report as repair_report
 
@@ -134,7 +135,7 @@ def test_operations_says_what_to_do_about_each_label() -> None:
 
 ERRORS = {
     name: value
-    for name, value in vars(errors).items()
+    for name, value in {**vars(errors), **vars(group_errors)}.items()
     if inspect.isclass(value) and issubclass(value, errors.LogStoreError)
 }
 

@@ -28,8 +28,9 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from logstore.io.files import FileInfo, Files, Waitable
+from logstore.io.files import FileInfo, Waitable
 from logstore.io.scheduler import Scheduler
+from support.byte_locks import ByteLocks
 from support.disk_changes import (
     ROOT,
     Change,
@@ -84,11 +85,13 @@ class _Medium:
         self.times: dict[int, tuple[int, int]] = {}  # modified, changed
         self.reserved: dict[int, int] = {}
         self.locks: dict[int, int] = {}  # node -> pid
+        self.bytes: dict[tuple[int, int], tuple[int, int]] = {}  # (node, byte) -> owner
+        self.boot = next(_devices).to_bytes(16, "big")
         self.budget: int | None = None
         self.moments: list[Moment] | None = None
 
 
-class MemoryDisk(Files):
+class MemoryDisk(ByteLocks):
     """System calls of one process on a disk in memory.
 
     Not for several threads at once. The clock moves with each call, and by `advance`.
@@ -134,6 +137,7 @@ class MemoryDisk(Files):
             with contextlib.suppress(RuntimeError):  # it wakes up right now
                 self._sleepers.pop().lock.release()
         self._fds.clear()
+        self._unlock_bytes((self.pid,))
         locks = self.medium.locks
         for node in [node for node, pid in locks.items() if pid == self.pid]:
             del locks[node]
@@ -428,6 +432,7 @@ class MemoryDisk(Files):
             raise _error(errno.EBADF)
         if self.medium.locks.get(node) == self.pid:
             del self.medium.locks[node]  # POSIX: with any descriptor of the file
+        self._unlock_bytes((self.pid, fd))
         if node in self.medium.nodes and fd in self._written:
             self._written.discard(fd)
             # May fail, and the descriptor is gone all the same. One that was only

@@ -20,6 +20,13 @@ FAMILY = {
     "StoreLockedError": (),
     "StoreClosedError": (),
     "ReadOnlyError": (),
+    "GroupError": (),
+    "CommitFailedError": (logstore.GroupError,),
+    "FencedError": (logstore.GroupError,),
+    "InconsistentAssignorError": (logstore.GroupError,),
+    "MemberIdInUseError": (logstore.GroupError,),
+    "NoOffsetForPartitionError": (logstore.GroupError,),
+    "OffsetMetadataTooLargeError": (ValueError, logstore.GroupError),
     "ReentrantCallError": (),
     "ForkedError": (),
     "EventLoopError": (RuntimeError,),
@@ -55,6 +62,21 @@ EXAMPLES = {
     "GroupNotFoundError": logstore.GroupNotFoundError("text", group="g", path="/p"),
     "StoreLockedError": logstore.StoreLockedError(
         "text", path="/p", holder_pid=7, opened_at="app.py:5"
+    ),
+    "GroupError": logstore.GroupError("text", group="g"),
+    "CommitFailedError": logstore.CommitFailedError("text", group="g"),
+    "FencedError": logstore.FencedError("text", group="g"),
+    "InconsistentAssignorError": logstore.InconsistentAssignorError(
+        "text", group="g", expected="range"
+    ),
+    "MemberIdInUseError": logstore.MemberIdInUseError(
+        "text", group="g", instance="i", holder_pid=7
+    ),
+    "NoOffsetForPartitionError": logstore.NoOffsetForPartitionError(
+        "text", group="g", partition="a-0"
+    ),
+    "OffsetMetadataTooLargeError": logstore.OffsetMetadataTooLargeError(
+        "text", group="g", size=5, limit=4
     ),
     "RecordNotFoundError": logstore.RecordNotFoundError(5, partition="a-0"),
     "OffsetOutOfRangeError": logstore.OffsetOutOfRangeError(9, 1, 5, partition="a-0"),

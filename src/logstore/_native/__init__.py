@@ -126,6 +126,8 @@ from logstore._native.segments import (
     time_index_floor,
 )
 from logstore._native.system import (
+    add_file_watch,
+    add_name_watch,
     add_watch,
     close,
     fs_type,
@@ -210,6 +212,8 @@ __all__ = [
     "Slices",
     "TopicRecord",
     "Turns",
+    "add_file_watch",
+    "add_name_watch",
     "add_watch",
     "address_of",
     "address_pointer",

@@ -91,6 +91,8 @@ class DecodedRecords(Iterator[Record]):
         timestamp_type: int,
         header_pos: int,
         header_count: int,
+        topic: str | None = None,
+        partition: int = 0,
         /,
     ) -> DecodedRecords: ...
     def __next__(self) -> Record: ...

@@ -255,10 +255,15 @@ class Decoder:
 
 
 def decoded_records(
-    decoder: Decoder, base: Any, size: int, owner: Any
+    decoder: Decoder,
+    base: Any,
+    size: int,
+    owner: Any,
+    topic: str | None = None,
+    partition: int = 0,
 ) -> DecodedRecords:
     """An iterator over the records in a decoder's columns, which must stay as they are
-    until it has ended.
+    until it has ended; `TopicRecord` objects if a topic is given.
 
     Args:
         base: pointer to the bytes that the columns point into, and
@@ -285,6 +290,8 @@ def decoded_records(
         at(d.timestamp_type),
         at(d.header_pos) if has_headers else 0,
         at(d.header_count) if has_headers else 0,
+        topic,
+        partition,
     )
 
 

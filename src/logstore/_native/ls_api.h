@@ -520,6 +520,10 @@ int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
+/* The same without what is written to an entry; and a watch of one file: that it is written to, or that a process closes
+   it (also by its end) that could write to it. */
+int32_t ls_sys_add_name_watch(int32_t fd, const char *path);
+int32_t ls_sys_add_file_watch(int32_t fd, const char *path);
 /* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 

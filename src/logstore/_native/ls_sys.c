@@ -239,6 +239,17 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
 }
 
+int32_t ls_sys_add_name_watch(int32_t fd, const char *path)
+{
+    const uint32_t changes = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF;
+    return inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR) < 0 ? -errno : 0;
+}
+
+int32_t ls_sys_add_file_watch(int32_t fd, const char *path)
+{
+    return inotify_add_watch(fd, path, IN_MODIFY | IN_CLOSE_WRITE) < 0 ? -errno : 0;
+}
+
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -281,6 +292,16 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     (void)fd;
     (void)number;
     return -EOPNOTSUPP;
+}
+
+int32_t ls_sys_add_name_watch(int32_t fd, const char *path)
+{
+    return ls_sys_add_watch(fd, path);
+}
+
+int32_t ls_sys_add_file_watch(int32_t fd, const char *path)
+{
+    return ls_sys_add_watch(fd, path);
 }
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)

@@ -61,6 +61,10 @@ PyTypeObject *pyrecords_add_type(PyObject *module, const char *name, PyType_Spec
 PyObject *pyrecords_record(int64_t offset, int64_t timestamp_ms, PyObject *key, PyObject *value, PyObject *headers,
                            int timestamp_type);
 
+/* The same for a TopicRecord. */
+PyObject *pyrecords_topic_record(PyObject *topic, int64_t partition, int64_t offset, int64_t timestamp_ms, PyObject *key,
+                                 PyObject *value, PyObject *headers, int timestamp_type);
+
 /* pyrecords_iterators.c: the bytes of a slice, or None if its length says null. */
 PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len);
 

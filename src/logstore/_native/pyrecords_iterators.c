@@ -12,6 +12,8 @@ typedef struct {
     PyObject_HEAD
     PyObject *owner;
     PyObject *no_headers;
+    PyObject *topic; /* NULL: they are no TopicRecords */
+    long long partition;
     Py_ssize_t next;
     Py_ssize_t count;
     const char *base;
@@ -38,7 +40,9 @@ PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len)
 
 /*
  * DecodedRecords(owner, count, size, base, offset, timestamp, key_pos, key_len, value_pos, value_len, timestamp_type,
- *                header_pos, header_count)
+ *                header_pos, header_count, topic=None, partition=0)
+ *
+ * With a topic they are TopicRecords.
  *
  * `owner` keeps the memory alive; `base` (of `size` bytes) and the columns are addresses, and those of the headers 0
  * where no record has any.  The columns must stay as they are until the last record was made.
@@ -48,12 +52,14 @@ static PyObject *pyrecords_decoded_new(PyTypeObject *type, PyObject *args, PyObj
     PyObject *owner;
     Py_ssize_t count, size;
     unsigned long long at[10];
+    PyObject *topic = Py_None;
+    long long partition = 0;
     if (keywords != NULL && PyDict_Size(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "DecodedRecords takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OnnKKKKKKKKKK", &owner, &count, &size, at, at + 1, at + 2, at + 3, at + 4, at + 5,
-                          at + 6, at + 7, at + 8, at + 9)) {
+    if (!PyArg_ParseTuple(args, "OnnKKKKKKKKKK|OL", &owner, &count, &size, at, at + 1, at + 2, at + 3, at + 4,
+                          at + 5, at + 6, at + 7, at + 8, at + 9, &topic, &partition)) {
         return NULL;
     }
     if (count < 0 || size < 0) {
@@ -71,6 +77,11 @@ static PyObject *pyrecords_decoded_new(PyTypeObject *type, PyObject *args, PyObj
     }
     Py_INCREF(owner);
     rows->owner = owner;
+    if (topic != Py_None) {
+        Py_INCREF(topic);
+        rows->topic = topic;
+        rows->partition = partition;
+    }
     rows->count = count;
     rows->size = size;
     rows->base = (const char *)(uintptr_t)at[0];
@@ -110,7 +121,10 @@ static PyObject *pyrecords_decoded_next(PyObject *self)
     PyObject *key = pyrecords_slice(rows->base, rows->key_pos[i], rows->key_len[i]);
     PyObject *value = key == NULL ? NULL : pyrecords_slice(rows->base, rows->value_pos[i], rows->value_len[i]);
     PyObject *record =
-        pyrecords_record(rows->offset[i], rows->timestamp[i], key, value, headers, rows->timestamp_type[i]);
+        rows->topic == NULL
+            ? pyrecords_record(rows->offset[i], rows->timestamp[i], key, value, headers, rows->timestamp_type[i])
+            : pyrecords_topic_record(rows->topic, rows->partition, rows->offset[i], rows->timestamp[i], key, value,
+                                     headers, rows->timestamp_type[i]);
     Py_DECREF(headers);
     if (record != NULL) {
         rows->next = i + 1;
@@ -132,6 +146,7 @@ static void pyrecords_decoded_dealloc(PyObject *self)
     pyrecords_decoded *rows = (pyrecords_decoded *)self;
     Py_XDECREF(rows->owner);
     Py_XDECREF(rows->no_headers);
+    Py_XDECREF(rows->topic);
     PyObject_Free(self);
     Py_DECREF(type);
 }

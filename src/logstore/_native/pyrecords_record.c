@@ -71,6 +71,32 @@ PyObject *pyrecords_record(int64_t offset, int64_t timestamp_ms, PyObject *key, 
     return (PyObject *)record;
 }
 
+PyObject *pyrecords_topic_record(PyObject *topic, int64_t partition, int64_t offset, int64_t timestamp_ms, PyObject *key,
+                                 PyObject *value, PyObject *headers, int timestamp_type)
+{
+    pyrecords_topic_fields *record = NULL;
+    if (key != NULL && value != NULL) {
+        record = (pyrecords_topic_fields *)_PyObject_New(pyrecords_topic_type);
+    }
+    if (record == NULL) {
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        return NULL;
+    }
+    record->fields.offset = offset;
+    record->fields.timestamp_ms = timestamp_ms;
+    record->fields.key = key;
+    record->fields.value = value;
+    Py_INCREF(headers);
+    record->fields.headers = headers;
+    record->fields.timestamp_type = pyrecords_kinds[timestamp_type + 1];
+    Py_INCREF(record->fields.timestamp_type);
+    Py_INCREF(topic);
+    record->topic = topic;
+    record->partition = partition;
+    return (PyObject *)record;
+}
+
 static void pyrecords_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);

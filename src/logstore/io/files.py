@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
+from logstore.io.byte_locks import FLOCK, ByteLocks, ProcessId, read_text
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -39,6 +40,7 @@ __all__ = [
     "Files",
     "FileStamp",
     "Look",
+    "ProcessId",
     "Space",
     "Waitable",
     "have_settled",
@@ -169,7 +171,7 @@ class Look(NamedTuple):
         return self.data[: _PLACE.size + number * _STAMP.size]
 
 
-class Files:
+class Files(ByteLocks):
     """System calls of a store. Stateless: one object may serve any number of stores."""
 
     # -- directories
@@ -403,8 +405,8 @@ class Files:
         """The id of the mount of `fd` (-1 unknown), and the mounts that this process
         sees, as in /proc/self/mountinfo ("" if there is no /proc)."""
         try:
-            about = _read_text(f"/proc/self/fdinfo/{fd}")
-            table = _read_text("/proc/self/mountinfo")
+            about = read_text(f"/proc/self/fdinfo/{fd}")
+            table = read_text("/proc/self/mountinfo")
         except OSError:
             return -1, ""
         match = re.search(r"^mnt_id:\s*([0-9]+)$", about, re.MULTILINE)
@@ -455,9 +457,9 @@ class Files:
     def lock_holder(self, fd: int) -> int | None:
         """The pid that holds the lock (0 if it is unknown); None if it is free. Takes
         no lock; does not report a lock of this process itself."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-        kind, _, _, _, pid = _FLOCK.unpack(answer)
+        kind, _, _, _, pid = FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
     # -- clock
@@ -501,6 +503,15 @@ class Files:
     def unwatch(self, fd: int, number: int) -> None:
         """Report no more changes of a directory."""
         native.remove_watch(fd, number)
+
+    def watch_file(self, fd: int, file_fd: int) -> None:
+        """Report when an open file is written to, and when a process closes it that
+        could write to it, also by its end."""
+        native.add_file_watch(fd, f"/proc/self/fd/{file_fd}")
+
+    def watch_names(self, fd: int, dir_fd: int) -> None:
+        """As `watch`, without what is written to an entry."""
+        native.add_name_watch(fd, f"/proc/self/fd/{dir_fd}")
 
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if
@@ -556,7 +567,7 @@ class Files:
 @functools.lru_cache(maxsize=1)
 def _boot_id() -> bytes:
     try:
-        text = _read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
+        text = read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
         found = bytes.fromhex(text)
     except (OSError, ValueError):
         return b""
@@ -572,21 +583,6 @@ def _file_size_limit() -> int | None:
 # bytes of the name. The number of reports for which there was no room.
 _REPORT = struct.Struct("iIII")
 _LOST = -1
-
-# struct flock of Linux on 64 bit: type, whence, start, len, pid.
-_FLOCK = struct.Struct("hhqqi4x")
-
-
-def _read_text(path: str) -> str:
-    """Read a file of /proc: its size is unknown, so read until it ends."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-    finally:
-        os.close(fd)
-    return b"".join(parts).decode("utf-8", "surrogateescape")
 
 
 def settled(mtime_ns: int, files: Files) -> int:

@@ -5,6 +5,7 @@ Only this module forms and parses such names (docs/format.md).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -18,6 +19,7 @@ __all__ = [
     "CLOSED",
     "DELETED",
     "DURABLE",
+    "GROUP_PREFIX",
     "INDEX",
     "KAFKA_STORE_FILES",
     "LEADER_EPOCHS",
@@ -48,6 +50,9 @@ __all__ = [
     "deleted_directory",
     "deletion_mark",
     "digest_file",
+    "group_file",
+    "group_files",
+    "group_lock_file",
     "is_partition_file",
     "is_renamed_for_deletion",
     "is_store_file",
@@ -91,11 +96,15 @@ PUBLISHED = ".logstore-published"
 STAGED_PREFIX = ".logstore-staged-"
 REQUEST_PREFIX = ".logstore-request-"
 REFUSED_PREFIX = ".logstore-refused-"
+GROUP_PREFIX = ".logstore-group-"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
 QUARANTINE_PREFIX = ".logstore-quarantine-"
 
 TOPIC_NAME_BYTES_MAX = 249
+GROUP_CHARACTERS_MAX = 10_000
+_GROUP_BYTES_MAX = 180
+_GROUP_ESCAPED = re.compile(rb"[^A-Za-z0-9_-]")
 OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 # Directories in a log directory that are not partitions.
@@ -192,6 +201,55 @@ def parse_digest_file(name: str) -> int | None:
     if digits == name or len(digits) != 20 or not digits.isascii():
         return None
     return int(digits) if digits.isdigit() else None
+
+
+def group_file(group: str) -> str:
+    """Name of the file of a consumer group; two groups never have the same.
+
+    Letters, digits, ``_`` and ``-`` stand for themselves, every other byte of the UTF-8
+    text is ``%XX``. More than 180 bytes become ``%sha256-`` and 64 digits.
+
+    Raises:
+        ConfigError: the id has no character or more than 10,000, a NUL, or half of a
+            surrogate pair.
+    """
+    given: object = group
+    if not isinstance(given, str) or not 1 <= len(group) <= GROUP_CHARACTERS_MAX:
+        raise _bad_group(group, f"1 to {GROUP_CHARACTERS_MAX:,} characters (str)")
+    if "\0" in group:
+        raise _bad_group(group, "no NUL")
+    try:
+        data = group.encode()
+    except UnicodeEncodeError as error:
+        raise _bad_group(group, "no half of a surrogate pair") from error
+    escaped = _GROUP_ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}".encode(), data)
+    if len(escaped) > _GROUP_BYTES_MAX:
+        return f"{GROUP_PREFIX}%sha256-{hashlib.sha256(data).hexdigest()}"
+    return GROUP_PREFIX + escaped.decode()
+
+
+def group_lock_file(name: str) -> str:
+    """Name of the lock file that belongs to a group's file."""
+    return f"{name}.lock"
+
+
+def group_files(names: Iterable[str]) -> list[str]:
+    """Those of some names that are the files of groups."""
+    # No group's file has a dot after the prefix: that is escaped.
+    return [
+        name
+        for name in names
+        if name.startswith(GROUP_PREFIX) and "." not in name[len(GROUP_PREFIX) :]
+    ]
+
+
+def _bad_group(group: object, rule: str) -> ConfigError:
+    shown = repr(group) if len(repr(group)) <= 100 else f"{repr(group)[:100]}..."
+    return ConfigError(
+        f"bad group id {shown}: a group id has {rule}; nothing was changed",
+        name="group",
+        value=group,
+    )
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:

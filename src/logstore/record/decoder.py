@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from logstore import _native as native
 from logstore.errors import RecordTooLargeError
 from logstore.record import compression
-from logstore.record.record import Record
+from logstore.record.record import Record, TopicRecord
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,6 +27,7 @@ __all__ = [
     "StopReading",
     "BatchFilter",
     "iter_records",
+    "iter_topic_records",
 ]
 
 
@@ -337,6 +338,17 @@ def iter_records(columns: Columns) -> Iterator[Record]:
     """The records of decoded columns, each made when it is asked for."""
     decoder, c, raw, size, _ = columns
     return native.decoded_records(decoder, c, size, raw)
+
+
+def iter_topic_records(
+    columns: Columns, topic: str, partition: int
+) -> Iterator[TopicRecord]:
+    """The same with the topic and the partition that they are from."""
+    decoder, c, raw, size, _ = columns
+    records: Iterator[Any] = native.decoded_records(
+        decoder, c, size, raw, topic, partition
+    )
+    return records
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:

@@ -41,8 +41,9 @@ from logstore.record.decoder import (
     Columns,
     Damage,
     iter_records,
+    iter_topic_records,
 )
-from logstore.record.record import Record
+from logstore.record.record import Record, TopicRecord
 from logstore.segment import Segment, SegmentInfo
 
 if TYPE_CHECKING:
@@ -107,10 +108,12 @@ class Turn(NamedTuple):
     Attributes:
         view: the view whose end it has reached.
         has_moved: it has advanced since the turn before; else it may wait.
+        offset: of the next record to be read.
     """
 
     view: View
     has_moved: bool
+    offset: int
 
 
 class PartitionViews:
@@ -343,9 +346,12 @@ class PartitionViews:
     def batch_filter(
         self, view: View, first: int, isolation: str, skip: bool
     ) -> BatchFilter | None:
-        if isolation == "read_committed":
-            return producers.CommittedFilter(view, first, skip=skip)
-        return None
+        if isolation != "read_committed":
+            return None
+        free = view.transaction_free
+        if view.end_offset <= first or (first in free and view.end_offset <= free.stop):
+            return None  # no batch of a transaction is in the way
+        return producers.CommittedFilter(view, first, skip=skip)
 
     def log_of(
         self,
@@ -389,6 +395,27 @@ class PartitionViews:
             look: returns the log as it was at this call, or later; None:
                 `refreshed_bounds`.
         """
+        items = self._column_turns(start, durable_only, isolation, skip, look)
+        return (one if isinstance(one, Turn) else iter_records(one) for one in items)
+
+    def topic_turns(
+        self, start: Start, durable_only: bool, isolation: str
+    ) -> Iterator[Iterator[TopicRecord] | Turn]:
+        """As `turns`, with the topic and the partition in each record."""
+        name, number = self.topic, self.number
+        return (
+            one if isinstance(one, Turn) else iter_topic_records(one, name, number)
+            for one in self._column_turns(start, durable_only, isolation, False, None)
+        )
+
+    def _column_turns(
+        self,
+        start: Start,
+        durable_only: bool,
+        isolation: str,
+        skip: bool,
+        look: Callable[[], Bounds] | None,
+    ) -> Iterator[Columns | Turn]:
         view, first, end = self.bounds(
             start, None, durable_only, isolation, skip=skip, to_stable=True
         )
@@ -406,22 +433,22 @@ class PartitionViews:
         isolation: str,
         skip: bool,
         look: Callable[[], Bounds],
-    ) -> Iterator[Iterator[Record] | Turn]:
+    ) -> Iterator[Columns | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
         tail: Tail | None = None
         decoder = self.decoder(view, offset, isolation, skip)
         while True:
-            if decoder.batch_filter is not None:
+            if isolation == "read_committed":
                 # It belongs to a view.
-                decoder = self.decoder(view, offset, isolation, skip)
+                decoder.batch_filter = self.batch_filter(view, offset, isolation, skip)
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
                 for run in _runs(view, tail, offset, end, decoder, skip):
                     offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
-                    yield iter_records(run)
+                    yield run
                 if not decoder.ended:
                     offset = max(offset, end)
             except OffsetOutOfRangeError as error:
@@ -429,7 +456,7 @@ class PartitionViews:
             has_moved = cut is not None or offset > before
             if closed is not None and not has_moved:
                 raise closed.with_traceback(None)
-            yield Turn(view, has_moved)
+            yield Turn(view, has_moved, offset)
             # Before the refresh, which then sees everything that the log had when it
             # was closed.
             closed = None if self.writer is None else self.writer.health.closed

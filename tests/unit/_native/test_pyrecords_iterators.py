@@ -275,7 +275,11 @@ def test_wrong_arguments_raise():
     """Too few, too many, addresses that are no numbers, keywords."""
     columns = Columns(ROWS)
     good = [columns, columns.count, columns.size, *columns.addresses]
-    for wrong in ((*good, 0), *(good[:size] for size in range(len(good)))):
+    for wrong in (
+        (*good, "t", 0, 0),
+        (*good, "t", "0"),
+        *(good[:size] for size in range(len(good))),
+    ):
         with pytest.raises(TypeError):
             DecodedRecords(*wrong)
     for place in range(1, len(good)):

@@ -1,0 +1,560 @@
+"""The work of a consumer: keeps its place in the group, reads, commits.
+
+`Consumer` checks the arguments of its callers and lets one call in at a time; what is
+here is called inside such a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from logstore._native.locks import logger
+from logstore.errors import (
+    ConfigError,
+    CorruptionError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    RecordTooLargeError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
+from logstore.group.errors import (
+    CommitFailedError,
+    FencedError,
+    NoOffsetForPartitionError,
+)
+from logstore.group.generations import Subscription
+from logstore.group.membership import Membership
+from logstore.group.options import Callback, OffsetAndMetadata, Options
+from logstore.group.positions import Positions, commit_of
+from logstore.group.reading import GROUP_S_MAX, PartitionReader, Waiter
+from logstore.io.layout import TopicPartition
+from logstore.record.record import TopicRecord
+from logstore.store.inside import files_directory, topics_now
+from logstore.store.store import Store
+
+__all__ = ["Callbacks", "Core"]
+
+# The group is looked at once in this time while records come.
+_CHECK_S: Final = 0.1
+# After a report that explains nothing yet (a process that ends closes its files before
+# it gives back their locks): so long at first, then twice as long.
+_AGAIN_S: Final = 0.002
+# All partitions are looked at once in this time, also without a report.
+_LOOK_S: Final = 1.0
+
+# The errors of a partition that come again until a `seek`.
+_LASTING: Final = (
+    CorruptionError,
+    NoOffsetForPartitionError,
+    RecordTooLargeError,
+    UnsupportedError,
+)
+
+_Result = TypeVar("_Result")
+Commits: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Callbacks:
+    """What a consumer calls: None: nothing.
+
+    Attributes:
+        assign: with partitions that it has got, before their first record.
+        revoke: with partitions that it is to give up, before others may have them.
+        lost: with partitions that others have already; None: `revoke` is called.
+    """
+
+    __slots__ = ("assign", "lost", "revoke")
+
+    def __init__(
+        self,
+        assign: Callback | None = None,
+        revoke: Callback | None = None,
+        lost: Callback | None = None,
+    ) -> None:
+        self.assign = assign
+        self.revoke = revoke
+        self.lost = lost
+
+
+class Core:
+    """The inside of one consumer; for one thread at a time.
+
+    Attributes:
+        readers: of the partitions that it has, in the order in which they came.
+        wanted: the topics that it has subscribed to; None: it has not.
+        callbacks: of the subscription.
+        member: its place in the group; None: there is no group, or not yet.
+        is_calling: whether a callback runs.
+        positions: where it begins to read.
+    """
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self.store = store
+        self.options = options
+        self.readers: dict[TopicPartition, PartitionReader] = {}
+        self.wanted: Subscription | None = None
+        self.callbacks = Callbacks()
+        self.member: Membership | None = None
+        self.is_calling = False
+        self._root = files_directory(store)
+        self._files = self._root.files
+        self._waiter = Waiter(self._root)
+        self.positions = Positions(store, options, None)
+        self._turn = 0  # which partition is asked first
+        self._current: PartitionReader | None = None  # whose records are delivered
+        self._check_at = 0.0
+        self._look_at = 0.0
+        self._pause_s = GROUP_S_MAX
+        self._committed_at = self._files.monotonic()
+        # Whether something was committed that may not be durable.
+        self._has_unsynced = False
+        self._unknown: set[str] = set()
+
+    # ------------------------------------------------------------ the group
+
+    def join(self) -> Membership | None:
+        """The place in the group, whose files are opened at the first call; None: the
+        consumer has no group.
+
+        Raises:
+            StorageError: the system refuses.
+        """
+        options, store = self.options, self.store
+        if self.member is None and options.group is not None:
+            self.member = Membership(
+                files_directory(store),
+                options.group,
+                lambda: topics_now(store),
+                options.assignor,
+                instance=options.instance,
+                interval_ms=options.max_poll_interval_ms,
+                evicts=options.on_stuck == "evict",
+            )
+            self.positions = Positions(self.store, options, self.member.file)
+        return self.member
+
+    def coordinate(self, *, at_once: bool = False) -> bool:
+        """Look at the group, if it is time: give up partitions, then take others.
+        Returns whether anything was given up or taken."""
+        if self.wanted is None:
+            if self.member is not None and self.member.slots.slot is not None:
+                self.member.slots.polled(self._files.now_ms())
+            return False
+        now = self._files.monotonic()
+        if now < self._check_at and not at_once:
+            return False
+        self._check_at = 0.0  # again in the next call, if this one fails
+        member = self.join()
+        if member is None:
+            is_changed = self._have_all(self.wanted)
+            self._check_at = now + _CHECK_S
+            return is_changed
+        member.subscribe(self.wanted)
+        if member.check():
+            self._lose(list(self.readers))
+        revoked, lost = member.surplus()
+        if lost:
+            self._lose(lost)
+        if revoked:
+            self.give_up(revoked)
+        taken = member.take()
+        if taken:
+            self._get(taken)
+        self._warn_unknown(self.wanted)
+        self._check_at = now + _CHECK_S
+        return bool(lost or revoked or taken)
+
+    def _have_all(self, wanted: Subscription) -> bool:
+        """Without a group: have all partitions of the topics."""
+        topics = topics_now(self.store)
+        keys = {
+            TopicPartition(name, number)
+            for name in sorted(wanted.of(topics))
+            for number in topics[name][1]
+        }
+        ids = {key: topics[key.topic][0] for key in keys}
+        lost = [
+            key
+            for key, reader in self.readers.items()
+            if ids.get(key) != reader.topic_id
+        ]
+        self._lose(lost)
+        self._get(sorted(keys - self.readers.keys()))
+        self._warn_unknown(wanted)
+        return bool(lost)
+
+    def _warn_unknown(self, wanted: Subscription) -> None:
+        unknown = {name for name in wanted.topics if name not in self._unknown}
+        if not unknown:
+            return
+        unknown -= set(topics_now(self.store, wanted.topics))
+        for name in sorted(unknown):
+            logger.warning(
+                "%s has no topic %s yet; the consumer waits for it",
+                self.store.path,
+                name,
+            )
+        # Each is looked for once: one that is deleted later is no news.
+        self._unknown.update(wanted.topics)
+
+    def _get(self, keys: Sequence[TopicPartition]) -> None:
+        if not keys:
+            return
+        for key in keys:
+            try:
+                self.readers[key] = self.positions.reader(key)
+            except (TopicNotFoundError, PartitionNotFoundError):
+                continue  # deleted just now; the next look at the group sees it
+        self._look_at = 0.0
+        self.call(self.callbacks.assign, keys)
+
+    def give_up(self, keys: Sequence[TopicPartition], *, commits: bool = True) -> None:
+        """Call the callback, commit, and then give partitions up.
+
+        Args:
+            commits: whether to commit, if the consumer does it by itself.
+        """
+        if not keys:
+            return
+        try:
+            self.call(self.callbacks.revoke, keys)
+            if commits and self.options.auto_commit_ms is not None:
+                self.commit(self.moved(keys), durable=True)
+        finally:
+            self._drop(keys)
+
+    def _lose(self, keys: Sequence[TopicPartition]) -> None:
+        if not keys:
+            return
+        self._drop(keys)
+        self.call(self.callbacks.lost or self.callbacks.revoke, keys)
+
+    def _drop(self, keys: Sequence[TopicPartition]) -> None:
+        for key in keys:
+            self.readers.pop(key, None)
+        if self.member is not None:
+            self.member.release(keys)
+
+    def call(self, callback: Callback | None, keys: Sequence[TopicPartition]) -> None:
+        """Run code of the user, which may call the consumer."""
+        if callback is None:
+            return
+        self.is_calling = True
+        try:
+            callback(list(keys))
+        finally:
+            self.is_calling = False
+
+    # ------------------------------------------------------------ reading
+
+    def collect(self, limit: int) -> dict[TopicPartition, list[TopicRecord]]:
+        """Records that are there now, at most `limit`.
+
+        Raises: the error of a partition that needs a `seek`, or what reading it met, if
+        no other partition has given records before.
+        """
+        found: dict[TopicPartition, list[TopicRecord]] = {}
+        for reader in self._in_turn():
+            try:
+                records = self._take(reader, limit)
+            except LogStoreError:
+                if found:
+                    break  # the next call meets it again
+                raise
+            if records:
+                found[reader.key] = records
+                limit -= len(records)
+                if limit <= 0:
+                    break
+        return found
+
+    def _in_turn(self) -> list[PartitionReader]:
+        """The partitions to be read, each time another one first.
+
+        Raises: the error of one that needs a `seek`.
+        """
+        readers = []
+        for reader in self.readers.values():
+            if not reader.is_paused:
+                self.place(reader)
+                if reader.position is not None:
+                    readers.append(reader)
+        if len(readers) > 1:
+            self._turn = (self._turn + 1) % len(readers)
+            readers = readers[self._turn :] + readers[: self._turn]
+        return readers
+
+    def place(self, reader: PartitionReader) -> None:
+        """Give a reader its position, if it has none, and begin there.
+
+        Raises: why that cannot be; it needs a `seek`.
+        """
+
+        def begin() -> None:
+            if reader.position is None:
+                self.positions.begin(reader)
+            reader.begin()
+
+        if reader.error is None and not reader.has_begun:
+            self._guarded(reader, begin)
+        if reader.error is not None:
+            raise reader.error.with_traceback(None)
+
+    def _take(self, reader: PartitionReader, limit: int) -> list[TopicRecord]:
+        records = self._guarded(reader, lambda: reader.take(limit))
+        if reader.error is not None:
+            raise reader.error.with_traceback(None)
+        return records or []
+
+    def _guarded(
+        self, reader: PartitionReader, work: Callable[[], _Result]
+    ) -> _Result | None:
+        """What `work` returns. An error that only a `seek` ends is kept; nothing is
+        returned if the partition is gone."""
+        try:
+            return work()
+        except OffsetOutOfRangeError as error:
+            if self.options.reset == "error":
+                reader.error = error
+                return None
+            logger.warning("%s; reset to %s", error, self.options.reset)
+            self.positions.reset(reader)
+            return self._guarded(reader, work)
+        except (TopicNotFoundError, PartitionNotFoundError) as error:
+            # Of a subscription, the next look at the group drops it.
+            self._check_at = 0.0
+            if self.wanted is None:
+                reader.error = error
+        except _LASTING as error:
+            reader.error = error
+        return None
+
+    def poll(
+        self, limit: int, seconds: float | None
+    ) -> dict[TopicPartition, list[TopicRecord]]:
+        """Records as soon as there are any; none after `seconds` (None: no limit)."""
+        return self._until(lambda: self.collect(limit), seconds) or {}
+
+    def next_record(self, limit: int) -> TopicRecord:
+        """The next record; waits for it.
+
+        Args:
+            limit: how many are read at a time.
+        """
+        reader = self._current
+        if reader is not None and self._files.monotonic() < self._check_at:
+            record = reader.next_ahead()
+            if record is not None:
+                return record
+        reader = self._current = self._until(lambda: self._with_records(limit), None)
+        assert reader is not None
+        record = reader.next_ahead()
+        assert record is not None
+        return record
+
+    def _with_records(self, limit: int) -> PartitionReader | None:
+        """A partition with records to be delivered one by one."""
+        current = self._current
+        if current is not None and current.has_ahead and not current.is_paused:
+            is_there = self.readers.get(current.key) is current
+            if is_there:
+                return current
+        for reader in self._in_turn():
+            records = self._take(reader, limit)
+            if records:
+                reader.put_back(records)
+                return reader
+        return None
+
+    def _until(
+        self, look: Callable[[], _Result | None], seconds: float | None
+    ) -> _Result | None:
+        """What `look` finds, as soon as it finds anything, or nothing after so many
+        seconds. The group is looked at meanwhile."""
+        deadline = None if seconds is None else self._files.monotonic() + seconds
+        self.auto_commit()
+        is_woken, is_due = True, False
+        while True:
+            is_changed = self.coordinate(at_once=is_due)
+            now = self._files.monotonic()
+            readers = self.readers.values()
+            if (
+                is_woken
+                or is_changed
+                or now >= self._look_at
+                or any(reader.waits_for_sync for reader in readers)
+            ):
+                self._look_at = now + _LOOK_S
+                found = look()
+                if found:
+                    return found
+            if deadline is not None and now >= deadline:
+                return None
+            left = _LOOK_S if deadline is None else deadline - now
+            is_woken = self._wait(left)
+            is_due = True
+            self.auto_commit()
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for a change, at most `seconds`; whether something was reported."""
+        slots = None if self.member is None else self.member.slots
+        readers = [one for one in self.readers.values() if not one.is_paused]
+        is_woken = self._waiter.wait(
+            readers, slots, min(seconds, self._pause_s), self.options.durable_only
+        )
+        again = _AGAIN_S if is_woken else self._pause_s * 2
+        self._pause_s = min(again, GROUP_S_MAX)
+        return is_woken
+
+    def look_now(self) -> None:
+        """Look at all partitions, and at the group, in the next call."""
+        self._look_at = self._check_at = 0.0
+
+    # ------------------------------------------------------------ committing
+
+    def moved(self, keys: Iterable[TopicPartition]) -> Commits:
+        """The positions that differ from what is committed."""
+        found = {}
+        for key in keys:
+            reader = self.readers.get(key)
+            if reader is None or reader.position is None:
+                continue
+            if reader.position != reader.committed:
+                found[key] = OffsetAndMetadata(reader.position)
+        return found
+
+    def commit(self, offsets: Commits, *, durable: bool) -> None:
+        """Commit offsets of partitions that this consumer has.
+
+        Raises: as `Membership.commit`.
+        """
+        member = self._in_group()
+        if self.options.offsets is not None:
+            if offsets:
+                member.check_holds_now(offsets)
+                self.options.offsets.commit(offsets, durable=durable)
+        elif offsets:
+            self._commit_to_file(member, offsets, durable)
+        elif durable and self._has_unsynced:
+            member.sync()
+            self._has_unsynced = False
+        for key, commit in offsets.items():
+            reader = self.readers.get(key)
+            if reader is not None:
+                reader.committed = commit.offset
+
+    def _commit_to_file(
+        self, member: Membership, offsets: Commits, durable: bool
+    ) -> None:
+        if self.wanted is None:
+            self.have_alone([key for key in offsets if key not in member.held])
+        now_ms = self._files.now_ms()
+        commits = []
+        for key, commit in offsets.items():
+            reader = self.readers.get(key)
+            if reader is None:
+                topic_id = self.positions.topic_id(key)
+            else:
+                topic_id = reader.topic_id
+            commits.append(commit_of(member.file.group, key, commit, topic_id, now_ms))
+        self._has_unsynced = True
+        try:
+            member.commit(commits, durable=durable)
+        except FencedError:
+            self._check_at = 0.0  # the next call joins again
+            raise
+        self._has_unsynced = not durable
+
+    def _in_group(self) -> Membership:
+        member = self.join()
+        if member is None:
+            raise ConfigError(
+                "this consumer has no group, and so it cannot commit", name="group"
+            )
+        return member
+
+    def have_alone(self, keys: Sequence[TopicPartition]) -> None:
+        """Without a subscription: take partitions in the group, if they are free."""
+        member = self.join()
+        if member is not None and keys:
+            topics = topics_now(self.store, {key.topic for key in keys})
+            member.take_alone([key for key in keys if key.topic in topics], topics)
+
+    def auto_commit(self) -> None:
+        """Commit, if the consumer does it by itself and it is time.
+
+        Raises:
+            StorageError: the system refuses.
+        """
+        every_ms = self.options.auto_commit_ms
+        if every_ms is None:
+            return
+        now = self._files.monotonic()
+        if now - self._committed_at < every_ms / 1000:
+            return
+        self._committed_at = now
+        offsets = self.moved(self.readers)
+        if not offsets:
+            return
+        try:
+            self.commit(offsets, durable=False)
+        except (CommitFailedError, FencedError) as error:
+            logger.warning("cannot commit by itself: %s", error)
+
+    def committed(self, key: TopicPartition) -> OffsetAndMetadata | None:
+        """What is committed for a partition, by any member."""
+        self._in_group()
+        self.refresh()
+        return self.positions.committed([key]).get(key)
+
+    def refresh(self) -> None:
+        """Read what others have committed."""
+        if self.member is not None and self.options.offsets is None:
+            self.member.file.refresh()
+
+    # ------------------------------------------------------------ the end
+
+    def assign(self, keys: Sequence[TopicPartition]) -> None:
+        """Have these partitions, and no others, without a subscription."""
+        self.unsubscribe()
+        readers = {key: self.positions.reader(key) for key in keys}
+        self.have_alone(keys)
+        # The positions are those of the file, which was read with the mutex.
+        self.readers = readers
+        self._look_at = 0.0
+
+    def unsubscribe(self, *, commits: bool = True) -> None:
+        """Give up all partitions, and leave the group."""
+        keys = list(self.readers)
+        try:
+            if self.wanted is not None:
+                self.give_up(keys, commits=commits)
+            elif keys:
+                try:
+                    if commits and self.options.auto_commit_ms is not None:
+                        self.commit(self.moved(keys), durable=True)
+                finally:
+                    self._drop(keys)
+        finally:
+            self.wanted = None
+            self._check_at = 0.0
+            if self.member is not None:
+                self.member.leave()
+
+    def close(self, *, commits: bool) -> None:
+        """Leave the group, and close everything."""
+        try:
+            self.unsubscribe(commits=commits)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files; in the child of a fork they are closed already."""
+        self._waiter.close()
+        self.readers.clear()
+        if self.member is not None:
+            self.member.slots.close()
+            self.member.file.close()

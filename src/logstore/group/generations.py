@@ -1,0 +1,175 @@
+"""The next generation of a group: which rows its partitions have, and who is to have
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from logstore.errors import ConfigError
+from logstore.group.assignors import Assignor, GroupSubscription, checked_assignment
+from logstore.group.slots import ROWS_MAX, LockFile
+from logstore.group.state import GroupState, Member, Row
+from logstore.io.layout import TopicPartition
+
+__all__ = [
+    "Subscription",
+    "Topics",
+    "assigned",
+    "free_rows",
+    "next_rows",
+    "numbers_of",
+    "partitions_of",
+    "universe",
+]
+
+# Id and partitions of each topic, by name.
+Topics = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+class Subscription(NamedTuple):
+    """What a member asks for.
+
+    Attributes:
+        topics: by name.
+        pattern: a regular expression that the names of others match; None: none.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def of(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of some names that it asks for."""
+        pattern = None if self.pattern is None else re.compile(self.pattern)
+        return frozenset(
+            name
+            for name in names
+            if name in self.topics or (pattern is not None and pattern.match(name))
+        )
+
+
+def universe(now: Topics, members: Iterable[Member]) -> Topics:
+    """Those of the topics that exist that some members ask for."""
+    wanted: set[str] = set()
+    for topics, pattern in {(one.topics, one.pattern) for one in members}:
+        wanted |= Subscription(topics, pattern).of(now)
+    return {name: now[name] for name in sorted(wanted)}
+
+
+def numbers_of(topics: Topics) -> dict[str, tuple[int, ...]]:
+    """The numbers of the partitions of each topic."""
+    return {name: numbers for name, (_, numbers) in topics.items()}
+
+
+def partitions_of(topics: Topics) -> list[TopicPartition]:
+    """All partitions."""
+    return [
+        TopicPartition(name, number)
+        for name, (_, numbers) in topics.items()
+        for number in numbers
+    ]
+
+
+def free_rows(taken: Collection[int]) -> Iterable[int]:
+    """The numbers of rows that are not taken, in order."""
+    return (number for number in range(ROWS_MAX) if number not in taken)
+
+
+def next_rows(
+    group: str,
+    state: GroupState,
+    topics: Topics,
+    locks: LockFile,
+    mine: Collection[int],
+    fenced: Collection[int],
+) -> dict[TopicPartition, Row]:
+    """The table of the next generation.
+
+    A partition keeps its row as long as its topic is the same and its holder, if there
+    is one, is not thrown out. A row that no partition of `topics` has is forgotten when
+    it is free: as long as it is held, the one that holds it must find out.
+
+    Args:
+        mine: rows that this member holds.
+        fenced: slots of members that are thrown out.
+
+    Raises:
+        ConfigError: there are more partitions than rows.
+    """
+    locked = set(locks.held_rows())
+    rows: dict[TopicPartition, Row] = {}
+    missing = []
+    for one in partitions_of(topics):
+        row = state.rows.get(one)
+        topic_id = topics[one.topic][0]
+        is_fenced = (
+            row is not None
+            and bool(fenced)
+            and row.number in locked
+            and locks.holder(row.number) in fenced
+        )
+        if row is not None and row.topic_id == topic_id and not is_fenced:
+            rows[one] = row
+        else:
+            missing.append((one, topic_id))
+    for one, row in state.rows.items():
+        is_held = row.number in locked or row.number in mine
+        if is_held and one.topic not in topics:
+            rows[one] = row
+    free = iter(free_rows({row.number for row in rows.values()} | locked | {*mine}))
+    for one, topic_id in missing:
+        number = next(free, None)
+        if number is None:
+            raise ConfigError(
+                f"group {group!r:.100} asks for more than {ROWS_MAX} partitions, which "
+                f"is the most that it may have; nothing was changed",
+                name="topics",
+            )
+        rows[one] = Row(number, topic_id)
+    return rows
+
+
+def assigned(
+    members: Sequence[Member],
+    topics: Topics,
+    rows: Mapping[TopicPartition, Row],
+    locks: LockFile,
+    assignor: Assignor,
+) -> tuple[Member, ...]:
+    """The members with what each is to have. One that is idle keeps what it holds, and
+    gets no more, unless all are.
+
+    Raises:
+        ConfigError: the assignor's answer is wrong.
+    """
+    if not members:
+        return ()
+    locked = set(locks.held_rows())
+    is_left = not all(one.is_idle for one in members)
+    kept: dict[str, tuple[TopicPartition, ...]] = {}
+    for one in members:
+        if one.is_idle and is_left:
+            kept[one.id] = tuple(
+                partition
+                for partition in one.partitions
+                if partition in rows and rows[partition].number in locked
+            )
+    fixed = {partition for has in kept.values() for partition in has}
+    left = {
+        name: tuple(n for n in numbers if TopicPartition(name, n) not in fixed)
+        for name, (_, numbers) in topics.items()
+    }
+    subscriptions = [
+        GroupSubscription(
+            one.id,
+            Subscription(one.topics, one.pattern).of(topics),
+            one.partitions,
+            one.instance,
+        )
+        for one in members
+        if one.id not in kept
+    ]
+    found = checked_assignment(assignor, subscriptions, left) | kept
+    return tuple(dataclasses.replace(one, partitions=found[one.id]) for one in members)

@@ -1,0 +1,617 @@
+"""The file of a consumer group: its committed offsets, and its members.
+
+It is a log of batches of magic 2 whose records are Kafka's about groups; of the records
+with one key the last counts. It is changed under the group's mutex alone, after its
+tail was read again: another member may have appended since. A batch is there as a whole
+or not at all.
+
+What a crash has left at the end is cut off before the next append. Bytes that make no
+batch and are followed by whole ones, or that a sync has covered, are damage: then the
+file stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptCheckpointError,
+    StorageError,
+    SyncFailedError,
+    UnsupportedError,
+    storage_errors,
+)
+from logstore.group.kafka_records import (
+    GroupKey,
+    GroupRecordError,
+    OffsetCommit,
+    OffsetKey,
+    format_group_key,
+    format_offset_key,
+    format_offset_value,
+    parse_key,
+    parse_offset_value,
+)
+from logstore.group.slots import Slots
+from logstore.group.state import (
+    HEADER,
+    GroupState,
+    LaterVersionError,
+    format_state,
+    parse_state,
+)
+from logstore.io import layout
+from logstore.io.directory import Directory, held_open
+from logstore.io.layout import TopicPartition
+from logstore.record.decoder import ChunkReader, Damage, iter_records
+from logstore.record.encoder import Encoder, pack_rows
+from logstore.record.record import Record
+
+__all__ = ["GroupFile", "record_id"]
+
+# The file is compacted when it has so many bytes, and so many times those of the
+# records that count.
+_REWRITE_BYTES: Final = 1 << 20
+_REWRITE_RATIO: Final = 4
+
+_READ_BYTES: Final = 1 << 20
+# A batch is at most so long: more than any record here needs.
+_BATCH_BYTES_MAX: Final = 32 << 20
+_ID_BYTES_MAX: Final = (1 << 15) - 1
+_MAGIC_POS: Final = 16
+_HEADER_BYTES: Final = 61
+_RECORD_BYTES: Final = 24  # of a record, besides its key, value and header, at most
+_OFFSET_TYPES: Final = (b"\0\0", b"\0\1")
+_GROUP_TYPE: Final = b"\0\2"
+_LATER: Final = "a batch of an unknown format"
+_SYNC_PAUSE_S: Final = 0.0001
+_SYNC_WAIT_S: Final = 10.0
+
+# Key, value (None: the key is removed), and the value of the header (None: none).
+_Item: TypeAlias = "tuple[bytes, bytes | None, bytes | None]"
+_Identity: TypeAlias = "tuple[int, int]"
+
+
+def record_id(group: str) -> str:
+    """The id of a group as its records have it: it is shortened if it is too long for a
+    text of Kafka's."""
+    if len(group.encode()) <= _ID_BYTES_MAX:
+        return group
+    return layout.group_file(group).removeprefix(layout.GROUP_PREFIX)
+
+
+class GroupFile:
+    """The file of one group, for one thread at a time.
+
+    Attributes:
+        name, path: of the file.
+        group: the id, as its records have it.
+        state: the members and the table, as far as the file was read.
+
+    Args:
+        group: "": it is not known, and read from the records.
+        write: open it so that it can be appended to.
+    """
+
+    def __init__(
+        self, root: Directory, name: str, group: str = "", *, write: bool = False
+    ) -> None:
+        self.name = name
+        self.path = root.path_of(name)
+        self.group = group
+        self._write_mode = write
+        self.state = GroupState()
+        self._root = root
+        self._files = root.files
+        self._encoder = Encoder(
+            TopicConfig(max_message_bytes=_BATCH_BYTES_MAX, message_format=2)
+        )
+        self._file: native.OpenFile | None = None
+        self._forget()
+        # The size at which to see whether to compact the file.
+        self._rewrite_at = _REWRITE_BYTES
+        # A sync has failed: the system may have dropped what it did not write.
+        self._is_doubtful = False
+
+    def _forget(self) -> None:
+        self._identity: _Identity = (-1, -1)
+        # Where the last whole batch that was read ends, and its last offset.
+        self._end = 0
+        self._last_offset = -1
+        self._offsets: dict[bytes, bytes] = {}
+        self._group_record: tuple[bytes, bytes | None] | None = None
+        self._others = 0  # how many records of other groups it has
+
+    def close(self) -> None:
+        """Close it."""
+        self._file = None
+
+    # ------------------------------------------------------------ reading
+
+    def refresh(self) -> bool:
+        """Read what was appended since, as far as it is whole; takes no lock. Returns
+        whether there was anything.
+
+        Raises:
+            CorruptCheckpointError: it is no group's file, or another group's.
+            UnsupportedError: a later version has written to it.
+            StorageError: the system refuses.
+        """
+        before = self._identity, self._end
+        with storage_errors("read", self.path):
+            size = self._open_now()
+            if size is not None and size != self._end:
+                self._read_batches(size)
+        return (self._identity, self._end) != before
+
+    def refresh_held(self, slots: Slots) -> None:
+        """As `refresh`, for a caller that has the mutex and will append: what a crash
+        has left at the end is cut off.
+
+        Raises:
+            CorruptCheckpointError: it is damaged; nothing was changed.
+            others: as `refresh`.
+        """
+        with storage_errors("read", self.path):
+            size = self._open_now()
+            if size is None or size == self._end:
+                return
+            reason = self._read_batches(size)
+            if self._end < size:
+                self._cut_tail(slots, size, reason)
+            self._confirm(slots)
+
+    def _open_now(self) -> int | None:
+        """Open the file that has the name now; its size, or None if there is none."""
+        try:
+            info = self._root.stat(self.name)
+        except FileNotFoundError:
+            if self._identity != (-1, -1):
+                raise self._damaged(0, "it was removed while it was in use") from None
+            return None
+        if self._file is None or (info.device, info.inode) != self._identity:
+            file = held_open(
+                self._files, self._root.open(self.name, write=self._write_mode)
+            )
+            info = self._files.stat(file.fd)
+            self._forget()
+            self._file = file
+            self._identity = info.device, info.inode
+            return info.size
+        if info.size < self._end:
+            reason = f"it has {info.size} bytes, and had {self._end} whole ones before"
+            raise self._damaged(info.size, reason)
+        return info.size
+
+    def _fd(self) -> int:
+        assert self._file is not None
+        return self._file.fd
+
+    def _read_batches(self, size: int) -> str:
+        """Take in the whole batches up to `size`; why the rest is none."""
+        reason = "a batch is cut off"
+        wanted = _READ_BYTES
+        while self._end < size:
+            data = bytearray(min(wanted, size - self._end))
+            n = self._files.read(self._fd(), data, self._end)
+            begin, is_all = self._end, n < len(data) or self._end + n == size
+            try:
+                self._take_in(bytes(data[:n]))
+            except Damage as damage:
+                reason = damage.reason
+                if damage.unsupported:
+                    reason = f"{_LATER}: {reason}"
+                if self._end == begin and is_all:
+                    break
+            if self._end == begin:
+                if is_all or wanted > _BATCH_BYTES_MAX:
+                    break
+                wanted *= 2
+                continue
+            wanted = _READ_BYTES
+        if self._others and not self._offsets and self._group_record is None:
+            raise self._damaged(0, "its records are those of other groups")
+        return reason
+
+    def _take_in(self, data: bytes) -> None:
+        """Take in the whole batches of some bytes.
+
+        Raises:
+            Damage: after the last of them, something else follows.
+        """
+        c, pos, last = native.pointer(data), 0, self._last_offset
+        while True:
+            scan = native.scan_batches(c, len(data), pos=pos, last_offset=last)
+            if scan.headers:
+                self._take_in_whole(c, data, pos, scan.pos)
+                pos, last = scan.pos, scan.last_offset
+                self._last_offset = last
+            if scan.error is not None:
+                is_later = scan.error.is_unsupported
+                raise Damage(scan.error.reason, scan.pos, unsupported=is_later)
+            if not scan.headers or scan.stop != native.STOP_FULL:
+                return
+
+    def _take_in_whole(self, c: Any, data: bytes, pos: int, end: int) -> None:
+        """Take in batches that were checked."""
+        capacity = min(16384, (end - pos) // _RECORD_BYTES + 1)
+        reader = ChunkReader(_BATCH_BYTES_MAX, capacity=capacity)
+        reader.begin(self._last_offset, native.CHECK_ORDER)
+        for run in reader.columns(c, data, end, pos, 0, native.OFFSET_MAX):
+            for record in iter_records(run):
+                self._take_in_record(record)
+        self._end += end - pos
+
+    def _take_in_record(self, record: Record) -> None:
+        key = record.key or b""
+        if key[:2] in _OFFSET_TYPES:
+            if key[2:] not in self._offsets and not self._is_own(key):
+                self._others += 1
+            elif record.value is None:
+                self._offsets.pop(key[2:], None)
+            else:
+                self._offsets[key[2:]] = record.value
+        elif key[:2] == _GROUP_TYPE:
+            if not self._is_own(key):
+                self._others += 1
+                return
+            header = dict(record.headers).get(HEADER)
+            self._set_state(record.value, header)
+        # Other types of records are later ones of Kafka's; they say nothing here.
+
+    def _set_state(self, value: bytes | None, header: bytes | None) -> None:
+        if value is None:
+            self.state = GroupState(self.state.generation, way=self.state.way)
+            self._group_record = None
+            return
+        try:
+            self.state = parse_state(self.group, value, header)
+        except LaterVersionError as error:
+            raise self._later(str(error)) from error
+        except ValueError as error:
+            raise self._damaged(self._end, f"a record is malformed: {error}") from error
+        self._group_record = value, header
+
+    def _is_own(self, key: bytes) -> bool:
+        """Whether a key is of this group. The first one says which group it is, for a
+        caller that does not know."""
+        try:
+            found = parse_key(key)
+        except GroupRecordError as error:
+            raise self._damaged(self._end, f"a record is malformed: {error}") from error
+        assert isinstance(found, OffsetKey | GroupKey)
+        self.group = self.group or found.group
+        return found.group == self.group
+
+    # ------------------------------------------------------------ damage
+
+    def _cut_tail(self, slots: Slots, size: int, reason: str) -> None:
+        """Cut off what follows the last whole batch, unless it is damage."""
+        point = slots.durable_point()
+        is_known = point.inode == self._identity[1]
+        if is_known and self._end < point.size:
+            reason += f", and the first {point.size} bytes were durable"
+            raise self._damaged(self._end, reason)
+        data = bytearray(size - self._end)
+        n = self._files.read(self._fd(), data, self._end)
+        # If the machine has stopped since the last sync, its file system may have
+        # written anything where something was appended then, in any order.
+        if not is_known or point.is_of_this_boot:
+            self._check_torn(bytes(data[:n]), reason)
+        logger.warning(
+            "%s: cut off %d bytes at byte %d, which a crash has left (%s); no commit "
+            "that was durable is in them",
+            self.path, n, self._end, reason,
+        )  # fmt: skip
+        self._files.truncate(self._fd(), self._end)
+
+    def _check_torn(self, tail: bytes, reason: str) -> None:
+        """Raise if some bytes are not what an append leaves that was cut short."""
+        if reason.startswith(_LATER):
+            raise self._later(reason)
+        if not _may_be_torn(tail, self._last_offset + 1):
+            raise self._damaged(self._end, f"{reason}, and no append began there")
+        found = _whole_batch(tail)
+        if found is not None:
+            reason += f", and a whole batch follows at byte {self._end + found}"
+            raise self._damaged(self._end, reason)
+
+    def _confirm(self, slots: Slots) -> None:
+        """Once after each start of the machine: what was found is the file from now on,
+        so that later damage is not taken for what that has left."""
+        point = slots.durable_point()
+        if point.inode == self._identity[1] and point.is_of_this_boot:
+            return
+        self._files.sync(self._fd())
+        slots.set_durable_point(self._identity[1], self._end, is_new=True)
+
+    def _damaged(self, position: int, reason: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"the group's file {self.path} is damaged at byte {position}: {reason}. "
+            f"Nothing was changed. Keep a copy of it; then put back a backup, or "
+            f"remove it and reset the group's offsets",
+            path=self.path,
+            position=position,
+            reason=reason,
+        )
+
+    def _later(self, reason: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"a later version of logstore, or of Kafka, has written to the group's "
+            f"file {self.path}: {reason}. Nothing was changed; use that version",
+            path=self.path,
+            position=self._end,
+        )
+
+    # ------------------------------------------------------------ what it has
+
+    def committed(self, one: TopicPartition) -> OffsetCommit | None:
+        """What is committed for a partition, as far as the file was read.
+
+        Raises:
+            CorruptCheckpointError: that record is malformed.
+        """
+        key = format_offset_key(self.group, *one)
+        value = self._offsets.get(key[2:])
+        if value is None:
+            return None
+        return self._commit(OffsetKey(self.group, *one), value)
+
+    def commits(self) -> list[OffsetCommit]:
+        """All that is committed, by topic and partition."""
+        found = []
+        for key, value in sorted(self._offsets.items()):
+            parsed = parse_key(_OFFSET_TYPES[1] + key)
+            assert isinstance(parsed, OffsetKey)
+            found.append(self._commit(parsed, value))
+        return sorted(found, key=lambda commit: (commit.topic, commit.partition))
+
+    def _commit(self, key: OffsetKey, value: bytes) -> OffsetCommit:
+        try:
+            return parse_offset_value(key, value)
+        except GroupRecordError as error:
+            if error.is_newer:
+                raise self._later(str(error)) from error
+            raise self._damaged(-1, f"a record is malformed: {error}") from error
+
+    # ------------------------------------------------------------ appending
+
+    def append(
+        self,
+        slots: Slots,
+        commits: Sequence[OffsetCommit] = (),
+        removed: Iterable[TopicPartition] = (),
+        state: GroupState | None = None,
+    ) -> None:
+        """Append one batch, with the mutex, after `refresh_held`. It is with the
+        operating system then, and durable after `sync`.
+
+        Args:
+            commits: offsets.
+            removed: partitions without a committed offset from now on.
+            state: the group from now on; None: as it is.
+
+        Raises:
+            ConfigError: a text is too long for a record.
+            DiskFullError, StorageError: nothing was appended.
+        """
+        items: list[_Item] = []
+        if state is not None:
+            items.append(self._state_item(state))
+        for commit in commits:
+            key = format_offset_key(self.group, commit.topic, commit.partition)
+            items.append((key, format_offset_value(commit), None))
+        for one in removed:
+            items.append((format_offset_key(self.group, *one), None, None))
+        data = self._encoded(items, self._last_offset + 1)
+        with storage_errors("write", self.path):
+            self._write(slots, data)
+        self._end += len(data)
+        self._last_offset += len(items)
+        for key, value, header in items:
+            if key[:2] == _GROUP_TYPE:
+                assert value is not None
+                assert state is not None
+                self.state, self._group_record = state, (value, header)
+            elif value is None:
+                self._offsets.pop(key[2:], None)
+            else:
+                self._offsets[key[2:]] = value
+        if self._end >= self._rewrite_at or self._is_doubtful:
+            self._rewrite_if_worth(slots)
+
+    def _state_item(self, state: GroupState) -> _Item:
+        value, header = format_state(self.group, state)
+        return format_group_key(self.group), value, header
+
+    def _encoded(self, items: Sequence[_Item], offset: int) -> bytes:
+        now_ms = self._files.now_ms()
+        has_headers = any(header is not None for _, _, header in items)
+        headers = [
+            () if header is None else ((HEADER, header),) for _, _, header in items
+        ]
+        rows = pack_rows(
+            [value for _, value, _ in items],
+            [key for key, _, _ in items],
+            None,
+            headers if has_headers else None,
+            now_ms=now_ms,
+            magic=2,
+        )
+        self._encoder.measure(rows)
+        parts = [
+            bytes(native.buffer_of(data, size))
+            for data, size in self._encoder.encode(rows, offset, now_ms, 0)
+        ]
+        return b"".join(parts)
+
+    def _write(self, slots: Slots, data: bytes) -> None:
+        if self._file is None:
+            fd = self._root.create(self.name)
+            self._file = held_open(self._files, fd)
+            info = self._files.stat(fd)
+            self._identity = info.device, info.inode
+            # The name must survive a power failure, as what is synced later.
+            self._root.sync()
+            slots.set_durable_point(self._identity[1], 0, is_new=True)
+        try:
+            self._files.write(self._fd(), data, self._end)
+        except BaseException:
+            # Cut off the written part here; else the next member that appends does.
+            with contextlib.suppress(OSError):
+                self._files.truncate(self._fd(), self._end)
+            raise
+
+    # ------------------------------------------------------------ syncs
+
+    @property
+    def end(self) -> tuple[_Identity, int]:
+        """What `sync` is to reach, for what was appended last."""
+        return self._identity, self._end
+
+    def sync(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
+        """Make durable what was appended up to an `end`; without the mutex. A sync that
+        another member makes meanwhile is enough.
+
+        Raises:
+            SyncFailedError: it is not durable, and may be lost in a power failure.
+            StorageError: the system refuses.
+        """
+        identity, end = upto
+        deadline: float | None = None
+        with storage_errors("sync", self.path):
+            while True:
+                point = slots.durable_point()
+                if point.inode == identity[1] and point.size >= end:
+                    return
+                if identity != self._identity:
+                    return  # it was compacted, and synced before it was renamed
+                if self._is_doubtful:
+                    raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
+                if slots.take_sync_turn():
+                    break
+                now = self._files.monotonic()
+                deadline = now + _SYNC_WAIT_S if deadline is None else deadline
+                if now > deadline:
+                    self._files.sync(self._fd())  # the one with the turn hangs
+                    return
+                time.sleep(_SYNC_PAUSE_S)
+            try:
+                self._sync_now(slots, identity)
+            finally:
+                slots.end_sync_turn()
+
+    def _sync_now(self, slots: Slots, identity: _Identity) -> None:
+        # Not the size: another member may be in the middle of an append.
+        self.refresh()
+        if identity != self._identity:
+            return
+        try:
+            self._files.sync(self._fd())
+        except OSError as error:
+            self._is_doubtful = True
+            raise self._not_durable(error) from error
+        slots.set_durable_point(identity[1], self._end)
+
+    def _not_durable(self, error: OSError) -> SyncFailedError:
+        return SyncFailedError(
+            f"cannot sync the group's file {self.path}: {error}. What was committed "
+            f"last counts now, and may be lost in a power failure. Commit again",
+            errno=error.errno,
+            path=self.path,
+            action="sync",
+        )
+
+    # ------------------------------------------------------------ compacting it
+
+    def _live_items(self) -> list[_Item]:
+        items: list[_Item] = []
+        if self._group_record is not None:
+            value, header = self._group_record
+            items.append((format_group_key(self.group), value, header))
+        items += [
+            (_OFFSET_TYPES[1] + key, value, None)
+            for key, value in self._offsets.items()
+        ]
+        return items
+
+    def _rewrite_if_worth(self, slots: Slots) -> None:
+        items = self._live_items()
+        live = _HEADER_BYTES + sum(
+            _RECORD_BYTES + len(key) + len(value or b"") + len(header or b"")
+            for key, value, header in items
+        )
+        self._rewrite_at = max(_REWRITE_BYTES, _REWRITE_RATIO * live)
+        if self._end < self._rewrite_at and not self._is_doubtful:
+            return
+        if not slots.take_sync_turn():
+            return
+        # The append counts already: a failure here is none of the caller's.
+        try:
+            self._rewrite(slots, items)
+        except (OSError, StorageError) as error:
+            logger.warning("cannot compact %s: %s", self.path, error)
+            self._rewrite_at = self._end + _REWRITE_BYTES
+        finally:
+            slots.end_sync_turn()
+
+    def _rewrite(self, slots: Slots, items: Sequence[_Item]) -> None:
+        """Replace the file by one with the records that count, durably.
+
+        1. Write a temporary file, and sync it. 2. Sync the old one, and let the durable
+        point be of no file: the new one may have the number of an earlier one. 3.
+        Rename it, and sync the directory. 4. Set the durable point.
+        """
+        files, temporary = self._files, f"{self.name}.tmp"
+        offset = self._last_offset + 1
+        data = self._encoded(items, offset)
+        file = held_open(files, self._root.create(temporary, exclusive=False))
+        files.write(file.fd, data, 0)
+        files.sync(file.fd)
+        info = files.stat(file.fd)
+        if not self._is_doubtful:
+            files.sync(self._fd())
+        slots.set_durable_point(0, 0, is_new=True)
+        self._root.rename(temporary, self.name)
+        self._file, self._identity = file, (info.device, info.inode)
+        self._end, self._last_offset = len(data), offset + len(items) - 1
+        self._root.sync()
+        self._is_doubtful = False
+        slots.set_durable_point(self._identity[1], len(data), is_new=True)
+
+
+def _may_be_torn(tail: bytes, offset: int) -> bool:
+    """Whether some bytes may be what is left of an append: its first bytes, or zeros
+    where a file system had no time to write them."""
+    begin = offset.to_bytes(8, "big")
+    head, magic = tail[:8], tail[_MAGIC_POS : _MAGIC_POS + 1]
+    return (head == begin[: len(head)] or not any(head)) and magic in (
+        b"",
+        b"\0",
+        b"\2",
+    )
+
+
+def _whole_batch(data: bytes) -> int | None:
+    """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
+    c = native.pointer(data)
+    at = data.find(b"\2", 1 + _MAGIC_POS)
+    while at >= 0:
+        pos = at - _MAGIC_POS
+        length = int.from_bytes(data[pos + 8 : pos + 12], "big", signed=True)
+        if _HEADER_BYTES - 12 <= length <= len(data) - pos - 12:
+            scan = native.scan_batches(
+                c, len(data), pos=pos, last_offset=native.OFFSET_UNKNOWN, count_max=1
+            )
+            if scan.headers and scan.error is None:
+                return pos
+        at = data.find(b"\2", at + 1)
+    return None

@@ -1,0 +1,173 @@
+"""Where a consumer begins to read a partition, and the offsets of its log."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from logstore.errors import ConfigError
+from logstore.group.errors import NoOffsetForPartitionError
+from logstore.group.group_file import GroupFile
+from logstore.group.kafka_records import OffsetCommit
+from logstore.group.options import OffsetAndMetadata, OffsetAndTimestamp, Options
+from logstore.group.reading import PartitionReader
+from logstore.io.layout import TopicPartition
+from logstore.record.arguments import as_time_ms
+from logstore.store.inside import topics_now
+from logstore.store.partition import Partition
+from logstore.store.store import Store
+
+__all__ = ["Positions", "commit_of", "offsets_for_times"]
+
+_NO_EPOCH: Final = -1
+
+
+class Positions:
+    """The positions of one consumer.
+
+    Args:
+        file: the group's file; None: there is no group.
+    """
+
+    def __init__(self, store: Store, options: Options, file: GroupFile | None) -> None:
+        self._store = store
+        self._options = options
+        self._file = file
+
+    def reader(self, key: TopicPartition) -> PartitionReader:
+        """A reader without a position.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: it does not exist.
+        """
+        options = self._options
+        return PartitionReader(
+            self.partition(key),
+            self.topic_id(key),
+            durable_only=options.durable_only,
+            isolation=options.isolation,
+        )
+
+    def partition(self, key: TopicPartition) -> Partition:
+        """Raises: TopicNotFoundError, PartitionNotFoundError."""
+        return self._store.topic(key.topic)[key.partition]
+
+    def committed(
+        self, keys: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is committed, of what counts, as far as the group's file was read. What
+        was committed for another topic of the same name does not count.
+
+        Raises:
+            ConfigError: the consumer has no group.
+        """
+        keys = list(keys)
+        if self._file is None:
+            raise ConfigError(
+                "this consumer has no group, and so no committed offsets",
+                name="group",
+            )
+        if self._options.offsets is not None:
+            given = self._options.offsets.committed(keys)
+            return {
+                TopicPartition(*key): OffsetAndMetadata(*given[key]) for key in given
+            }
+        found = {}
+        for key in keys:
+            commit = self._file.committed(key)
+            if commit is None or not self._is_of_topic(key, commit.topic_id):
+                continue
+            found[key] = OffsetAndMetadata(
+                commit.offset, commit.metadata, commit.leader_epoch
+            )
+        return found
+
+    def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
+        now = self.topic_id(key)
+        return not topic_id or not now or topic_id == now
+
+    def topic_id(self, key: TopicPartition) -> str:
+        """The id of the topic that has the name now; "" if it has none.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: it does not exist.
+        """
+        found = topics_now(self._store, [key.topic]).get(key.topic)
+        if found is None or key.partition not in found[1]:
+            self.partition(key)  # raises
+        return "" if found is None else found[0]
+
+    def begin(self, reader: PartitionReader) -> None:
+        """Give a reader its position: that which is committed, else by ``reset``.
+
+        Raises:
+            NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
+        """
+        if self._file is not None:
+            commit = self.committed([reader.key]).get(reader.key)
+            if commit is not None:
+                reader.committed = commit.offset
+                reader.seek(commit.offset)
+                return
+        if self._options.reset == "error":
+            raise NoOffsetForPartitionError(
+                f"group {self._options.group!r:.100} has no committed offset for "
+                f"partition {reader.key} that counts, and reset is 'error'. Seek, or "
+                f"open the consumer with reset='earliest', 'latest' or a time span",
+                group=self._options.group or "",
+                partition=str(reader.key),
+            )
+        self.reset(reader)
+
+    def reset(self, reader: PartitionReader) -> None:
+        """Give a reader the position that ``reset`` says."""
+        reset, partition = self._options.reset, reader.partition
+        if reset == "earliest":
+            reader.seek(partition.start_offset)
+        elif isinstance(reset, datetime.timedelta):
+            now = datetime.datetime.now(datetime.timezone.utc)
+            self.seek_to_time(reader, as_time_ms("reset", now - reset))
+        else:
+            reader.seek(reader.readable_end())
+
+    def seek_to_time(self, reader: PartitionReader, timestamp_ms: int) -> None:
+        """To the first record since a time, or to the end."""
+        offset = reader.partition.offset_for_time(timestamp_ms)
+        reader.seek(reader.readable_end() if offset is None else offset)
+
+
+def commit_of(
+    group: str,
+    key: TopicPartition,
+    commit: OffsetAndMetadata,
+    topic_id: str,
+    now_ms: int,
+) -> OffsetCommit:
+    """The record of a committed offset."""
+    return OffsetCommit(
+        group,
+        key.topic,
+        key.partition,
+        commit.offset,
+        commit.leader_epoch,
+        commit.metadata,
+        now_ms,
+        None,
+        topic_id or None,
+    )
+
+
+def offsets_for_times(
+    positions: Positions, times: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record since a time, of each partition; None: there is none."""
+    found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    for key, timestamp_ms in times.items():
+        partition = positions.partition(key)
+        offset = partition.offset_for_time(timestamp_ms)
+        found[key] = None
+        if offset is not None:
+            for record in partition.read(offset, limit=1):
+                found[key] = OffsetAndTimestamp(record.offset, record.timestamp_ms)
+    return found

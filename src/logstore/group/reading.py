@@ -1,0 +1,272 @@
+"""What a consumer reads: one partition each, and how to wait for more of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import Signal, wait_for_any
+from logstore.errors import LogStoreError
+from logstore.group.slots import Slots
+from logstore.io.directory import Directory, held_open
+from logstore.io.filesystem import kind_of
+from logstore.io.layout import TopicPartition
+from logstore.record.record import TopicRecord
+from logstore.store.inside import views_of
+from logstore.store.partition import Partition
+from logstore.store.partition_views import Turn
+
+__all__ = ["PartitionReader", "Waiter"]
+
+# Sleep no longer: a group may change without a sign where the file system gives none.
+GROUP_S_MAX: Final = 0.25
+# The same where a thread of this process appends: only its own changes wake it.
+_WRITER_S_MAX: Final = 0.1
+# The same while there are records that are not durable yet.
+_DURABLE_S_MAX: Final = 0.02
+
+
+class PartitionReader:
+    """A partition that a consumer reads, and how far it is.
+
+    Attributes:
+        key: which partition.
+        partition: the same, open.
+        topic_id: of the topic when the reader was made: another one may have the name.
+        position: the next offset to be delivered; None: it is not known yet.
+        committed: the offset that was committed last, as far as it is known.
+        is_paused: whether `poll` leaves it out.
+        error: raised by each `poll` until a `seek`; None: none.
+        turn: the last end of the log that it has reached.
+
+    Args:
+        durable_only, isolation: as in `Partition.read`.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_durable_only",
+        "_isolation",
+        "_items",
+        "_run",
+        "_step",
+        "committed",
+        "error",
+        "is_paused",
+        "key",
+        "partition",
+        "position",
+        "topic_id",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        partition: Partition,
+        topic_id: str,
+        *,
+        durable_only: bool,
+        isolation: str,
+    ) -> None:
+        self.key = TopicPartition(partition.topic, partition.number)
+        self.partition = partition
+        self.topic_id = topic_id
+        self.position: int | None = None
+        self.committed: int | None = None
+        self.is_paused = False
+        self.error: LogStoreError | None = None
+        self.turn: Turn | None = None
+        self._durable_only = durable_only
+        self._isolation = isolation
+        self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
+        self._run: Iterator[TopicRecord] | None = None
+        # Records that were read and not delivered, the next one last.
+        self._ahead: list[TopicRecord] = []
+        # At most so many are taken from a run at a time: 1 after a failure.
+        self._step = 1 << 30
+
+    def seek(self, offset: int | None) -> None:
+        """Deliver from an offset on; None: from where the consumer says."""
+        self.position = offset
+        self.error = None
+        self._step = 1 << 30
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._items, self._run, self.turn = None, None, None
+        self._ahead.clear()
+
+    def take(self, limit: int) -> list[TopicRecord]:
+        """The next records, at most `limit`, and none at the end of the log.
+
+        A failure is raised after the records before it were returned, by the next call.
+
+        Raises: as `Partition.follow`.
+        """
+        if self._ahead:
+            found = self._ahead[: -limit - 1 : -1]
+            del self._ahead[-limit:]
+            self.position = found[-1].offset + 1
+            return found
+        found = []
+        try:
+            while len(found) < limit:
+                run = self._run
+                if run is None:
+                    item = self._next_item()
+                    if isinstance(item, Turn):
+                        self.turn = item
+                        assert self.position is not None
+                        self.position = max(self.position, item.offset)
+                        break
+                    run = self._run = item
+                count = min(limit - len(found), self._step)
+                part = list(itertools.islice(run, count))
+                if len(part) < count:
+                    self._run = None
+                if part:
+                    self.position = part[-1].offset + 1
+                    found = found + part if found else part
+        except BaseException as error:
+            # The records taken from the run are not delivered: read them again.
+            self._begin_again()
+            if not isinstance(error, Exception):
+                raise
+            if not found and self._step > 1:
+                # Maybe there are records before the one that cannot be read.
+                self._step = 1
+                return self.take(limit)
+            if not found:
+                raise
+        return found
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the position was found to be in the log."""
+        return self._items is not None
+
+    def begin(self) -> None:
+        """Begin to read at the position, which must not be None.
+
+        Raises:
+            OffsetOutOfRangeError: it is not in the log.
+        """
+        self._items = views_of(self.partition).topic_turns(
+            self.position, self._durable_only, self._isolation
+        )
+
+    def _next_item(self) -> Iterator[TopicRecord] | Turn:
+        if self._items is None:
+            self.begin()
+        assert self._items is not None
+        return next(self._items)
+
+    def put_back(self, records: list[TopicRecord]) -> None:
+        """Deliver records that were taken again, one by one or by `take`."""
+        self._ahead = records[::-1]
+        self.position = records[0].offset
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether there are such records."""
+        return bool(self._ahead)
+
+    def next_ahead(self) -> TopicRecord | None:
+        """Deliver one of those."""
+        if not self._ahead:
+            return None
+        record = self._ahead.pop()
+        self.position = record.offset + 1
+        return record
+
+    def readable_end(self) -> int:
+        """The end of what it may deliver now."""
+        partition = self.partition
+        end = partition.durable_offset if self._durable_only else partition.end_offset
+        if self._isolation == "read_committed":
+            end = min(end, partition.last_stable_offset())
+        return end
+
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether there are records that are not durable yet."""
+        turn = self.turn
+        return turn is not None and turn.view.log_end > turn.view.end_offset
+
+
+class Waiter:
+    """Waits until there may be more records, or a change of the group.
+
+    Args:
+        root: the store's directory.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._root = root
+        self._files = root.files
+        self._watched: tuple[object, ...] = ()
+        self._watch: native.OpenFile | None = None
+
+    def close(self) -> None:
+        self._watch = None
+
+    def wait(
+        self,
+        readers: Sequence[PartitionReader],
+        slots: Slots | None,
+        seconds: float,
+        durable_only: bool,
+    ) -> bool:
+        """Wait at most `seconds`, or less; whether something was reported."""
+        views = [views_of(reader.partition) for reader in readers]
+        signals: list[Signal] = [
+            view.appended for view in views if view.appended is not None
+        ]
+        if signals:
+
+            def has_more() -> bool:
+                return any(
+                    views_of(reader.partition).has_more(reader.turn.view, durable_only)
+                    for reader in readers
+                    if reader.turn is not None
+                )
+
+            if has_more():
+                return True
+            wait_for_any(signals, has_more, min(seconds, _WRITER_S_MAX))
+            return has_more()
+        if any(reader.waits_for_sync for reader in readers):
+            seconds = min(seconds, _DURABLE_S_MAX)
+        seconds = min(seconds, GROUP_S_MAX)
+        directories = [view.log.directory for view in views]
+        wanted = (None if slots is None else slots.fd, *directories)
+        if wanted != self._watched:
+            # Changes before the watch are not reported.
+            self._watched, self._watch = wanted, None
+            with contextlib.suppress(OSError):
+                self._watch = self._begin(directories, slots)
+            return True
+        if self._watch is None:
+            time.sleep(min(seconds, _DURABLE_S_MAX))
+            return True
+        return self._files.wait_for_change(self._watch.fd, seconds)
+
+    def _begin(
+        self, directories: Sequence[Directory], slots: Slots | None
+    ) -> native.OpenFile | None:
+        if kind_of(self._root)[1]:
+            return None  # a network file system, which reports changes of this host
+        files = self._files
+        watch = held_open(files, files.new_watch())
+        for directory in directories:
+            with directory.use() as fd:
+                files.watch(watch.fd, fd)
+        with self._root.use() as fd:
+            files.watch_names(watch.fd, fd)
+        if slots is not None:
+            files.watch_file(watch.fd, slots.fd)
+        return watch

@@ -1,0 +1,105 @@
+"""Locks on single bytes of files, and the process that has them: a part of the seam to
+the operating system (`logstore.io.files`)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+__all__ = ["FLOCK", "ByteLocks", "ProcessId", "read_text"]
+
+# Of Linux 3.15 and later; not every build of Python names them.
+_F_OFD_GETLK: Final = 36
+_F_OFD_SETLK: Final = 37
+
+# struct flock of Linux on 64 bit: type, whence, start, len, pid.
+FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+def read_text(path: str) -> str:
+    """Read a file of /proc: its size is unknown, so read until it ends."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+class ProcessId(NamedTuple):
+    """The result of `Files.process_id`.
+
+    Attributes:
+        pid: its number, which another process may have later.
+        start: when it began, in clock ticks since the machine started; 0 unknown.
+        boot: 16 bytes, others after each start of the machine; zeros: unknown.
+    """
+
+    pid: int
+    start: int
+    boot: bytes
+
+
+class ByteLocks:
+    """Locks that belong to an open file (OFD locks): they exclude two open files of one
+    process, too, and a child of a fork shares them."""
+
+    def lock_byte(self, fd: int, pos: int) -> bool:
+        """Take the exclusive lock on one byte, which belongs to the open file (an OFD
+        lock); False if another open file has it. A byte need not exist in the file."""
+        return self._set_byte(fd, pos, fcntl.F_WRLCK)
+
+    def unlock_byte(self, fd: int, pos: int) -> None:
+        """Release that lock; one that is not held is no error."""
+        self._set_byte(fd, pos, fcntl.F_UNLCK)
+
+    def _set_byte(self, fd: int, pos: int, kind: int) -> bool:
+        asked = FLOCK.pack(kind, os.SEEK_SET, pos, 1, 0)
+        try:
+            fcntl.fcntl(fd, _F_OFD_SETLK, asked)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            return False
+        return True
+
+    def locked_bytes(self, fd: int, begin: int, end: int) -> Sequence[int]:
+        """The bytes in [begin, end) on which other open files have a lock, in order.
+        Takes no lock; a file that is open for reading is enough."""
+        found: list[int] = []
+        ranges = [(begin, end)]
+        while ranges:
+            first, stop = ranges.pop()
+            if first >= stop:
+                continue
+            asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, stop - first, 0)
+            answer = fcntl.fcntl(fd, _F_OFD_GETLK, asked)
+            kind, _, start, length, _ = FLOCK.unpack(answer)
+            if kind == fcntl.F_UNLCK:
+                continue
+            # One lock of those in the range, which may reach beyond it; 0: to the end.
+            low = max(start, first)
+            high = min(start + length, stop) if length else stop
+            found += range(low, high)
+            ranges += [(first, low), (high, stop)]
+        return sorted(found)
+
+    def process_id(self) -> ProcessId:
+        """Identifies this process among all that this machine ever runs."""
+        pid = os.getpid()
+        start, boot = 0, bytes(16)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in parentheses may have spaces, and more of them.
+            after = read_text("/proc/self/stat").rpartition(")")[2]
+            start = int(after.split()[19])
+        with contextlib.suppress(OSError, ValueError):
+            text = read_text("/proc/sys/kernel/random/boot_id")
+            boot = bytes.fromhex(text.strip().replace("-", ""))
+        return ProcessId(pid, start, boot)

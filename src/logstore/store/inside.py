@@ -1,0 +1,56 @@
+"""What other rooms of the package may see of an open store, besides public names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from logstore.io.directory import Directory
+from logstore.io.filesystem import staging_access
+from logstore.store.partition import Partition
+from logstore.store.partition_views import PartitionViews
+from logstore.store.store import Store
+
+__all__ = ["files_directory", "topics_now", "views_of"]
+
+
+def files_directory(store: Store) -> Directory:
+    """The directory of a store, for files that are put into it without its lock and
+    that its owner may read.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    context = store._context
+    context.check_open()
+    root = context.root
+    if store.read_only:
+        root.access = staging_access(root, store.config)
+    return root
+
+
+def topics_now(
+    store: Store, names: Iterable[str] | None = None
+) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """The id ("" if it has none) and the numbers of the partitions of each topic that
+    exists now, by name.
+
+    Args:
+        names: of these only; None: of all.
+    """
+    topics = store._topics
+    topics.begin_call()
+    if store.read_only:
+        topics.rescan()
+    catalog = topics.catalog
+    numbers = catalog.numbers.copy()
+    wanted = sorted(numbers) if names is None else names
+    return {
+        name: (catalog.topic_id(name), numbers[name])
+        for name in wanted
+        if numbers.get(name)
+    }
+
+
+def views_of(partition: Partition) -> PartitionViews:
+    """What the reads of a partition begin with."""
+    return partition._views
