@@ -43,6 +43,11 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Deletion",
     ),
     "Groups of consumers": (
+        "groups",
+        "Groups",
+        "Group",
+        "LiveMember",
+        "reset_offsets",
         "kafka_groups",
         "KafkaGroups",
         "KafkaGroup",

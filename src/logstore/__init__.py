@@ -24,8 +24,7 @@ _HOMES: Final = {
     "errors": (
         "ConfigError CorruptCheckpointError CorruptIndexError "
         "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
-        "EventLoopError ForkedError GroupNotFoundError InvalidProducerEpochError "
-        "LogStoreError "
+        "EventLoopError ForkedError InvalidProducerEpochError LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
         "PartitionNotFoundError ProducerError ProducerFencedError "
         "PublicationConflictError PublicationTimeoutError ReadOnlyError "
@@ -36,11 +35,14 @@ _HOMES: Final = {
     ),
     "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
     "group.errors": (
-        "CommitFailedError FencedError GroupError InconsistentAssignorError "
-        "MemberIdInUseError NoOffsetForPartitionError OffsetMetadataTooLargeError"
+        "CommitFailedError FencedError GroupError GroupNotEmptyError "
+        "GroupNotFoundError InconsistentAssignorError MemberIdInUseError "
+        " NoOffsetForPartitionError OffsetMetadataTooLargeError"
     ),
     "group.exports": "GroupExport export_group",
+    "group.overview": "Group Groups LiveMember groups",
     "group.progress": "GroupPartition OffsetChange",
+    "group.resets": "reset_offsets",
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "io.layout": "TopicPartition",

@@ -11,7 +11,6 @@ from logstore.errors import DiskFullError as DiskFullError
 from logstore.errors import DuplicateSequenceError as DuplicateSequenceError
 from logstore.errors import EventLoopError as EventLoopError
 from logstore.errors import ForkedError as ForkedError
-from logstore.errors import GroupNotFoundError as GroupNotFoundError
 from logstore.errors import InvalidProducerEpochError as InvalidProducerEpochError
 from logstore.errors import LogStoreError as LogStoreError
 from logstore.errors import OffsetConflictError as OffsetConflictError
@@ -44,6 +43,8 @@ from logstore.group.consumer import Consumer as Consumer
 from logstore.group.errors import CommitFailedError as CommitFailedError
 from logstore.group.errors import FencedError as FencedError
 from logstore.group.errors import GroupError as GroupError
+from logstore.group.errors import GroupNotEmptyError as GroupNotEmptyError
+from logstore.group.errors import GroupNotFoundError as GroupNotFoundError
 from logstore.group.errors import InconsistentAssignorError as InconsistentAssignorError
 from logstore.group.errors import MemberIdInUseError as MemberIdInUseError
 from logstore.group.errors import NoOffsetForPartitionError as NoOffsetForPartitionError
@@ -55,8 +56,13 @@ from logstore.group.exports import export_group as export_group
 from logstore.group.options import OffsetAndMetadata as OffsetAndMetadata
 from logstore.group.options import OffsetAndTimestamp as OffsetAndTimestamp
 from logstore.group.options import OffsetStore as OffsetStore
+from logstore.group.overview import Group as Group
+from logstore.group.overview import Groups as Groups
+from logstore.group.overview import LiveMember as LiveMember
+from logstore.group.overview import groups as groups
 from logstore.group.progress import GroupPartition as GroupPartition
 from logstore.group.progress import OffsetChange as OffsetChange
+from logstore.group.resets import reset_offsets as reset_offsets
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport

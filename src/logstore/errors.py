@@ -20,7 +20,6 @@ __all__ = [
     "DuplicateSequenceError",
     "EventLoopError",
     "ForkedError",
-    "GroupNotFoundError",
     "InvalidProducerEpochError",
     "LogStoreError",
     "OffsetConflictError",
@@ -167,21 +166,6 @@ class PartitionNotFoundError(LogStoreError, LookupError):
         super().__init__(message)
         self.topic = topic
         self.partition = partition
-
-
-class GroupNotFoundError(LogStoreError, LookupError):
-    """There is no group of this id, or the part of the directory that would have it is
-    not here: the message says which.
-
-    Attributes:
-        group: its id.
-        path: the directory.
-    """
-
-    def __init__(self, message: str, *, group: str, path: str) -> None:
-        super().__init__(message)
-        self.group = group
-        self.path = path
 
 
 class StoreLockedError(LogStoreError):

@@ -16,7 +16,8 @@ FAMILY = {
     "StoreNotFoundError": (LookupError,),
     "TopicNotFoundError": (LookupError,),
     "PartitionNotFoundError": (LookupError,),
-    "GroupNotFoundError": (LookupError,),
+    "GroupNotEmptyError": (logstore.GroupError,),
+    "GroupNotFoundError": (LookupError, logstore.GroupError),
     "StoreLockedError": (),
     "StoreClosedError": (),
     "ReadOnlyError": (),
@@ -59,6 +60,7 @@ EXAMPLES = {
     "PartitionNotFoundError": logstore.PartitionNotFoundError(
         "text", topic="a", partition=3
     ),
+    "GroupNotEmptyError": logstore.GroupNotEmptyError("text", group="g", pids=(7,)),
     "GroupNotFoundError": logstore.GroupNotFoundError("text", group="g", path="/p"),
     "StoreLockedError": logstore.StoreLockedError(
         "text", path="/p", holder_pid=7, opened_at="app.py:5"

@@ -1,9 +1,11 @@
-"""`groups export`: what sets the committed offsets of a group."""
+"""`groups reset`, `groups export`: what sets the committed offsets of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+
+import click
 
 import logstore
 from logstore.cli import options
@@ -17,6 +19,11 @@ from logstore.cli.text import counted, escape, grouped, relative
 EXPORT_EXAMPLES: Final = [
     "groups export data --group billing --to kafka --dry-run",
     "groups export data --group billing --to kafka",
+]
+RESET_EXAMPLES: Final = [
+    "groups reset data --group billing --to earliest --dry-run",
+    "groups reset data --group billing --to 2026-01-31T12:00:00Z",
+    "groups reset data --group billing --shift -100 --topics orders",
 ]
 _COLUMNS: Final = (
     Column(
@@ -40,7 +47,7 @@ _COLUMNS: Final = (
     "Commit the offsets of a group in the directory of a Kafka broker that is stopped "
     "(needs its lock).",
     EXPORT_EXAMPLES,
-    path="the log directory of another broker, or a copy",
+    path="a store, or the log directory of another broker, or a copy",
 )
 @options.path()
 @options.group
@@ -73,6 +80,48 @@ def export(path: str, **given: Any) -> int:
                 f"{relative(done.path)}"
             )
         )
+    printer.flush()
+    return 0
+
+
+@command(
+    "groups reset",
+    "Commit other offsets for a group of a store, which has no member that lives.",
+    RESET_EXAMPLES,
+    path="a store",
+)
+@options.path()
+@options.group
+@options.to_offset
+@options.shift
+@options.topics
+@options.dry_run
+@options.output_format()
+def reset(path: str, **given: Any) -> int:
+    """`logstore-dump groups reset`."""
+    printer = Printer()
+    check_store(path)
+    group, dry_run = given["group"], given["dry_run"]
+    if (given["to"] is None) == (given["shift"] is None):
+        raise click.UsageError("give one of --to and --shift")
+    changes = logstore.reset_offsets(
+        path,
+        group,
+        to=given["to"],
+        shift=given["shift"],
+        topics=given["topics"] or None,
+        dry_run=dry_run,
+    )
+    if given["form"] == "jsonl":
+        for value in _objects(group, changes, dry_run):
+            printer.json(value)
+    elif changes:
+        print_table(printer, _COLUMNS, changes)
+        verb = "would be" if dry_run else "are"
+        count = counted(len(changes), "offset")
+        printer.line(escape(f"{count} of {group} {verb} committed"))
+    else:
+        printer.line("no offsets to change")
     printer.flush()
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import logstore
@@ -22,28 +23,44 @@ EXAMPLES: Final = [
     "groups data --topic 'orders*' --sort -lag",
     "groups data --format jsonl",
 ]
+# The protocol of groups that are no broker's.
+_OWN: Final = "logstore"
 _UNKNOWN: Final = "-"
 _FEW: Final = 10
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
-class Listed(NamedTuple):
+class Member(NamedTuple):
+    """A member of a group, of a store or of a broker.
+
+    Attributes:
+        client, host: None: it is a process of this machine.
+        pid: None: it is a client of a broker.
+    """
+
+    id: str
+    instance: str | None
+    partitions: int
+    client: str | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
     """A group, and those of its partitions that were chosen."""
 
-    group: logstore.KafkaGroup
+    group: str
+    protocol: str
+    state: str
+    generation: int
+    members: Sequence[Member]
     rows: Sequence[logstore.GroupPartition]
 
     @property
     def lag(self) -> int | None:
         known = [row.lag for row in self.rows if row.lag is not None]
         return sum(known) if known else None
-
-
-class _Row(NamedTuple):
-    """A partition of a group."""
-
-    group: logstore.KafkaGroup
-    row: logstore.GroupPartition
 
 
 def _number(value: int | None) -> str:
@@ -65,45 +82,47 @@ def _numeric(name: str, of: Any) -> Column:
 
 
 COLUMNS: Final = (
-    Column("group", lambda one: one.group.group),
-    Column("protocol", lambda one: one.group.protocol),
-    Column("state", lambda one: one.group.state),
-    _numeric(
-        "generation",
-        lambda one: one.group.generation if one.group.generation >= 0 else None,
-    ),
-    Column("members", lambda one: len(one.group.members), grouped, True, sum),
+    Column("group", lambda one: one.group),
+    Column("protocol", lambda one: one.protocol),
+    Column("state", lambda one: one.state),
+    _numeric("generation", lambda one: None if one.generation < 0 else one.generation),
+    Column("members", lambda one: len(one.members), grouped, True, sum),
     Column("partitions", lambda one: len(one.rows), grouped, True, sum),
     _numeric("lag", lambda one: one.lag),
 )
+# Of (group, row).
 _ROW_COLUMNS: Final = (
-    Column("group", lambda one: one.group.group),
+    Column("group", lambda one: one[0]),
     Column(
         "partition",
-        lambda one: (one.row.topic, one.row.partition),
+        lambda one: (one[1].topic, one[1].partition),
         lambda key: f"{key[0]}-{key[1]}",
     ),
-    _numeric("offset", lambda one: one.row.offset),
-    _numeric("end", lambda one: one.row.end),
-    _numeric("lag", lambda one: one.row.lag),
-    Column("member", lambda one: one.row.member or _UNKNOWN),
-    Column("metadata", lambda one: one.row.metadata),
+    _numeric("offset", lambda one: one[1].offset),
+    _numeric("end", lambda one: one[1].end),
+    _numeric("lag", lambda one: one[1].lag),
+    Column("member", lambda one: one[1].member or _UNKNOWN),
+    Column("metadata", lambda one: one[1].metadata),
 )
+# Of (group, member).
 _MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
-    Column("member", lambda one: one[1].member_id),
-    Column("instance", lambda one: one[1].instance_id or _UNKNOWN),
-    Column("client", lambda one: one[1].client_id),
-    Column("host", lambda one: one[1].host),
-    Column("partitions", lambda one: len(one[1].partitions), grouped, True),
+    Column("member", lambda one: one[1].id or _UNKNOWN),
+    Column("instance", lambda one: one[1].instance or _UNKNOWN),
+    Column(
+        "client",
+        lambda one: one[1].client if one[1].pid is None else f"process {one[1].pid}",
+    ),
+    Column("host", lambda one: one[1].host or _UNKNOWN),
+    Column("partitions", lambda one: one[1].partitions, grouped, True),
 )
 
 
 @command(
     "groups",
-    "Show the groups of consumers of a broker: members, offsets, lag.",
+    "Show groups of consumers, of a store or of a broker: members, offsets, lag.",
     EXAMPLES,
-    path="a Kafka log directory; several of one broker's are read together",
+    path="a store or a Kafka log directory; several of one broker's are read together",
 )
 @options.path(many=True)
 @options.group_pattern
@@ -116,37 +135,71 @@ def groups(paths: Sequence[str], **given: Any) -> int:
     printer = Printer()
     for path in paths:
         check_store(path)
+    own = [logstore.groups(path) for path in paths]
     found = logstore.kafka_groups(*paths)
-    listed = sorted_by(
-        list(_chosen(found, given["groups"], given["topics"])), COLUMNS, given["sort"]
-    )
+    every = [*_own(own), *_of_broker(found)]
+    chosen = list(_chosen(every, given["groups"], given["topics"]))
+    listed = sorted_by(chosen, COLUMNS, given["sort"])
     if given["form"] == "jsonl":
         for one in listed:
             for value in _objects(one, given["times"]):
                 printer.json(value)
     else:
-        _print(printer, found, listed)
+        _print(printer, listed)
     printer.flush()
-    for note in _notes(found, paths, given["groups"]):
+    names = [one.group for one in every]
+    for note in _about_members(own):
         printer.warn(note, "note")
-    for problem in found.problems:
+    for note in _not_here(found, names, paths, given["groups"]):
+        printer.warn(note, "note")
+    problems = [*(text for some in own for text in some.problems), *found.problems]
+    for problem in problems:
         printer.warn(problem)
-    return 1 if found.problems else 0
+    return 1 if problems else 0
+
+
+def _own(stores: Iterable[logstore.Groups]) -> Iterator[Listed]:
+    for group in (group for found in stores for group in found):
+        members = [
+            Member(one.member_id, one.instance_id, len(one.partitions), pid=one.pid)
+            for one in group.members
+        ]
+        yield Listed(
+            group.group, _OWN, group.state, group.generation, members, group.partitions
+        )
+
+
+def _of_broker(found: logstore.KafkaGroups) -> Iterator[Listed]:
+    for group in found:
+        members = [
+            Member(
+                one.member_id,
+                one.instance_id,
+                len(one.partitions),
+                one.client_id,
+                one.host,
+            )
+            for one in group.members
+        ]
+        yield Listed(
+            group.group,
+            group.protocol,
+            group.state,
+            group.generation,
+            members,
+            group.partitions,
+        )
 
 
 def _chosen(
-    found: Iterable[logstore.KafkaGroup],
-    patterns: Sequence[str],
-    topics: Sequence[str],
+    found: Iterable[Listed], patterns: Sequence[str], topics: Sequence[str]
 ) -> Iterator[Listed]:
-    for group in found:
-        if patterns and not _matches(group.group, patterns):
+    for one in found:
+        if patterns and not _matches(one.group, patterns):
             continue
-        rows = [
-            row for row in group.partitions if not topics or _matches(row.topic, topics)
-        ]
+        rows = [row for row in one.rows if not topics or _matches(row.topic, topics)]
         if rows or not topics:
-            yield Listed(group, rows)
+            yield replace(one, rows=rows)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -157,64 +210,74 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
     """A line for each partition; one without a partition for a group that has none."""
-    group = one.group
-    members = {member.member_id: member for member in group.members}
+    members = {member.id: member for member in one.members}
+    nobody = Member("", None, 0)
     no_partition = logstore.GroupPartition("", -1)
     for row in one.rows or (no_partition,):
-        member = members.get(row.member or "")
+        member = nobody if row.member is None else members.get(row.member, nobody)
         yield line(
             "group",
             topic=row.topic or None,
             partition=None if row is no_partition else row.partition,
-            group=group.group,
+            group=one.group,
             offset=row.offset,
             metadata=row.metadata,
             end=row.end,
             lag=row.lag,
             member=row.member,
-            client=None if member is None else member.client_id,
-            host=None if member is None else member.host,
+            client=member.client,
+            host=member.host,
+            pid=member.pid,
             commitTimestamp=None
             if row.commit_ms < 0
             else timestamp_value(row.commit_ms, times),
-            protocol=group.protocol,
-            state=group.state,
-            generation=group.generation,
-            members=len(group.members),
+            protocol=one.protocol,
+            state=one.state,
+            generation=one.generation,
+            members=len(one.members),
         )
 
 
-def _print(
-    printer: Printer, found: logstore.KafkaGroups, listed: Sequence[Listed]
-) -> None:
+def _print(printer: Printer, listed: Sequence[Listed]) -> None:
     if not listed:
-        if found.partition_count:
-            printer.line("no groups")
+        printer.line("no groups")
         return
     print_table(printer, COLUMNS, listed, total=counted(len(listed), "group"))
-    rows = [_Row(one.group, row) for one in listed for row in one.rows]
-    if rows:
-        printer.line("")
-        print_table(printer, _ROW_COLUMNS, rows)
-    members = [
-        (one.group.group, member) for one in listed for member in one.group.members
-    ]
-    if members:
-        printer.line("")
-        print_table(printer, _MEMBER_COLUMNS, members)
+    for columns, rows in (
+        (_ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
+        (_MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),
+    ):
+        if rows:
+            printer.line("")
+            print_table(printer, columns, rows)
 
 
-def _notes(
-    found: logstore.KafkaGroups, paths: Sequence[str], patterns: Sequence[str]
+def _about_members(stores: Iterable[logstore.Groups]) -> Iterator[str]:
+    """What an operator should know of the members of a store."""
+    for group in (group for found in stores for group in found):
+        for member in group.members:
+            who = f"group {group.group}: process {member.pid}"
+            if member.has_ended:
+                yield f"{who} has ended, and a child of it holds its locks: end that"
+            elif member.stuck_ms is not None:
+                late = grouped(member.stuck_ms // 1000)
+                yield f"{who} is stuck: it has not polled for {late} s more than it may"
+
+
+def _not_here(
+    found: logstore.KafkaGroups,
+    names: Sequence[str],
+    paths: Sequence[str],
+    patterns: Sequence[str],
 ) -> Iterator[str]:
     """What is not listed, and is no fault."""
-    if not found.partition_count:
+    missing = found.missing
+    if not found.partition_count and not names:
         yield (
-            f"{', '.join(paths)}: no partition of __consumer_offsets is here, so "
-            f"nothing is known of groups"
+            f"{', '.join(paths)}: neither files of groups nor a partition of "
+            f"__consumer_offsets are here"
         )
         return
-    missing = found.missing
     if missing:
         shown = ", ".join(str(number) for number in missing[:_FEW])
         if len(missing) > _FEW:
@@ -225,9 +288,9 @@ def _notes(
             f"({shown}): groups in them are not listed"
         )
     for pattern in patterns:
-        if any(_matches(group.group, [pattern]) for group in found):
+        if any(_matches(name, [pattern]) for name in names):
             continue
-        if found.is_here(pattern) or _GLOB.search(pattern):
+        if not missing or found.is_here(pattern) or _GLOB.search(pattern):
             yield f"there is no group {pattern}"
         else:
             yield (

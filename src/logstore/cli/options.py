@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from logstore.cli.params import BOUND, COUNT, PATTERN, SIZE, TOPIC, FileType
+from logstore.cli.params import BOUND, COUNT, PATTERN, SIZE, TARGET, TOPIC, FileType
 from logstore.cli.schema import PAYLOADS, TIMES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -242,6 +242,26 @@ to_broker = click.option(
     required=True,
     help="The log directory of the broker, which is stopped and has all partitions of "
     "__consumer_offsets.",
+)
+to_offset = click.option(
+    "--to",
+    type=TARGET,
+    help="Where to: earliest, latest, an offset, or a time (the first record at or "
+    "after it).",
+)
+shift = click.option(
+    "--shift",
+    type=int,
+    metavar="N",
+    help="So many records further; negative: back.",
+)
+topics = click.option(
+    "--topics",
+    type=TOPIC,
+    metavar="NAME",
+    multiple=True,
+    help="All partitions of this topic, in place of those for which the group has "
+    "committed an offset. May be repeated.",
 )
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 write_test = click.option(

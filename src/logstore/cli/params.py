@@ -138,6 +138,28 @@ class BoundType(_ParamType):
             )
 
 
+class TargetType(_ParamType):
+    """Where a group is to begin."""
+
+    name = "earliest|latest|N|TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str) or value in ("earliest", "latest"):
+            return value
+        try:
+            target = parse_bound(value)
+        except (ValueError, OverflowError):
+            target = FromEnd()
+        if isinstance(target, FromEnd):
+            self.fail(
+                f"'{value}' is not 'earliest', 'latest', an offset, an ISO 8601 time, "
+                f"or milliseconds such as 1714564800000ms",
+                param,
+                ctx,
+            )
+        return target
+
+
 class PatternType(_ParamType):
     """A regular expression over bytes."""
 
@@ -195,4 +217,5 @@ COUNT: Final = CountType()
 SIZE: Final = SizeType()
 BOUND: Final = BoundType()
 PATTERN: Final = PatternType()
+TARGET: Final = TargetType()
 TOPIC: Final = TopicType()

@@ -8,6 +8,8 @@ __all__ = [
     "CommitFailedError",
     "FencedError",
     "GroupError",
+    "GroupNotEmptyError",
+    "GroupNotFoundError",
     "InconsistentAssignorError",
     "MemberIdInUseError",
     "NoOffsetForPartitionError",
@@ -35,6 +37,31 @@ class CommitFailedError(GroupError):
 class FencedError(GroupError):
     """The group has gone on without this consumer, which did not poll for too long, or
     whose lock file was replaced. Nothing was committed; the next poll joins again."""
+
+
+class GroupNotEmptyError(GroupError):
+    """The group has members that live: its offsets are theirs. Nothing was changed.
+
+    Attributes:
+        pids: their processes.
+    """
+
+    def __init__(self, message: str, *, group: str, pids: tuple[int, ...]) -> None:
+        super().__init__(message, group=group)
+        self.pids = pids
+
+
+class GroupNotFoundError(GroupError, LookupError):
+    """There is no group of this id, it has committed nothing, or the part of the
+    directory that would have it is not here: the message says which.
+
+    Attributes:
+        path: the directory.
+    """
+
+    def __init__(self, message: str, *, group: str, path: str) -> None:
+        super().__init__(message, group=group)
+        self.path = path
 
 
 class InconsistentAssignorError(GroupError):

@@ -11,18 +11,19 @@ from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
-    GroupNotFoundError,
     PartitionNotFoundError,
     TopicNotFoundError,
 )
 from logstore.group.broker import kafka_groups
 from logstore.group.broker_directories import BrokerDirectories
+from logstore.group.errors import GroupNotFoundError
 from logstore.group.kafka_records import (
     OffsetCommit,
     format_offset_key,
     format_offset_value,
 )
 from logstore.group.offsets_log import OffsetsLog
+from logstore.group.overview import groups
 from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
 from logstore.group.progress import OffsetChange
 from logstore.io.files import Files
@@ -71,7 +72,8 @@ def export_group(
     What the broker's group has committed for other partitions stays.
 
     Args:
-        path: the directory of another broker, or a copy.
+        path: a store, or the directory of another broker, or a copy of one of them. A
+            group of logstore's goes before one of a broker's.
         group: its id.
         to: the broker's directory. It has all partitions of `__consumer_offsets`: the
             number of them decides which one has the group.
@@ -112,13 +114,21 @@ def export_group(
 
 
 def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
-    """What the group has committed."""
-    found = kafka_groups(path)
-    commits = [
-        OffsetCommit(group, row.topic, row.partition, row.offset, metadata=row.metadata)
-        for one in found
+    """What the group has committed: one of logstore's, else one of a broker's."""
+    # In a store, of the topics that are there: what was committed for one that was
+    # deleted, and perhaps made again, does not count.
+    own = [
+        row
+        for one in groups(path)
         if one.group == group
         for row in one.partitions
+        if row.end is not None
+    ]
+    found = kafka_groups(path)
+    rows = own or [row for one in found if one.group == group for row in one.partitions]
+    commits = [
+        OffsetCommit(group, row.topic, row.partition, row.offset, metadata=row.metadata)
+        for row in rows
         if row.offset is not None
     ]
     if commits:
@@ -128,7 +138,7 @@ def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
         number = found.partition_of(group)
         why = f"would be in {OFFSETS_TOPIC}-{number}, which is not here"
     elif not found.partition_count:
-        why = f"is not here: there is no partition of {OFFSETS_TOPIC}"
+        why = f"is not here: neither in a file of its own nor in {OFFSETS_TOPIC}"
     raise GroupNotFoundError(
         f"group {group!r} {why}: {path}; nothing was changed", group=group, path=path
     )

@@ -152,6 +152,16 @@ class GroupFile:
                 self._read_batches(size)
         return (self._identity, self._end) != before
 
+    def rest_bytes(self) -> int:
+        """How many bytes follow the last whole batch that was read: another member is
+        writing them, a crash has left them, or they are damaged.
+
+        Raises:
+            StorageError: the system refuses.
+        """
+        with storage_errors("read", self.path):
+            return 0 if self._file is None else self._files.size(self._fd()) - self._end
+
     def refresh_held(self, slots: Slots) -> None:
         """As `refresh`, for a caller that has the mutex and will append: what a crash
         has left at the end is cut off.

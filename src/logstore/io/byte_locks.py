@@ -94,12 +94,23 @@ class ByteLocks:
     def process_id(self) -> ProcessId:
         """Identifies this process among all that this machine ever runs."""
         pid = os.getpid()
-        start, boot = 0, bytes(16)
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name in parentheses may have spaces, and more of them.
-            after = read_text("/proc/self/stat").rpartition(")")[2]
-            start = int(after.split()[19])
+        start, boot = _start_of("self"), bytes(16)
         with contextlib.suppress(OSError, ValueError):
             text = read_text("/proc/sys/kernel/random/boot_id")
             boot = bytes.fromhex(text.strip().replace("-", ""))
         return ProcessId(pid, start, boot)
+
+    def is_running(self, process: ProcessId) -> bool:
+        """Whether a process has not ended, as far as can be seen: one of another user
+        may be hidden."""
+        boot = self.process_id().boot
+        return process.boot == boot and process.start == _start_of(process.pid) != 0
+
+
+def _start_of(pid: int | str) -> int:
+    """When a process began, in clock ticks since the machine started; 0: unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # The name in parentheses may have spaces, and more of them.
+        after = read_text(f"/proc/{pid}/stat").rpartition(")")[2]
+        return int(after.split()[19])
+    return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import urllib.parse
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ __all__ = [
     "group_file",
     "group_files",
     "group_lock_file",
+    "group_of_file",
     "is_partition_file",
     "is_renamed_for_deletion",
     "is_store_file",
@@ -231,6 +233,15 @@ def group_file(group: str) -> str:
 def group_lock_file(name: str) -> str:
     """Name of the lock file that belongs to a group's file."""
     return f"{name}.lock"
+
+
+def group_of_file(name: str) -> str:
+    """The id of the group that a file's name stands for; of a shortened one, the name
+    without its prefix."""
+    escaped = name.removeprefix(GROUP_PREFIX)
+    if escaped.startswith("%sha256-"):
+        return escaped
+    return urllib.parse.unquote(escaped, errors="replace")
 
 
 def group_files(names: Iterable[str]) -> list[str]:

@@ -34,6 +34,7 @@ HABITS = {"-f", "--group", "--to"}
 NEEDED = {
     "export": ["-o", "x.jsonl"],
     "groups export": ["--group", "billing", "--to", "kafka"],
+    "groups reset": ["--group", "billing", "--to", "earliest"],
 }
 
 
@@ -383,6 +384,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         topic = store.create_topic("__consumer_offsets", config=config)
         topic.append(value, key=key)
     OffsetsTopic(tmp_path / "kafka", partitions=3)
+    with logstore.Consumer(tmp_path / "data", group="billing") as consumer:
+        consumer.assign([logstore.TopicPartition("orders", 0)])
+        consumer.commit({logstore.TopicPartition("orders", 0): 1200})
     return tmp_path
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from logstore.group.kafka_records import (
     format_assignment,
 )
 from logstore.group.placement import partition_of_group
+from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from support.damage import snapshot_of
+from support.groups import consumer, drain, offset_in, settle, store_with
 from support.offsets_topic import (
     OffsetsTopic,
     Pair,
@@ -102,6 +106,7 @@ def test_json_has_an_object_for_each_partition_of_a_group(
         "member": "a",
         "client": "client-a",
         "host": "/10.0.0.1",
+        "pid": None,
         "commitTimestamp": "1970-01-01T00:00:00.003Z",
         "protocol": "classic",
         "state": "Stable",
@@ -195,8 +200,8 @@ def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None
 def test_directory_without_the_topic_says_so(run: Any, store: Path) -> None:
     """A store of logstore's is no broker's."""
     result = run("groups", store)
-    assert (result.status, result.out) == (0, "")
-    assert "no partition of __consumer_offsets is here" in result.err
+    assert (result.status, result.out) == (0, "no groups\n")
+    assert "neither files of groups nor a partition" in result.err
 
 
 def test_records_of_other_groups_are_mentioned(run: Any, tmp_path: Path) -> None:
@@ -239,7 +244,134 @@ def test_part_of_a_directory_is_refused(run: Any, broker: Path) -> None:
         assert "give the log directory that has it" in result.err
 
 
+# ------------------------------------------------------------------ of a store
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A store with the group "g", which has read three of ten records."""
+    path = store_with(tmp_path / "shop", partitions=1)
+    with consumer(path) as one:
+        settle(one)
+        assert len(drain(one, 3)) == 3
+        one.commit()
+    return path
+
+
+def test_groups_of_a_store_are_listed_beside_those_of_a_broker(
+    run: Any, shop: Path, broker: Path
+) -> None:
+    """With the processes of their members."""
+    assert ["g", "logstore", "Empty"] in [
+        line.split()[:3] for line in run("groups", shop).lines
+    ]
+    with consumer(shop) as one:
+        settle(one)
+        (value,) = objects(run("groups", shop, "--format", "jsonl"))
+        assert (value["group"], value["protocol"]) == ("g", "logstore")
+        assert (value["offset"], value["end"], value["lag"]) == (3, 10, 7)
+        assert (value["state"], value["pid"]) == ("Stable", os.getpid())
+        assert value["client"] is None
+        result = run("groups", shop, broker)
+        assert (result.status, result.err) == (0, "")
+        assert f"process {os.getpid()}" in result.out
+        names = [line.split()[0] for line in result.lines[1:4]]
+        assert names == ["g", "billing", "old"]
+
+
+def test_damaged_group_of_a_store_is_a_problem(run: Any, shop: Path) -> None:
+    """The status is 1, and the file is named."""
+    file = shop / layout.group_file("g")
+    file.write_bytes(file.read_bytes() + b"x")
+    result = run("groups", shop)
+    assert result.status == 1
+    assert "are no whole batch" in result.err
+
+
+def test_stuck_members_and_lost_locks_are_mentioned(
+    run: Any, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator has to end them: nothing else takes their partitions away."""
+    with consumer(shop) as one:
+        settle(one)
+        (group,) = logstore.groups(shop)
+        (member,) = group.members
+        for changed, text in (
+            ({"has_ended": True}, "has ended, and a child of it holds its locks"),
+            ({"stuck_ms": 61_000}, "has not polled for 61 s more than it may"),
+        ):
+            members = (dataclasses.replace(member, **changed),)
+            shown = logstore.Groups([dataclasses.replace(group, members=members)])
+            with monkeypatch.context() as patch:
+                patch.setattr(logstore, "groups", lambda path, shown=shown: shown)
+                result = run("groups", shop)
+            assert result.status == 0
+            assert text in result.err
+
+
+def test_reset_sets_the_offsets(run: Any, shop: Path) -> None:
+    """And says what was committed before; with --dry-run it only says it."""
+    words = ["groups", "reset", shop, "--group", "g"]
+    result = run(*words, "--to", "earliest", "--dry-run")
+    assert (result.status, result.err) == (0, "")
+    assert result.lines[1].split() == ["t-0", "3", "0"]
+    assert result.lines[2] == "1 offset of g would be committed"
+    assert offset_in(shop) == 3
+    for arguments, offset in (
+        (["--to", "latest"], 10),
+        (["--to", "4"], 4),
+        (["--shift", "-3"], 1),
+        (["--to", "2001-01-01T00:00:00Z"], 0),
+        (["--to", "9999999999999ms"], 10),
+        (["--to", "0", "--topics", "t"], 0),
+    ):
+        assert run(*words, *arguments).status == 0
+        assert offset_in(shop) == offset
+    (value,) = objects(run(*words, "--to", "5", "--format", "jsonl"))
+    assert (value["type"], value["before"], value["after"]) == ("commit", 0, 5)
+    assert value["dryRun"] is False
+    new = [*words[:-1], "new", "--shift", "1", "--topics", "t"]
+    assert run(*new).out == "no offsets to change\n"
+
+
+def test_reset_is_refused_with_status_two(run: Any, shop: Path) -> None:
+    """Arguments that cannot be meant; members that live; groups that are not there."""
+    words = ["groups", "reset", shop, "--group", "g"]
+    for arguments, text in (
+        ([], "give one of --to and --shift"),
+        (["--to", "1", "--shift", "1"], "give one of --to and --shift"),
+        (["--to", "yesterday"], "is not 'earliest'"),
+        (["--to", "-5"], "is not 'earliest'"),
+        (["--shift", "x"], "'x'"),
+        (["--to", "1", "--topics", "none"], "none"),
+    ):
+        result = run(*words, *arguments)
+        assert (result.status, text in result.err) == (2, True)
+    result = run("groups", "reset", shop, "--group", "none", "--to", "1")
+    assert (result.status, "name its topics" in result.err) == (2, True)
+    with consumer(shop) as one:
+        settle(one)
+        result = run(*words, "--to", "1")
+        assert result.status == 2
+        assert f"has members in the processes {os.getpid()}" in result.err
+    assert offset_in(shop) == 3
+
+
 # ------------------------------------------------------------------ export
+
+
+def test_export_of_a_group_of_a_store(run: Any, shop: Path, target: Path) -> None:
+    """Its offsets go to the broker; those of topics that are gone do not."""
+    with consumer(shop, topics=()) as one, logstore.open(shop) as opened:
+        opened.create_topic("gone", 1)
+        key = logstore.TopicPartition("gone", 0)
+        one.assign([key])
+        one.commit({key: 0})
+        opened.delete_topic("gone")
+    words = ["groups", "export", shop, "--group", "g", "--to", target]
+    (value,) = objects(run(*words, "--format", "jsonl"))
+    assert (value["topic"], value["after"]) == ("t", 3)
+    assert offsets_of(logstore.kafka_groups(target))["g", "t", 0] == 3
 
 
 @pytest.fixture

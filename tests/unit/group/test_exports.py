@@ -210,7 +210,7 @@ def test_group_that_is_not_there_is_told_from_one_that_is_not_here(
     for path, group, text in (
         (source, "none", "'none' has committed no offset"),
         (partly, "gone", "which is not here"),
-        (nothing, "g", "there is no partition of __consumer_offsets"),
+        (nothing, "g", "neither in a file of its own nor in __consumer_offsets"),
     ):
         for dry_run in (True, False):
             with pytest.raises(logstore.GroupNotFoundError, match=text) as caught:

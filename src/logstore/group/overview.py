@@ -1,0 +1,312 @@
+"""The consumer groups of a store, as anyone may look at them: live members, offsets,
+lag. It takes no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from logstore.errors import LogStoreError, storage_errors
+from logstore.group.group_file import GroupFile
+from logstore.group.kafka_records import OffsetCommit
+from logstore.group.progress import GroupPartition
+from logstore.group.slots import LockFile, SlotInfo
+from logstore.group.state import Member
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
+from logstore.store.partition import Partition
+from logstore.store.store import Store, open_store
+
+__all__ = ["Group", "Groups", "LiveMember", "groups"]
+
+_EMPTY: Final = "Empty"
+_STABLE: Final = "Stable"
+# A batch is written at once: it is rarely seen half.
+_ATTEMPTS: Final = 10
+_REBALANCING: Final = "Rebalancing"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMember:
+    """A member of a group that lives: it has the lock of its slot.
+
+    Attributes:
+        member_id: another one at each joining; "" for one that was assigned its
+            partitions by its program (`Consumer.assign`).
+        instance_id: the name of a static member; None for another.
+        slot: its number, 0 to 1,023.
+        pid: process that joined.
+        has_ended: that process has ended: a child that it forked without Python holds
+            its locks on. End the child, too.
+        since_ms: when it joined, in Unix ms.
+        stuck_ms: for so many ms more than it may it has not polled; None: it is not
+            stuck.
+        topics: those that it asks for by name.
+        pattern: a regular expression of others that it asks for; None: none.
+        partitions: those that it is to have; it takes them when their former member
+            has given them up (`GroupPartition.member` is who has one now).
+    """
+
+    member_id: str
+    instance_id: str | None
+    slot: int
+    pid: int
+    has_ended: bool
+    since_ms: int
+    stuck_ms: int | None
+    topics: tuple[str, ...]
+    pattern: str | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group of a store.
+
+    Attributes:
+        group: its id.
+        state: ``"Empty"``: it has no member that lives. ``"Stable"``: each has the
+            partitions that it is to have. ``"Rebalancing"``: not yet.
+        generation: rises with each change of members or topics.
+        assignor: the name of the one that the members use; None: none yet.
+        way: ``"commits"`` or ``"transactions"``, as the group commits; "" so far.
+        state_ms: since when this generation is, in Unix ms; -1: unknown.
+        members: by slot.
+        partitions: committed offsets, and partitions that members are to have, by topic
+            and number. `end` is None also for a topic that was made again since.
+    """
+
+    group: str
+    state: str
+    generation: int
+    assignor: str | None
+    way: str
+    state_ms: int
+    members: tuple[LiveMember, ...]
+    partitions: tuple[GroupPartition, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """The sum over the partitions with a known one; None: none has."""
+        known = [row.lag for row in self.partitions if row.lag is not None]
+        return sum(known) if known else None
+
+
+class Groups(list[Group]):
+    """The groups of a store, by id.
+
+    Attributes:
+        problems: the files of groups that could not be read, a sentence each.
+    """
+
+    def __init__(self, found: Iterable[Group] = ()) -> None:
+        super().__init__(found)
+        self.problems: tuple[str, ...] = ()
+
+
+def groups(path: str | os.PathLike[str]) -> Groups:
+    """The consumer groups of a store.
+
+    Nothing is written and no lock is taken; members and an owner of the store may work
+    meanwhile. What members have is told by their locks, so it is true for this machine
+    alone: in a copy of the directory no member lives.
+
+    Raises:
+        StoreNotFoundError: there is no store.
+        StorageError: the system refuses to list the directory.
+    """
+    found = Groups()
+    problems: list[str] = []
+    with open_store(path, read_only=True) as store:
+        root, logs = Directory.open_root(Files(), store.path), _Logs(store)
+        try:
+            with storage_errors("read", store.path):
+                names = layout.group_files(root.names())
+            for name in sorted(names):
+                try:
+                    found += _groups(root, name, logs, problems)
+                except LogStoreError as error:
+                    problems.append(str(error))
+        finally:
+            root.close()
+    found.sort(key=lambda group: group.group)
+    found.problems = tuple(problems)
+    return found
+
+
+class _Logs:
+    """The partitions of a store, for their ends and the ids of their topics."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[TopicPartition, Partition | None] = {}
+
+    def _partition(self, key: TopicPartition) -> Partition | None:
+        if key not in self._known:
+            self._known[key] = None
+            with contextlib.suppress(LogStoreError):
+                self._known[key] = self._store.topic(key.topic)[key.partition]
+        return self._known[key]
+
+    def end(self, key: TopicPartition, topic_id: str | None) -> int | None:
+        """The end of a log, if it is that of a topic (None: whichever there is)."""
+        partition = self._partition(key)
+        if partition is None:
+            return None
+        if topic_id and partition.topic_id and topic_id != partition.topic_id:
+            return None
+        with contextlib.suppress(LogStoreError):
+            return partition.end_offset
+        return None
+
+
+def _groups(
+    root: Directory, name: str, logs: _Logs, problems: list[str]
+) -> Iterator[Group]:
+    """The group of a file; none if the file is empty, and no member lives."""
+    file = GroupFile(root, name)
+    try:
+        rest = _refreshed(file)
+        commits, state, group = file.commits(), file.state, file.group
+    finally:
+        file.close()
+    if rest:
+        problems.append(
+            f"the last {rest} bytes of the group's file {file.path} are no whole "
+            f"batch: a crash has left them, or they are damaged; what they had is not "
+            f"shown"
+        )
+    if (
+        group
+        and layout.group_file(group) != name
+        and group != layout.group_of_file(name)
+    ):
+        problems.append(
+            f"the group's file {file.path} has the records of group {group!r:.100}: it "
+            f"is not shown"
+        )
+        return
+    slots: dict[int, SlotInfo] = {}
+    holders: dict[TopicPartition, int | None] = {}
+    with _lock_file(root, name) as lock:
+        if lock is not None:
+            slots = {slot: lock.info(slot) for slot in lock.members()}
+            held = set(lock.held_rows())
+            holders = {
+                one: lock.holder(row.number)
+                for one, row in state.rows.items()
+                if row.number in held
+            }
+    if not (group or slots):
+        return
+    by_slot = {member.slot: member for member in state.members}
+    now_ms, files = root.files.now_ms(), root.files
+    members = [
+        _member(
+            info,
+            by_slot.get(slot),
+            now_ms,
+            files.is_running(info.process),
+        )
+        for slot, info in sorted(slots.items())
+    ]
+    ids = {member.slot: member.member_id or f"slot {member.slot}" for member in members}
+    has = {
+        one: ids[slot]
+        for one, slot in holders.items()
+        if slot is not None and slot in ids
+    }
+    alive = [member for member in state.members if member.slot in slots]
+    assigned = {one: member.id for member in alive for one in member.partitions}
+    live_state = _EMPTY
+    if members:
+        is_settled = len(alive) == len(state.members) and all(
+            has.get(one) == member_id for one, member_id in assigned.items()
+        )
+        live_state = _STABLE if is_settled else _REBALANCING
+    yield Group(
+        group or layout.group_of_file(name),
+        live_state,
+        state.generation,
+        state.assignor or None,
+        state.way,
+        state.since_ms,
+        tuple(members),
+        tuple(_rows(commits, {*assigned, *has}, has, logs)),
+    )
+
+
+def _refreshed(file: GroupFile) -> int:
+    """Read the file. Returns how many bytes at its end are no whole batch, and are not
+    just being written."""
+    rest = 0
+    for _ in range(_ATTEMPTS):
+        file.refresh()
+        before, rest = rest, file.rest_bytes()
+        if not rest:
+            return 0
+        if rest == before:
+            break
+    return rest
+
+
+@contextlib.contextmanager
+def _lock_file(root: Directory, name: str) -> Iterator[LockFile | None]:
+    """The lock file of a group; None: there is none, and so no member."""
+    try:
+        lock = LockFile(root, name)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield lock
+    finally:
+        lock.close()
+
+
+def _member(
+    info: SlotInfo, member: Member | None, now_ms: int, is_running: bool
+) -> LiveMember:
+    return LiveMember(
+        "" if member is None else member.id,
+        None if member is None else member.instance,
+        info.slot,
+        info.process.pid,
+        not is_running,
+        info.since_ms,
+        info.stuck_ms(now_ms),
+        () if member is None else member.topics,
+        None if member is None else member.pattern,
+        () if member is None else member.partitions,
+    )
+
+
+def _rows(
+    commits: Iterable[OffsetCommit],
+    partitions: Iterable[TopicPartition],
+    has: Mapping[TopicPartition, str],
+    logs: _Logs,
+) -> Iterator[GroupPartition]:
+    by_key = {TopicPartition(one.topic, one.partition): one for one in commits}
+    for key in sorted({*by_key, *partitions}):
+        commit, member = by_key.get(key), has.get(key)
+        if commit is None:
+            yield GroupPartition(*key, end=logs.end(key, None), member=member)
+        else:
+            yield GroupPartition(
+                *key,
+                commit.offset,
+                commit.metadata,
+                logs.end(key, commit.topic_id),
+                member,
+                commit.leader_epoch,
+                commit.commit_ms,
+                commit.expire_ms,
+                commit.topic_id,
+            )

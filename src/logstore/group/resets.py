@@ -1,0 +1,294 @@
+"""Setting the committed offsets of a group that has no member."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from logstore.errors import ConfigError, TopicNotFoundError
+from logstore.group.errors import (
+    CommitFailedError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+)
+from logstore.group.group_file import GroupFile, record_id
+from logstore.group.kafka_records import OffsetCommit
+from logstore.group.progress import OffsetChange
+from logstore.group.slots import BusyError, LockFile, Slots
+from logstore.group.state import BY_TRANSACTIONS
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+from logstore.record.arguments import as_integer, as_items, as_time_ms, is_time
+from logstore.store.inside import files_directory
+from logstore.store.partition import Partition
+from logstore.store.store import Store, open_store
+
+__all__ = ["reset_offsets"]
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+# For so long another process may have the group's mutex.
+_WAIT_S: Final = 10.0
+
+
+def reset_offsets(
+    path: str | os.PathLike[str],
+    group: str,
+    *,
+    to: str | int | datetime.date | None = None,
+    shift: int | None = None,
+    topics: Sequence[str] | None = None,
+    dry_run: bool = True,
+) -> list[OffsetChange]:
+    """Commit other offsets for a group of a store. It has no member meanwhile: none
+    lives, and none can join.
+
+    Args:
+        path: of the store; its owner, and readers, may work on it.
+        group: the id of the group.
+        to: ``"earliest"``: the start of each log; ``"latest"``: its end; an offset; or
+            a time (a datetime, a date, or text in ISO 8601): the first record since
+            then, else the end.
+        shift: so many records further; negative: back. Of partitions for which an
+            offset is committed. Either `to` or `shift` is given.
+        topics: all partitions of these; None: the partitions for which the group has
+            committed an offset.
+        dry_run: only return what would be done.
+
+    Returns:
+        The offsets, by topic and partition; an offset outside of the log becomes the
+        start or the end. They are durable.
+
+    Raises:
+        GroupNotEmptyError: members live; also with `dry_run`.
+        GroupNotFoundError: there is no such group, and no `topics`.
+        TopicNotFoundError: one of the topics, or of those of the group, is not here.
+        CommitFailedError: the group commits by transactions, whose offsets are with the
+            publications of the store; or another process does not give back its mutex.
+        ConfigError: arguments that cannot be meant.
+        CorruptCheckpointError: the group's file is damaged.
+        UnsupportedError: a later version wrote it.
+        DiskFullError, StorageError: nothing was committed.
+        SyncFailedError: it is committed, and may be lost in a power failure.
+    """
+    target = _Target(to, shift)
+    name = layout.group_file(group)
+    names = None if topics is None else list(as_items("topics", topics, of="names"))
+    with open_store(path, read_only=True) as store:
+        root = files_directory(store)
+        if not dry_run:
+            return _Reset(store, root, name, group, target, names).done()
+        file = GroupFile(root, name, record_id(group))
+        try:
+            file.refresh()
+            _check_empty(root, name, group)
+            _check_way(file, group)
+            return [
+                _change(file, partition, target)
+                for partition in _partitions(store, file, group, names, target)
+            ]
+        finally:
+            file.close()
+
+
+class _Target:
+    """Where to: the arguments `to` and `shift` of `reset_offsets`."""
+
+    def __init__(self, to: object, shift: object) -> None:
+        self.time_ms: int | None = None
+        self.offset: int | None = None
+        self.end = ""
+        self.shift: int | None = None
+        if (to is None) == (shift is None):
+            raise ConfigError(
+                f"to={to!r}, shift={shift!r}: one of both says where to; nothing was "
+                f"changed",
+                name="to",
+                value=to,
+            )
+        if shift is not None:
+            self.shift = as_integer("shift", shift, "a number of records (int)")
+        elif to in (EARLIEST, LATEST):
+            self.end = str(to)
+        elif is_time(to):
+            self.time_ms = as_time_ms("to", to)
+        else:
+            self.offset = as_integer(
+                "to", to, "'earliest', 'latest', an offset (int) or a time"
+            )
+
+    def of(self, partition: Partition, before: int | None) -> int:
+        """The offset for a partition."""
+        start, end = partition.start_offset, partition.end_offset
+        if self.end:
+            return start if self.end == EARLIEST else end
+        if self.time_ms is not None:
+            found = partition.offset_for_time(self.time_ms)
+            return end if found is None else found
+        offset = self.offset
+        if offset is None:
+            assert before is not None
+            assert self.shift is not None
+            offset = before + self.shift
+        return min(max(offset, start), end)
+
+
+class _Reset:
+    """The change, with the group's mutex."""
+
+    def __init__(
+        self,
+        store: Store,
+        root: Directory,
+        name: str,
+        group: str,
+        target: _Target,
+        topics: Iterable[str] | None,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._name = name
+        self._group = group
+        self._target = target
+        self._topics = topics
+        self._file = GroupFile(root, name, record_id(group), write=True)
+
+    def done(self) -> list[OffsetChange]:
+        # The file of a group that is not there is not made for an error.
+        self._file.refresh()
+        self._partitions()
+        slots = Slots(self._root, self._name, self._group)
+        try:
+            changes = slots.locked(lambda: self._change(slots), _WAIT_S)
+            if changes:
+                self._file.sync(slots, self._file.end)
+        except BusyError:
+            raise CommitFailedError(
+                f"the mutex of group {self._group!r:.100} was not free for "
+                f"{_WAIT_S:.0f} s: another process holds it and does not go on. "
+                f"Nothing was changed",
+                group=self._group,
+            ) from None
+        finally:
+            slots.close()
+            self._file.close()
+        return changes
+
+    def _partitions(self) -> list[Partition]:
+        return _partitions(
+            self._store, self._file, self._group, self._topics, self._target
+        )
+
+    def _change(self, slots: Slots) -> list[OffsetChange]:
+        self._file.refresh_held(slots)
+        _check_members(slots, self._group)
+        _check_way(self._file, self._group)
+        now_ms = self._root.files.now_ms()
+        changes, commits = [], []
+        for partition in self._partitions():
+            change = _change(self._file, partition, self._target)
+            changes.append(change)
+            commits.append(
+                OffsetCommit(
+                    self._file.group,
+                    change.topic,
+                    change.partition,
+                    change.after,
+                    commit_ms=now_ms,
+                    topic_id=partition.topic_id or None,
+                )
+            )
+        if commits:
+            self._file.append(slots, commits)
+        return changes
+
+
+def _before(file: GroupFile, partition: Partition) -> int | None:
+    """What is committed for a partition, and counts."""
+    commit = file.committed(TopicPartition(partition.topic, partition.number))
+    if commit is None:
+        return None
+    is_other = commit.topic_id and partition.topic_id not in ("", commit.topic_id)
+    return None if is_other else commit.offset
+
+
+def _change(file: GroupFile, partition: Partition, target: _Target) -> OffsetChange:
+    before = _before(file, partition)
+    after = target.of(partition, before)
+    return OffsetChange(partition.topic, partition.number, before, after)
+
+
+def _partitions(
+    store: Store,
+    file: GroupFile,
+    group: str,
+    topics: Iterable[str] | None,
+    target: _Target,
+) -> list[Partition]:
+    """Those to be changed, by topic and number."""
+    if topics is not None:
+        names = sorted(set(topics))
+        found = [partition for name in names for partition in store.topic(name)]
+    else:
+        found = [
+            _partition(store, TopicPartition(one.topic, one.partition), group)
+            for one in file.commits()
+        ]
+        if not found:
+            raise GroupNotFoundError(
+                f"group {group!r:.100} has committed no offset in {store.path}; name "
+                f"its topics to commit the first ones. Nothing was changed",
+                group=group,
+                path=store.path,
+            )
+    if target.shift is not None:
+        found = [one for one in found if _before(file, one) is not None]
+    return found
+
+
+def _partition(store: Store, key: TopicPartition, group: str) -> Partition:
+    try:
+        return store.topic(key.topic)[key.partition]
+    except TopicNotFoundError as error:
+        raise TopicNotFoundError(
+            f"group {group!r:.100} has committed an offset for topic {key.topic}, "
+            f"which {store.path} does not have any more; name the topics to be reset. "
+            f"Nothing was changed",
+            topic=key.topic,
+        ) from error
+
+
+def _check_empty(root: Directory, name: str, group: str) -> None:
+    """Raise if members live; without a lock."""
+    try:
+        lock = LockFile(root, name)
+    except FileNotFoundError:
+        return
+    try:
+        _check_members(lock, group)
+    finally:
+        lock.close()
+
+
+def _check_members(lock: LockFile, group: str) -> None:
+    pids = tuple(sorted({lock.info(slot).process.pid for slot in lock.members()}))
+    if pids:
+        raise GroupNotEmptyError(
+            f"group {group!r:.100} has members in the processes "
+            f"{', '.join(map(str, pids))}: close them first. Nothing was changed",
+            group=group,
+            pids=pids,
+        )
+
+
+def _check_way(file: GroupFile, group: str) -> None:
+    if file.state.way == BY_TRANSACTIONS:
+        raise CommitFailedError(
+            f"group {group!r:.100} commits by transactions: its offsets are with the "
+            f"publications of the store, and are not reset here. Nothing was changed; "
+            f"seek in a consumer of the group, and commit a transaction",
+            group=group,
+        )

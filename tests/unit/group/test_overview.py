@@ -1,0 +1,268 @@
+"""`groups`: what anyone sees of the consumer groups of a store, without a lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.group.overview import Group, Groups, groups
+from logstore.io import layout
+from support.damage import snapshot_of
+from support.groups import T0, T1, OneMember, consumer, drain, settle, store_with
+
+MEMBER = """\
+import sys, time
+import logstore
+with logstore.Consumer(sys.argv[1], group="g", topics=["t"], reset="earliest") as one:
+    while not one.assignment():
+        one.poll(100)
+    one.commit()
+    print("joined", flush=True)
+    sys.stdin.read()
+"""
+
+FORKS = """\
+import ctypes, os, sys, time
+import logstore
+one = logstore.Consumer(sys.argv[1], group="g", topics=["t"], reset="earliest")
+while not one.assignment():
+    one.poll(100)
+child = ctypes.CDLL(None).fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
+
+
+def only(found: Groups) -> Group:
+    assert found.problems == ()
+    (group,) = found
+    return group
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Topic "t", two partitions of ten records."""
+    return store_with(tmp_path / "store")
+
+
+def test_store_without_groups_has_none(store: Path, tmp_path: Path) -> None:
+    """And nothing that is no store is one."""
+    assert list(groups(store)) == []
+    assert groups(store).problems == ()
+    with pytest.raises(logstore.StoreNotFoundError):
+        groups(tmp_path / "none")
+
+
+def test_members_partitions_offsets_and_lag_are_shown(store: Path) -> None:
+    """Of two members in this process."""
+    with consumer(store, instance="first") as one, consumer(store) as two:
+        settle(one, two)
+        assert len(drain(one)) == 10
+        one.commit()
+        group = only(groups(store))
+        assert (group.group, group.state, group.way) == ("g", "Stable", "commits")
+        assert group.assignor == "cooperative-sticky"
+        assert group.generation >= 1
+        first, second = group.members
+        assert (first.instance_id, second.instance_id) == ("first", None)
+        assert first.member_id != second.member_id
+        assert {first.pid, second.pid} == {os.getpid()}
+        assert not first.has_ended
+        assert first.stuck_ms is None
+        assert first.topics == ("t",)
+        assert sorted([*first.partitions, *second.partitions]) == [T0, T1]
+        holders = {row.partition: row.member for row in group.partitions}
+        assert holders == {
+            first.partitions[0].partition: first.member_id,
+            second.partitions[0].partition: second.member_id,
+        }
+        lags = {row.member: (row.offset, row.end, row.lag) for row in group.partitions}
+        assert lags[first.member_id] == (10, 10, 0)
+        assert lags[second.member_id] == (None, 10, None)
+        assert group.lag == 0
+    group = only(groups(store))
+    assert (group.state, group.members) == ("Empty", ())
+    assert {row.member for row in group.partitions} == {None}
+
+
+def test_partitions_that_were_not_taken_yet_are_a_rebalance(store: Path) -> None:
+    """A member that has to wait for another one."""
+    with consumer(store) as one:
+        settle(one)
+        with consumer(store) as two:
+            two._core.look_now()
+            two._core.coordinate()
+            group = only(groups(store))
+            assert group.state == "Rebalancing"
+            assert len(group.members) == 2
+            settle(one, two)
+            assert only(groups(store)).state == "Stable"
+
+
+def test_member_that_was_assigned_by_its_program_is_shown(store: Path) -> None:
+    """It takes part in no assignment, but it lives, and it has what it commits."""
+    with consumer(store, topics=()) as one:
+        one.assign([T1])
+        one.poll(0)
+        one.commit({T1: 4})
+        group = only(groups(store))
+        (member,) = group.members
+        assert (member.member_id, member.partitions) == ("", ())
+        (row,) = group.partitions
+        assert (row.partition, row.offset, row.lag) == (1, 4, 6)
+        assert row.member == f"slot {member.slot}"
+
+
+def test_process_that_was_killed_is_no_member(store: Path) -> None:
+    """At once; its offsets stay."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MEMBER, str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"joined\n"
+        (member,) = only(groups(store)).members
+        assert member.pid == process.pid
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        group = only(groups(store))
+        assert (group.state, group.members) == ("Empty", ())
+
+
+def test_lock_that_outlives_its_process_is_named(store: Path) -> None:
+    """After a fork from C, of which Python is not told, the child holds the lock of the
+    member on: the group says which process had joined, and that it has ended."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            (member,) = only(groups(store)).members
+            assert (member.pid, member.has_ended) == (process.pid, False)
+            process.kill()
+            process.wait()
+            (member,) = only(groups(store)).members
+            assert (member.pid, member.has_ended) == (process.pid, True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            # It is nobody's child here: the end of its output is its end.
+            assert process.stdout.read() == b""
+    assert only(groups(store)).members == ()
+
+
+def test_offset_of_a_topic_that_was_made_again_has_no_lag(store: Path) -> None:
+    """The number would fit, but the log is another one."""
+    with consumer(store) as one:
+        settle(one)
+        drain(one)
+        one.commit()
+    with logstore.open(store) as opened:
+        opened.delete_topic("t")
+        opened.create_topic("t", 2)[0].append_many([b"new"] * 20)
+    rows = only(groups(store)).partitions
+    assert [(row.offset, row.end, row.lag) for row in rows] == [(10, None, None)] * 2
+    with logstore.open(store) as opened:
+        opened.delete_topic("t")
+    rows = only(groups(store)).partitions
+    assert [(row.offset, row.end) for row in rows] == [(10, None)] * 2
+
+
+def test_copy_of_a_store_has_no_members(store: Path, tmp_path: Path) -> None:
+    """Locks are of one machine, and of one file."""
+    with consumer(store) as one:
+        settle(one)
+        drain(one)
+        one.commit()
+        shutil.copytree(store, tmp_path / "copy")
+        group = only(groups(tmp_path / "copy"))
+        assert (group.state, group.members) == ("Empty", ())
+        assert [row.offset for row in group.partitions] == [10, 10]
+
+
+@pytest.mark.parametrize("group", ["a/b", "a%2Fb", "grün", "x" * 300, "🙂" * 100])
+def test_any_id_is_the_name_of_its_group(store: Path, group: str) -> None:
+    """However its file is called."""
+    with consumer(store, group=group) as one:
+        settle(one)
+        drain(one)
+        one.commit()
+    assert only(groups(store)).group == group
+
+
+def test_group_without_a_record_has_the_name_of_its_file(store: Path) -> None:
+    """An empty file is new; a member may live already."""
+    name = layout.group_file("a b")
+    (store / name).touch()
+    assert list(groups(store)) == []
+    one = OneMember(store, "a b")
+    try:
+        one.slots.locked(lambda: one.slots.join(1, 1000), 10)
+        group = only(groups(store))
+        assert (group.group, group.state) == ("a b", "Stable")
+        assert len(group.members) == 1
+    finally:
+        one.close()
+
+
+def committed_groups(store: Path, *names: str) -> None:
+    """Groups that have read everything and left."""
+    for name in names:
+        with consumer(store, group=name) as one:
+            settle(one)
+            drain(one)
+            one.commit()
+
+
+def test_damaged_group_is_a_problem_and_hides_no_other(store: Path) -> None:
+    """Nothing of it, or what is before the damage, is shown, and it is said."""
+    committed_groups(store, "good", "bad")
+    file = store / layout.group_file("bad")
+    whole = file.read_bytes()
+    for data, shown in ((b"x" * 100, False), (whole[:-1], True), (whole + b"x", True)):
+        file.write_bytes(data)
+        before = snapshot_of(store)
+        found = groups(store)
+        assert ("bad" in {group.group for group in found}) == shown
+        assert "good" in {group.group for group in found}
+        (problem,) = found.problems
+        assert str(file) in problem
+        assert "are no whole batch" in problem
+        assert snapshot_of(store) == before
+    file.write_bytes(whole)
+    assert groups(store).problems == ()
+
+
+def test_file_of_another_group_is_a_problem(store: Path) -> None:
+    """A copy under another name is not that group."""
+    committed_groups(store, "good")
+    file = store / layout.group_file("good")
+    copy = store / layout.group_file("other")
+    copy.write_bytes(file.read_bytes())
+    found = groups(store)
+    assert [group.group for group in found] == ["good"]
+    (problem,) = found.problems
+    assert f"{copy} has the records of group 'good'" in problem
+
+
+def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
+    """Beside a member that holds the mutex."""
+    with consumer(store) as one:
+        settle(one)
+        drain(one)
+        one.commit()
+        before = snapshot_of(store)
+        member = one._core.member
+        assert only(member.slots.locked(lambda: groups(store), 10)).state == "Stable"
+        assert snapshot_of(store) == before
