@@ -65,6 +65,8 @@ class OpenTopics:
         self.partitions: dict[tuple[str, int], Partition] = {}
         # Changes with the topics: see `_stamp_of_topics`.
         self._topics_stamp: object = None
+        # Of the topics and the owner, when the topics were found.
+        self._loaded_under: object = None
         name = os.path.basename(context.path)
         self.retention = BackgroundRetention(
             self,
@@ -111,8 +113,9 @@ class OpenTopics:
                 break
         self.writers.catalog = catalog
         self.writers.broken = dict(catalog.missing_partitions)
-        mtime_ns, topics, _ = seen
+        mtime_ns, topics, owner = seen
         self._topics_stamp = settled(mtime_ns, self._context.files), topics
+        self._loaded_under = topics, owner
         return actions
 
     def _stamp_of_root(self) -> tuple[int, object, object]:
@@ -130,10 +133,26 @@ class OpenTopics:
         """Read-only: take over the changes that the writer has made meanwhile."""
         with self._context.lock:
             try:
-                if self._stamp_of_topics() != self._topics_stamp:
+                if (
+                    self._stamp_of_topics() != self._topics_stamp
+                    and not self._is_only_files()
+                ):
                     self.load(self._context.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error
+
+    def _is_only_files(self) -> bool:
+        """Whether nothing but files has come and gone in the root, as with each
+        publication: then the topics are those that were found."""
+        root, context = self._context.root, self._context
+        mtime_ns, topics, owner = self._stamp_of_root()
+        if (topics, owner) != self._loaded_under or not context.ownership.is_own:
+            return False
+        is_same = root.directories() == self.catalog.directories
+        if not is_same or root.info().mtime_ns != mtime_ns:
+            return False
+        self._topics_stamp = settled(mtime_ns, context.files), topics
+        return True
 
     def begin_call(self) -> None:
         """Do `check_open` for a call that begins, and raise what failed in the

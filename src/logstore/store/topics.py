@@ -93,6 +93,8 @@ class Catalog:
         self._file = GrowingFile(root, layout.TOPICS)
         # A change was interrupted: the file may have it, and `settings` not.
         self._is_in_doubt = False
+        # All in the root, when the topics were found.
+        self.directories: list[str] = []
         # Of all partitions in `settings`.
         self._count = 0
         # Whether `claim` has changed the settings.
@@ -116,7 +118,8 @@ class Catalog:
     def find(self) -> None:
         """Find the topics by their directories."""
         numbers_by_topic: dict[str, list[int]] = {}
-        for name in self._root.directories():
+        self.directories = self._root.directories()
+        for name in self.directories:
             parsed = layout.parse_partition_directory(name)
             if parsed is not None:
                 numbers_by_topic.setdefault(parsed[0], []).append(parsed[1])
