@@ -226,8 +226,24 @@ class PartitionViews:
         self.check_alive()
         return self.view_of(self._source.refreshed(), durable_only)
 
+    def durable_offset(self) -> int:
+        """The durable offset now."""
+        if self.writer is not None:
+            return self.refreshed().durable_offset
+        return self._durable_of(self._source.refreshed())
+
+    def _durable_of(self, seen: Bounds) -> int:
+        """The durable offset of what was seen of the log: another process may tell more
+        than its state does."""
+        log = self.log
+        return (
+            log.durable_of(seen)
+            if isinstance(log, ReadOnlyLog)
+            else seen.durable_offset
+        )
+
     def view_of(self, seen: Bounds, durable_only: bool) -> View:
-        end = seen.durable_offset if durable_only else seen.end_offset
+        end = self._durable_of(seen) if durable_only else seen.end_offset
         return View(
             self.name,
             seen.segments,

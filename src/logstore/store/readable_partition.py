@@ -136,7 +136,7 @@ class ReadablePartition(ArrowSource):
     @property
     def durable_offset(self) -> int:
         """Every record below it is on stable storage: it survives a power failure."""
-        return self._views.refreshed().durable_offset
+        return self._views.durable_offset()
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:

@@ -2,8 +2,9 @@
 
 The state file of a partition has it, too, durably and up to 5 s late. This file is
 written over in place after each sync, and never synced itself. What it says became true
-before it was written. Still, it counts only while the owner that wrote it has the lock:
-a copy of it, as in a backup, says nothing of the copy of a log.
+before it was written. Still, it counts only until the machine or another owner starts:
+a copy of it, as in a backup, says nothing of the copy of a log. Recovery never reads
+it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from logstore import _native as native
 from logstore.io import layout
 from logstore.io.checkpoint.durable_page import PageKey, unpack_page
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
-from logstore.io.lock import holder_of
 from logstore.log.recover import RecoveredLog
 
 __all__ = ["DurableNews"]
@@ -39,12 +40,9 @@ class DurableNews:
             self._log, self.offset = log, -1
         if max(self.offset, loaded.durable_offset) >= end:
             return
-        try:
-            told = self._read(*log)
-            if told > self.offset and self._has_writer():
-                self.offset = told
-        except OSError:
-            pass  # as without this file
+        # An error is as no file.
+        with contextlib.suppress(OSError):
+            self.offset = max(self.offset, self._read(*log))
 
     def _read(self, log_id: str, cuts: int) -> int:
         """What the file says of this log; -1: nothing."""
@@ -57,7 +55,3 @@ class DurableNews:
         with directory.opened(layout.DURABLE) as fd:
             count = files.read(fd, data, 0)
         return unpack_page(bytes(data[:count]), head)
-
-    def _has_writer(self) -> bool:
-        """Whether a process has the store's lock: else only the state counts."""
-        return holder_of(self._directory.with_parents()[-1]) is not None

@@ -265,15 +265,21 @@ class ReadOnlyLog:
                 # No view is made of it, so the cut stamp is not needed.
                 self._cut_stamp = None
                 self._look()
-            self._news.hear(self._loaded, self.high_watermark)
 
     def refreshed(self) -> Bounds:
         """As `refresh`, and return what was found."""
         with self._lock:
             if not self._look_quickly():
                 self._refresh_now()
-            self._news.hear(self._loaded, self.high_watermark)
             return self._bounds()
+
+    def durable_of(self, seen: Bounds) -> int:
+        """The durable offset of what a refresh found, as the writer tells it now."""
+        with self._lock:
+            if (seen.life, seen.cuts.serial) != (self._life, self._cuts.serial):
+                return seen.durable_offset
+            self._news.hear(self._loaded, self.high_watermark)
+            return min(self.durable_offset, seen.end_offset)
 
     def last_bounds(self) -> Bounds | None:
         """What the last refresh found, without another one, if `is_as_it_was` can tell
@@ -561,20 +567,17 @@ class ReadOnlyLog:
         for base in added:
             self._begin_segment(base)
         segments, start = self.segments, metadata.log_start
-        if metadata.state is not None:
-            start = metadata.state.start_offset
-            digests = {row[0]: row[-1] for row in metadata.state.sealed}
+        state, loaded = metadata.state, self._loaded
+        if state is not None:
+            start = state.start_offset
+            digests = {row[0]: row[-1] for row in state.sealed}
             for segment in segments[:-1]:
                 segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
-            self._loaded.durable_offset = max(
-                self._loaded.durable_offset, metadata.state.durable_offset
-            )
-            self._state_end = metadata.state.file_end
-            self._loaded.cuts = metadata.state.cuts
-            self._loaded.log_id = metadata.state.log_id
-        self._loaded.start_offset = max(
-            start, segments[0].base_offset, self._loaded.start_offset
-        )
+            loaded.durable_offset = max(loaded.durable_offset, state.durable_offset)
+            loaded.cuts, loaded.log_id = state.cuts, state.log_id
+            self._state_end = state.file_end
+        start = max(start, segments[0].base_offset, loaded.start_offset)
+        loaded.start_offset = start
         self._files.record_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
