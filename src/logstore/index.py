@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import xxhash
 
 from logstore import _native as native
 from logstore._native import Record
 from logstore.errors import CorruptIndexError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 __all__ = [
     "INDEX_ENTRY_BYTES",

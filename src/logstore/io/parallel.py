@@ -15,8 +15,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import Signal
@@ -168,7 +169,8 @@ class Workers:
             native.resign()
 
 
-class Done(NamedTuple, Generic[Item, Result]):
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Item, Result]):
     """An item and its result."""
 
     item: Item

@@ -331,8 +331,11 @@ def test_follower_that_nobody_uses_is_collected(tmp_path: Path, way: str) -> Non
             await p.append(b"0")
             follower = q.follow()
             await taken(follower, 1)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(anext(follower), 0.01)
+            task = asyncio.ensure_future(anext(follower))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+            del task
             reference = weakref.ref(follower)
             del follower
             gc.collect()
