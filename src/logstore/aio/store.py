@@ -316,7 +316,7 @@ class Store:
 
     async def publish(
         self,
-        staged: Iterable[Staged],
+        staged: Staged | Iterable[Staged],
         *,
         identity: str = "",
         sequence: int = 0,
@@ -345,7 +345,7 @@ class Store:
 
     async def submit(
         self,
-        staged: Iterable[Staged],
+        staged: Staged | Iterable[Staged],
         *,
         identity: str,
         sequence: int,
@@ -374,7 +374,7 @@ class Store:
 
     async def discard_staged(
         self,
-        staged: Iterable[Staged] = (),
+        staged: Staged | Iterable[Staged] = (),
         *,
         identity: str = "",
         before: int = 0,

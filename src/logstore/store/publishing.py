@@ -69,7 +69,7 @@ class PublishingStore:
 
     def publish(
         self,
-        staged: Iterable[Staged],
+        staged: Staged | Iterable[Staged],
         *,
         identity: str = "",
         sequence: int = 0,
@@ -85,7 +85,7 @@ class PublishingStore:
         stage again.
 
         Args:
-            staged: what `Stage.finish` returned.
+            staged: what `Stage.finish` returned, of one stage or of several.
             identity: names the publisher, 1 to 1000 characters. Publishing again with
                 the same identity and sequence number does nothing. The last 10,000
                 identities are remembered, and the pinned ones. "": no identity.
@@ -134,7 +134,7 @@ class PublishingStore:
 
     def submit(
         self,
-        staged: Iterable[Staged],
+        staged: Staged | Iterable[Staged],
         *,
         identity: str,
         sequence: int,
@@ -231,7 +231,7 @@ class PublishingStore:
 
     def discard_staged(
         self,
-        staged: Iterable[Staged] = (),
+        staged: Staged | Iterable[Staged] = (),
         *,
         identity: str = "",
         before: int = 0,

@@ -139,16 +139,18 @@ def staged_sequence(name: str, identity: str) -> int | None:
     return int(digits)
 
 
-def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
-    """The logs of all staged values, in order. They come from other processes, so each
+def logs_of(staged: Staged | Iterable[Staged]) -> list[StagedLog]:
+    """The logs of one staged value, or of several in their order. They come from other processes, so each
     field is checked to be one that a `Stage` may have written.
 
     Raises:
         ConfigError: a field that no stage writes.
     """
     given: Any = staged
-    if isinstance(given, Staged) or not hasattr(given, "__iter__"):
-        raise _no_staged("it is no list of what Stage.finish returned", given)
+    if isinstance(given, Staged):
+        given = [given]
+    if not hasattr(given, "__iter__"):
+        raise _no_staged("it is not what Stage.finish returned", given)
     logs: list[StagedLog] = []
     for one in list(given):
         if not isinstance(one, Staged) or not _is_list(one.logs):

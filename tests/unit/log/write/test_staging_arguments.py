@@ -123,7 +123,6 @@ NOT_STAGED: list[Any] = [
     [Staged(None)],  # type: ignore[arg-type]
     [Staged((5,))],  # type: ignore[arg-type]
     [Staged((("t", 0),))],  # type: ignore[arg-type]
-    Staged(()),
 ]
 
 
@@ -136,6 +135,17 @@ def test_what_no_stage_returned_is_a_named_error(
     with pytest.raises(ConfigError, match="staged"):
         store.discard_staged(given)
     assert partition.end_offset == 0
+
+
+def test_one_staged_value_is_as_good_as_a_list_of_it(
+    store: Store, partition: Partition
+) -> None:
+    """It is what `Stage.finish` returns."""
+    assert store.publish(stage(store, partition, b"a", b"b")).records == 2
+    assert values(partition) == [b"a", b"b"]
+    staged = stage(store, partition, b"c")
+    store.discard_staged(staged)
+    assert staged_files(store) == []
 
 
 HUGE = 10**5000
@@ -175,6 +185,12 @@ EXTREMES: dict[str, list[Any]] = {
 }
 
 
+def files_of(store: Store) -> dict[str, bytes]:
+    """But for those that only tell other processes what is durable."""
+    found = snapshot(Path(store.path))
+    return {name: data for name, data in found.items() if layout.DURABLE not in name}
+
+
 @pytest.mark.parametrize("field", EXTREMES)
 def test_each_field_at_its_extremes_is_a_named_error(
     store: Store, partition: Partition, field: str
@@ -183,7 +199,7 @@ def test_each_field_at_its_extremes_is_a_named_error(
     partition.append(b"there")
     other = stage(store, partition, b"of another")
     staged = stage(store, partition, b"a", b"b", b"c")
-    outside = snapshot(Path(store.path))
+    outside = files_of(store)
     named = (ConfigError, CorruptRecordError, LookupError)
     for value in EXTREMES[field]:
         wrong = Staged((staged.logs[0]._replace(**{field: value}),))
@@ -193,7 +209,7 @@ def test_each_field_at_its_extremes_is_a_named_error(
         assert partition.end_offset == 1
         with contextlib.suppress(ConfigError):
             store.discard_staged([Staged((wrong.logs[0]._replace(file="x" * 9),))])
-    assert snapshot(Path(store.path)) == outside
+    assert files_of(store) == outside
     store.publish([staged, other])
     assert values(partition) == [b"there", b"a", b"b", b"c", b"of another"]
 
