@@ -63,7 +63,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("consumer_records", "kafka_records", "slots"),
         ("offsets_log", "state"),
         ("broker", "generations", "group_file"),
-        ("membership", "options", "overview", "reading", "resets"),
+        ("membership", "options", "overview", "reading", "resets", "transaction"),
         ("exports", "positions"),
         ("core",),
         ("consumer",),

@@ -72,6 +72,7 @@ _LATE: Final = {
     "aio": "aio",
     "Assignor": "group.assignors",
     "Consumer": "group.consumer",
+    "ConsumerTransaction": "group.transaction",
     "GroupSubscription": "group.assignors",
     "OffsetAndMetadata": "group.options",
     "OffsetAndTimestamp": "group.options",

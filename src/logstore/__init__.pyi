@@ -63,6 +63,7 @@ from logstore.group.overview import groups as groups
 from logstore.group.progress import GroupPartition as GroupPartition
 from logstore.group.progress import OffsetChange as OffsetChange
 from logstore.group.resets import reset_offsets as reset_offsets
+from logstore.group.transaction import ConsumerTransaction as ConsumerTransaction
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport

@@ -213,7 +213,7 @@ def checked_assignment(
     members: Sequence[GroupSubscription],
     partitions: Mapping[str, Sequence[int]],
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """What an assignor answers.
+    """The answer of an assignor.
 
     Raises:
         ConfigError: it gives a partition to two members, one that is not there, one of

@@ -35,6 +35,7 @@ from logstore.group.options import (
 )
 from logstore.group.positions import offsets_for_times
 from logstore.group.reading import PartitionReader
+from logstore.group.transaction import ConsumerTransaction
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_offset, as_time_ms, refuse_pickling
 from logstore.record.record import TopicRecord
@@ -159,8 +160,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it. What was delivered before an error is not committed by itself: it
-        may not be done."""
+        """Close it. Records delivered before an error are not committed by itself:
+        they may not be done."""
         self._close(commits=error is None)
 
     def __del__(self) -> None:
@@ -299,7 +300,7 @@ class Consumer:
     ) -> dict[TopicPartition, list[TopicRecord]]:
         """The next records of each partition, as soon as there are any.
 
-        The first call joins the group. The position of a partition is behind the
+        The first call joins the group. The position of a partition is after the
         records that were returned.
 
         Args:
@@ -325,7 +326,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """The records, one by one, without an end. The position of a partition is
-        behind the record that came last."""
+        after the record that came last."""
         return self
 
     def __next__(self) -> TopicRecord:
@@ -373,6 +374,25 @@ class Consumer:
             core.positions.partition(key)
             return core.committed(key)
 
+    def transaction(self) -> ConsumerTransaction:
+        """Records that are published together with the positions, all or nothing::
+
+            with consumer.transaction() as transaction:
+                for records in consumer.poll(timeout_ms=1000).values():
+                    for record in records:
+                        transaction.append("out", work(record))
+
+        Leaving it commits; if an error leaves it, nothing is published, and the next
+        `poll` delivers the same records again. So the effect of each record is in the
+        store once, whatever ends in between. A group that has committed so once cannot
+        `commit`, and the other way round.
+
+        Raises:
+            ConfigError: the consumer has no group, or keeps its offsets elsewhere.
+        """
+        with self._call() as core:
+            return core.transaction(self._call)
+
     # ------------------------------------------------------------ positions
 
     def position(self, partition: tuple[str, int]) -> int:
@@ -411,7 +431,7 @@ class Consumer:
             core.look_now()
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Continue partitions behind the last record that could be delivered now; none
+        """Continue partitions after the last record that could be delivered now; none
         given: all."""
         with self._call() as core:
             for reader in self._readers(core, partitions):
@@ -479,7 +499,7 @@ class Consumer:
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition that could be delivered
+        """The offset after the last record of each partition that could be delivered
         now, by ``durable_only`` and ``isolation``; it need not have them."""
         keys = as_partitions(partitions)
         with self._call() as core:

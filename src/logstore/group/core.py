@@ -7,6 +7,7 @@ here is called inside such a call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, TypeAlias, TypeVar
 
 from logstore._native.locks import logger
@@ -30,6 +31,8 @@ from logstore.group.membership import Membership
 from logstore.group.options import Callback, OffsetAndMetadata, Options
 from logstore.group.positions import Positions, commit_of
 from logstore.group.reading import GROUP_S_MAX, PartitionReader, Waiter
+from logstore.group.state import BY_TRANSACTIONS
+from logstore.group.transaction import ConsumerTransaction, GroupPositions, Positioned
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 from logstore.store.inside import files_directory, topics_now
@@ -58,7 +61,7 @@ Commits: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Callbacks:
-    """What a consumer calls: None: nothing.
+    """The callbacks of a consumer; None: none.
 
     Attributes:
         assign: with partitions that it has got, before their first record.
@@ -112,6 +115,8 @@ class Core:
         # Whether something was committed that may not be durable.
         self._has_unsynced = False
         self._unknown: set[str] = set()
+        # Partitions that were given up with records that were not committed.
+        self._given_up: set[TopicPartition] = set()
 
     # ------------------------------------------------------------ the group
 
@@ -234,7 +239,9 @@ class Core:
 
     def _drop(self, keys: Sequence[TopicPartition]) -> None:
         for key in keys:
-            self.readers.pop(key, None)
+            reader = self.readers.pop(key, None)
+            if reader is not None and reader.is_ahead:
+                self._given_up.add(key)
         if self.member is not None:
             self.member.release(keys)
 
@@ -444,11 +451,17 @@ class Core:
         for key, commit in offsets.items():
             reader = self.readers.get(key)
             if reader is not None:
-                reader.committed = commit.offset
+                reader.set_committed(commit.offset)
 
     def _commit_to_file(
         self, member: Membership, offsets: Commits, durable: bool
     ) -> None:
+        if not member.file.state.way and self.positions.is_published():
+            raise CommitFailedError(
+                f"group {self.options.group!r:.100} commits by transactions. Nothing "
+                f"was committed",
+                group=member.group,
+            )
         if self.wanted is None:
             self.have_alone([key for key in offsets if key not in member.held])
         now_ms = self._files.now_ms()
@@ -505,7 +518,7 @@ class Core:
             logger.warning("cannot commit by itself: %s", error)
 
     def committed(self, key: TopicPartition) -> OffsetAndMetadata | None:
-        """What is committed for a partition, by any member."""
+        """The committed offset of a partition, of any member."""
         self._in_group()
         self.refresh()
         return self.positions.committed([key]).get(key)
@@ -514,6 +527,82 @@ class Core:
         """Read what others have committed."""
         if self.member is not None and self.options.offsets is None:
             self.member.file.refresh()
+
+    # ------------------------------------------------------------ transactions
+
+    def transaction(
+        self, call: Callable[[], AbstractContextManager[object]]
+    ) -> ConsumerTransaction:
+        """See `Consumer.transaction`.
+
+        Args:
+            call: entered for each call that uses the consumer.
+        """
+        member = self._in_group()
+        if self.options.offsets is not None:
+            raise ConfigError(
+                "a consumer that keeps its offsets elsewhere has no transactions: keep "
+                "the results there, too",
+                name="offsets",
+            )
+        published = GroupPositions(self.store, member.group)
+        return ConsumerTransaction(self.store, published, member.slots, self, call)
+
+    def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
+        """See `logstore.group.transaction.Inputs`."""
+        member = self._in_group()
+        if self._given_up:
+            names = ", ".join(map(str, sorted(self._given_up)))
+            raise CommitFailedError(
+                f"records of partitions {names} were delivered, and others have them "
+                f"now. Nothing was published; commit in `on_revoke`, or read again",
+                group=member.group,
+            )
+        readers = [r for r in self.readers.values() if r.position is not None]
+        if self.wanted is None:
+            self.have_alone([r.key for r in readers if r.key not in member.held])
+        member.begin_transaction([reader.key for reader in readers])
+        return {
+            reader.key: (
+                Positioned(reader.position or 0, reader.topic_id),
+                reader.committed,
+            )
+            for reader in readers
+        }
+
+    def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
+        """See `logstore.group.transaction.Inputs`."""
+        member = self._in_group()
+        for key, position in positions.items():
+            self.readers[key].set_committed(position.offset)
+        # For those that look at the group; the publication is what counts.
+        now_ms = self._files.now_ms()
+        commits = [
+            commit_of(
+                member.file.group,
+                key,
+                OffsetAndMetadata(at.offset),
+                at.topic_id,
+                now_ms,
+            )
+            for key, at in positions.items()
+        ]
+        try:
+            member.commit(commits, durable=False, way=BY_TRANSACTIONS)
+        except LogStoreError as error:
+            logger.warning(
+                "group %s: its positions are published, and its file does not have "
+                "them: %s",
+                member.group[:100],
+                error,
+            )
+
+    def rewind(self) -> None:
+        """See `logstore.group.transaction.Inputs`."""
+        self._given_up.clear()
+        for reader in self.readers.values():
+            reader.seek(reader.base if reader.committed is None else None)
+        self.look_now()
 
     # ------------------------------------------------------------ the end
 

@@ -1,5 +1,4 @@
-"""The next generation of a group: which rows its partitions have, and who is to have
-them."""
+"""The next generation of a group: the rows of its partitions, and their members."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ Topics = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 class Subscription(NamedTuple):
-    """What a member asks for.
+    """The topics that a member asks for.
 
     Attributes:
         topics: by name.

@@ -364,7 +364,7 @@ class GroupFile:
     # ------------------------------------------------------------ what it has
 
     def committed(self, one: TopicPartition) -> OffsetCommit | None:
-        """What is committed for a partition, as far as the file was read.
+        """The committed offset of a partition, as far as the file was read.
 
         Raises:
             CorruptCheckpointError: that record is malformed.

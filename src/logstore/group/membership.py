@@ -37,7 +37,7 @@ from logstore.group.generations import (
 from logstore.group.group_file import GroupFile, record_id
 from logstore.group.kafka_records import OffsetCommit
 from logstore.group.slots import MEMBERS_MAX, BusyError, Slots
-from logstore.group.state import BY_COMMITS, GroupState, Member, Row
+from logstore.group.state import BY_COMMITS, BY_TRANSACTIONS, GroupState, Member, Row
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -481,6 +481,23 @@ class Membership:
 
         self._locked(work)
         if durable:
+            self.file.sync(self.slots, self.file.end)
+
+    def begin_transaction(self, partitions: Sequence[TopicPartition]) -> None:
+        """Raise unless this member has partitions, and the group commits by
+        transactions, durably from now on.
+
+        Raises: as `commit`.
+        """
+
+        def work() -> bool:
+            self.check_holds(partitions)
+            state = self.in_way(BY_TRANSACTIONS)
+            if state is not None:
+                self.file.append(self.slots, state=state)
+            return state is not None
+
+        if self._locked(work):
             self.file.sync(self.slots, self.file.end)
 
     def sync(self) -> None:

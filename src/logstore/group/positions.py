@@ -12,6 +12,8 @@ from logstore.group.group_file import GroupFile
 from logstore.group.kafka_records import OffsetCommit
 from logstore.group.options import OffsetAndMetadata, OffsetAndTimestamp, Options
 from logstore.group.reading import PartitionReader
+from logstore.group.state import BY_COMMITS
+from logstore.group.transaction import GroupPositions
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_time_ms
 from logstore.store.inside import topics_now
@@ -73,6 +75,13 @@ class Positions:
             return {
                 TopicPartition(*key): OffsetAndMetadata(*given[key]) for key in given
             }
+        if self.is_published():
+            _, published = self._published().read()
+            return {
+                key: OffsetAndMetadata(published[key].offset)
+                for key in keys
+                if key in published and self._is_of_topic(key, published[key].topic_id)
+            }
         found = {}
         for key in keys:
             commit = self._file.committed(key)
@@ -82,6 +91,18 @@ class Positions:
                 commit.offset, commit.metadata, commit.leader_epoch
             )
         return found
+
+    def _published(self) -> GroupPositions:
+        return GroupPositions(self._store, self._options.group or "")
+
+    def is_published(self) -> bool:
+        """Whether the group commits by transactions: its file says so, or, if that was
+        removed, the publications."""
+        if self._file is None or self._file.state.way == BY_COMMITS:
+            return False
+        if self._file.state.way:
+            return True
+        return self._published().read()[0] > 0
 
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
         now = self.topic_id(key)
@@ -107,8 +128,8 @@ class Positions:
         if self._file is not None:
             commit = self.committed([reader.key]).get(reader.key)
             if commit is not None:
-                reader.committed = commit.offset
                 reader.seek(commit.offset)
+                reader.set_committed(commit.offset)
                 return
         if self._options.reset == "error":
             raise NoOffsetForPartitionError(

@@ -38,6 +38,8 @@ class PartitionReader:
         partition: the same, open.
         topic_id: of the topic when the reader was made: another one may have the name.
         position: the next offset to be delivered; None: it is not known yet.
+        base: the position that the next commit begins at: what is committed, or the
+            target of a `seek`.
         committed: the offset that was committed last, as far as it is known.
         is_paused: whether `poll` leaves it out.
         error: raised by each `poll` until a `seek`; None: none.
@@ -54,6 +56,7 @@ class PartitionReader:
         "_items",
         "_run",
         "_step",
+        "base",
         "committed",
         "error",
         "is_paused",
@@ -76,6 +79,7 @@ class PartitionReader:
         self.partition = partition
         self.topic_id = topic_id
         self.position: int | None = None
+        self.base: int | None = None
         self.committed: int | None = None
         self.is_paused = False
         self.error: LogStoreError | None = None
@@ -91,7 +95,7 @@ class PartitionReader:
 
     def seek(self, offset: int | None) -> None:
         """Deliver from an offset on; None: from where the consumer says."""
-        self.position = offset
+        self.position = self.base = offset
         self.error = None
         self._step = 1 << 30
         self._begin_again()
@@ -143,6 +147,15 @@ class PartitionReader:
             if not found:
                 raise
         return found
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has delivered records since the last commit or `seek`."""
+        return self.position != self.base
+
+    def set_committed(self, offset: int) -> None:
+        """Note what was committed."""
+        self.committed = self.base = offset
 
     @property
     def has_begun(self) -> bool:

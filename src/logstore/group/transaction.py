@@ -1,0 +1,332 @@
+"""Exactly once: outputs and the positions of their inputs in one publication.
+
+The positions of a group that commits by transactions are the metadata of the last
+publication of its identity: what is there is what was published with the records. A
+transaction publishes the number after the last one it has read, with the positions of
+the whole group as they are then. So of two that have read the same, one is published,
+and the other one looks again: if its own partitions are where it believes, it tries
+again with the next number; if not, somebody else has processed its input.
+
+This holds without any lock: a process that was stopped for an hour and goes on in the
+middle of its transaction publishes nothing. The turn to publish only avoids attempts
+that would fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    PublicationConflictError,
+    StoreClosedError,
+)
+from logstore.group.errors import CommitFailedError, FencedError
+from logstore.group.slots import Slots
+from logstore.io import layout
+from logstore.io.layout import TopicPartition
+from logstore.record.encoder import check_payload_type
+from logstore.store import routing
+from logstore.store.store import Store
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["ConsumerTransaction", "GroupPositions", "Positioned", "identity_of"]
+
+_METADATA_BYTES_MAX: Final = 4096
+_TURN_WAIT_S: Final = 1.0
+_TURN_PAUSE_S: Final = 0.0005
+# Each attempt that fails is one that another member has made.
+_ATTEMPTS: Final = 1000
+
+
+def identity_of(group: str) -> str:
+    """The identity under which a group publishes."""
+    return f"group:{layout.group_file(group).removeprefix(layout.GROUP_PREFIX)}"
+
+
+class Positioned(NamedTuple):
+    """A position that was published.
+
+    Attributes:
+        offset: the next one to be read.
+        topic_id: of the topic that it is for; "" if that has none.
+    """
+
+    offset: int
+    topic_id: str
+
+
+class GroupPositions:
+    """The published positions of one group.
+
+    Args:
+        group: its id.
+    """
+
+    def __init__(self, store: Store, group: str) -> None:
+        self.identity = identity_of(group)
+        self._store = store
+        self._group = group
+
+    def read(self) -> tuple[int, dict[TopicPartition, Positioned]]:
+        """(number of the last publication, positions); 0 if there is none.
+
+        Raises:
+            CorruptCheckpointError: the file that has them is damaged.
+        """
+        last = self._store.last_publication(self.identity)
+        if last is None:
+            return 0, {}
+        return last.sequence, self._parsed(last.metadata)
+
+    def _parsed(self, metadata: bytes) -> dict[TopicPartition, Positioned]:
+        found = {}
+        try:
+            for topic, topic_id, numbers in json.loads(metadata)["at"]:
+                for number, offset in zip(numbers[::2], numbers[1::2], strict=True):
+                    key = TopicPartition(str(topic), int(number))
+                    found[key] = Positioned(int(offset), str(topic_id))
+        except (ValueError, KeyError, TypeError) as error:
+            path = os.path.join(self._store.path, layout.PUBLISHED)
+            raise CorruptCheckpointError(
+                f"{path} has something else than positions of group "
+                f"{self._group!r:.100}: {error}. Another publisher has used the "
+                f"identity {self.identity!r}",
+                path=path,
+                reason=str(error),
+            ) from error
+        return found
+
+    def format(self, positions: Mapping[TopicPartition, Positioned]) -> bytes:
+        """The metadata for positions, different each time.
+
+        Raises:
+            ConfigError: they are too many.
+        """
+        topics: dict[tuple[str, str], list[int]] = {}
+        for key, position in sorted(positions.items()):
+            numbers = topics.setdefault((key.topic, position.topic_id), [])
+            numbers += key.partition, position.offset
+        value = {"by": os.urandom(8).hex(), "at": [[*k, v] for k, v in topics.items()]}
+        data = json.dumps(value, separators=(",", ":")).encode()
+        if len(data) > _METADATA_BYTES_MAX:
+            raise ConfigError(
+                f"the positions of group {self._group!r:.100} in {len(positions)} "
+                f"partitions take {len(data)} bytes, and may take "
+                f"{_METADATA_BYTES_MAX} in a transaction; nothing was published. Use "
+                f"several groups",
+                name="topics",
+            )
+        return data
+
+
+class Inputs(Protocol):
+    """What a transaction needs of its consumer."""
+
+    def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
+        """The positions to be published, each with the offset that was committed
+        before, as far as the consumer knows. It has checked that it has them."""
+
+    def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
+        """These are published now."""
+
+    def rewind(self) -> None:
+        """Deliver again what was not committed."""
+
+
+class ConsumerTransaction:
+    """Records that are published together with the positions of the consumer, or not at
+    all. Made by `Consumer.transaction`; a context manager: leaving it commits, and with
+    an error nothing is published, and `poll` delivers the same records again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        positions: GroupPositions,
+        slots: Slots,
+        inputs: Inputs,
+        call: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._store = store
+        self._positions = positions
+        self._slots = slots
+        self._inputs = inputs
+        self._call = call
+        # Value, key, time and headers of each record.
+        self._rows: dict[TopicPartition, list[tuple[Any, Any, int | None, Any]]] = {}
+        self._ended = ""
+
+    def __enter__(self) -> ConsumerTransaction:
+        self._check_open("be entered")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abort()
+        elif not self._ended:
+            self.commit()
+
+    def _check_open(self, what: str) -> None:
+        if self._ended:
+            raise ConfigError(
+                f"a transaction that was {self._ended} cannot {what}; nothing was "
+                f"done. Begin another one",
+                name="transaction",
+            )
+
+    def append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        *,
+        key: ReadableBuffer | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add a record; it is kept in memory until the commit.
+
+        Args:
+            partition: None: the partitioner of the topic chooses.
+            others: as in `Topic.append`.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError, TypeError: nothing was added.
+        """
+        self._check_open("take records")
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        target = self._store.topic(topic)
+        value = value if value is None else bytes(value)
+        key = key if key is None else bytes(key)
+        if partition is None:
+            size = routing.length_of(value) + routing.length_of(key)
+            partition = routing.chosen(
+                topic, target.partitioner, target.numbers, key, size
+            )
+        number = target[partition].number
+        rows = self._rows.setdefault(TopicPartition(topic, number), [])
+        rows.append((value, key, timestamp_ms, tuple(headers)))
+
+    def abort(self) -> None:
+        """Publish nothing, and let `poll` deliver the same records again."""
+        if not self._ended:
+            self._ended = "aborted"
+            self._rows.clear()
+            # A consumer that is closed has nothing to rewind.
+            with contextlib.suppress(StoreClosedError), self._call():
+                self._inputs.rewind()
+
+    def commit(self) -> None:
+        """Publish the records and the positions, durably, both or neither.
+
+        Another process may have the store open for writing: see `Store.submit`.
+
+        Raises:
+            FencedError: another member has processed the input; nothing was published.
+            CommitFailedError: this consumer does not have a partition that it has read,
+                or the group does not commit by transactions; nothing was published.
+            ConfigError: the positions of the group take too many bytes.
+            others: as `Store.submit`. Nothing was published, but for
+                `PublicationTimeoutError`: the next `poll` continues where it was, or
+                behind it, whatever became of it.
+        """
+        self._check_open("be committed")
+        with self._call():
+            try:
+                self._commit()
+            except BaseException:
+                self._ended = "not committed"
+                self._inputs.rewind()
+                raise
+            self._ended = "committed"
+
+    def _commit(self) -> None:
+        turn = self._take_turn()
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._attempt():
+                    return
+        finally:
+            if turn:
+                self._slots.end_publish_turn()
+        raise CommitFailedError(
+            f"{_ATTEMPTS} times another member has published first; nothing was "
+            f"published",
+            group=self._positions.identity,
+        )
+
+    def _take_turn(self) -> bool:
+        """Whether it is this member's; one that hangs may have it for ever."""
+        deadline = time.monotonic() + _TURN_WAIT_S
+        while not self._slots.take_publish_turn():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_TURN_PAUSE_S)
+        return True
+
+    def _attempt(self) -> bool:
+        """Publish; False: another member was faster."""
+        last, published = self._positions.read()
+        moved = self._inputs.begin_commit()
+        for key, (position, before) in moved.items():
+            there = published.get(key)
+            is_same_topic = there is not None and there.topic_id == position.topic_id
+            found = there.offset if there is not None and is_same_topic else None
+            if found != before:
+                raise FencedError(
+                    f"partition {key} is at offset {found}, and this consumer has "
+                    f"begun at {before}: another member has processed the input. "
+                    f"Nothing was published",
+                    group=self._positions.identity,
+                )
+        changed = {
+            key: position
+            for key, (position, before) in moved.items()
+            if position.offset != before
+        }
+        if not changed and not self._rows:
+            return True
+        metadata = self._positions.format({**published, **changed})
+        identity, sequence = self._positions.identity, last + 1
+        staged = []
+        if self._rows:
+            with self._store.stage(identity, sequence) as stage:
+                for key, rows in self._rows.items():
+                    values, keys, times, headers = zip(*rows, strict=True)
+                    target = self._store.topic(key.topic)[key.partition]
+                    has_headers = any(headers)
+                    stage.append_many(
+                        target, values, keys, times, headers if has_headers else None
+                    )
+                staged.append(stage.finish())
+        try:
+            done = self._store.submit(
+                staged,
+                identity=identity,
+                sequence=sequence,
+                metadata=metadata,
+                pinned=True,
+            )
+        except PublicationConflictError:
+            return False
+        if done.metadata != metadata:
+            return False
+        self._inputs.published(changed)
+        return True
