@@ -140,8 +140,8 @@ def staged_sequence(name: str, identity: str) -> int | None:
 
 
 def logs_of(staged: Staged | Iterable[Staged]) -> list[StagedLog]:
-    """The logs of one staged value, or of several in their order. They come from other processes, so each
-    field is checked to be one that a `Stage` may have written.
+    """The logs of one staged value, or of several in their order. They come from other
+    processes, so each field is checked to be one that a `Stage` may have written.
 
     Raises:
         ConfigError: a field that no stage writes.

@@ -185,12 +185,6 @@ EXTREMES: dict[str, list[Any]] = {
 }
 
 
-def files_of(store: Store) -> dict[str, bytes]:
-    """But for those that only tell other processes what is durable."""
-    found = snapshot(Path(store.path))
-    return {name: data for name, data in found.items() if layout.DURABLE not in name}
-
-
 @pytest.mark.parametrize("field", EXTREMES)
 def test_each_field_at_its_extremes_is_a_named_error(
     store: Store, partition: Partition, field: str
@@ -199,7 +193,7 @@ def test_each_field_at_its_extremes_is_a_named_error(
     partition.append(b"there")
     other = stage(store, partition, b"of another")
     staged = stage(store, partition, b"a", b"b", b"c")
-    outside = files_of(store)
+    outside = snapshot(Path(store.path))
     named = (ConfigError, CorruptRecordError, LookupError)
     for value in EXTREMES[field]:
         wrong = Staged((staged.logs[0]._replace(**{field: value}),))
@@ -209,18 +203,19 @@ def test_each_field_at_its_extremes_is_a_named_error(
         assert partition.end_offset == 1
         with contextlib.suppress(ConfigError):
             store.discard_staged([Staged((wrong.logs[0]._replace(file="x" * 9),))])
-    assert files_of(store) == outside
+    assert snapshot(Path(store.path)) == outside
     store.publish([staged, other])
     assert values(partition) == [b"there", b"a", b"b", b"c", b"of another"]
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
     """What a publication that was refused may not change; that a log was cut again, its
-    state tells."""
+    state tells, and what other processes read of it."""
+    told = (layout.PARTITION_STATE, layout.DURABLE)
     return {
         str(p.relative_to(path)): p.read_bytes()
         for p in path.rglob("*")
-        if p.is_file() and "index" not in p.name and p.name != layout.PARTITION_STATE
+        if p.is_file() and "index" not in p.name and p.name not in told
     }
 
 
