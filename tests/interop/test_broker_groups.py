@@ -19,10 +19,8 @@ import pytest
 
 import logstore
 from logstore.group import kafka_records as records
-from logstore.group.kafka_records import OffsetCommit
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.offsets_topic import committed, written
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -129,12 +127,15 @@ def offsets_of(rows: set[Described]) -> set[Described]:
 
 
 def source_of(directory: Path) -> Path:
-    """A directory with the group "handed"."""
-    pairs = [
-        committed(OffsetCommit("handed", topic, number, offset, 5, "by hand", 1000))
-        for (topic, number), offset in HANDED.items()
-    ]
-    return written(directory, pairs, {})
+    """A store with the group "handed", as a consumer of it has left it."""
+    with logstore.open(directory) as store:
+        for name, count in (("alpha", 3), ("beta", 1)):
+            store.create_topic(name, count).append_many([b"x"] * 200)
+    with logstore.Consumer(directory, group="handed") as consumer:
+        keys = {logstore.TopicPartition(*key): offset for key, offset in HANDED.items()}
+        consumer.assign(list(keys))
+        consumer.commit(keys)
+    return directory
 
 
 @pytest.fixture(scope="module", params=RELEASES)
