@@ -63,9 +63,9 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("consumer_records", "kafka_records", "slots"),
         ("offsets_log", "state"),
         ("broker", "generations", "group_file"),
-        ("membership", "options", "overview", "reading", "resets", "transaction"),
-        ("exports", "positions"),
-        ("core",),
+        ("membership", "options", "reading", "transaction"),
+        ("overview", "positions", "resets"),
+        ("core", "exports"),
         ("consumer",),
     ),
     "log": (

@@ -15,7 +15,8 @@ from logstore.group.group_file import GroupFile
 from logstore.group.kafka_records import OffsetCommit
 from logstore.group.progress import GroupPartition
 from logstore.group.slots import LockFile, SlotInfo
-from logstore.group.state import Member
+from logstore.group.state import BY_TRANSACTIONS, Member
+from logstore.group.transaction import GroupPositions, identity_of_file
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -130,7 +131,7 @@ def groups(path: str | os.PathLike[str]) -> Groups:
                 names = layout.group_files(root.names())
             for name in sorted(names):
                 try:
-                    found += _groups(root, name, logs, problems)
+                    found += _groups(store, root, name, logs, problems)
                 except LogStoreError as error:
                     problems.append(str(error))
         finally:
@@ -167,7 +168,7 @@ class _Logs:
 
 
 def _groups(
-    root: Directory, name: str, logs: _Logs, problems: list[str]
+    store: Store, root: Directory, name: str, logs: _Logs, problems: list[str]
 ) -> Iterator[Group]:
     """The group of a file; none if the file is empty, and no member lives."""
     file = GroupFile(root, name)
@@ -176,6 +177,9 @@ def _groups(
         commits, state, group = file.commits(), file.state, file.group
     finally:
         file.close()
+    if state.way == BY_TRANSACTIONS:
+        # The file has a copy, which may be older by a crash.
+        commits = _published(store, name, commits)
     if rest:
         problems.append(
             f"the last {rest} bytes of the group's file {file.path} are no whole "
@@ -240,6 +244,30 @@ def _groups(
         tuple(members),
         tuple(_rows(commits, {*assigned, *has}, has, logs)),
     )
+
+
+def _published(
+    store: Store, name: str, copies: Iterable[OffsetCommit]
+) -> list[OffsetCommit]:
+    """What a group has committed by transactions."""
+    known = {TopicPartition(one.topic, one.partition): one for one in copies}
+    positions = GroupPositions(store, layout.group_of_file(name))
+    # Of an id that the name has only shortened, too.
+    positions.identity = identity_of_file(name)
+    commits = []
+    for key, at in positions.read()[1].items():
+        copy = known.get(key)
+        is_same = copy is not None and copy.offset == at.offset
+        commits.append(
+            OffsetCommit(
+                layout.group_of_file(name),
+                *key,
+                at.offset,
+                commit_ms=copy.commit_ms if copy is not None and is_same else -1,
+                topic_id=at.topic_id or None,
+            )
+        )
+    return commits
 
 
 def _refreshed(file: GroupFile) -> int:

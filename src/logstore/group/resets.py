@@ -18,6 +18,7 @@ from logstore.group.kafka_records import OffsetCommit
 from logstore.group.progress import OffsetChange
 from logstore.group.slots import BusyError, LockFile, Slots
 from logstore.group.state import BY_TRANSACTIONS
+from logstore.group.transaction import GroupPositions
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -85,7 +86,7 @@ def reset_offsets(
         try:
             file.refresh()
             _check_empty(root, name, group)
-            _check_way(file, group)
+            _check_way(store, file, group)
             return [
                 _change(file, partition, target)
                 for partition in _partitions(store, file, group, names, target)
@@ -185,7 +186,7 @@ class _Reset:
     def _change(self, slots: Slots) -> list[OffsetChange]:
         self._file.refresh_held(slots)
         _check_members(slots, self._group)
-        _check_way(self._file, self._group)
+        _check_way(self._store, self._file, self._group)
         now_ms = self._root.files.now_ms()
         changes, commits = [], []
         for partition in self._partitions():
@@ -284,8 +285,13 @@ def _check_members(lock: LockFile, group: str) -> None:
         )
 
 
-def _check_way(file: GroupFile, group: str) -> None:
-    if file.state.way == BY_TRANSACTIONS:
+def _check_way(store: Store, file: GroupFile, group: str) -> None:
+    """Raise if the group commits by transactions: its file says so, or the store does,
+    after somebody has removed the file."""
+    way = file.state.way
+    if not way and GroupPositions(store, group).read()[0]:
+        way = BY_TRANSACTIONS
+    if way == BY_TRANSACTIONS:
         raise CommitFailedError(
             f"group {group!r:.100} commits by transactions: its offsets are with the "
             f"publications of the store, and are not reset here. Nothing was changed; "

@@ -40,7 +40,13 @@ from logstore.store.store import Store
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["ConsumerTransaction", "GroupPositions", "Positioned", "identity_of"]
+__all__ = [
+    "ConsumerTransaction",
+    "GroupPositions",
+    "Positioned",
+    "identity_of",
+    "identity_of_file",
+]
 
 _METADATA_BYTES_MAX: Final = 4096
 _TURN_WAIT_S: Final = 1.0
@@ -51,7 +57,12 @@ _ATTEMPTS: Final = 1000
 
 def identity_of(group: str) -> str:
     """The identity under which a group publishes."""
-    return f"group:{layout.group_file(group).removeprefix(layout.GROUP_PREFIX)}"
+    return identity_of_file(layout.group_file(group))
+
+
+def identity_of_file(name: str) -> str:
+    """The same from the name of the group's file."""
+    return f"group:{name.removeprefix(layout.GROUP_PREFIX)}"
 
 
 class Positioned(NamedTuple):

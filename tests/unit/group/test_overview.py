@@ -179,6 +179,36 @@ def test_offset_of_a_topic_that_was_made_again_has_no_lag(store: Path) -> None:
     assert [(row.offset, row.end) for row in rows] == [(10, None)] * 2
 
 
+@pytest.mark.parametrize("group", ["g", "x" * 300, "x" * 10_000])
+def test_positions_of_transactions_are_those_that_were_published(
+    store: Path, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the copy in the group's file, which a crash may leave behind."""
+    with logstore.open(store) as opened:
+        opened.create_topic("out", 1)
+    with consumer(store, group=group) as one:
+        settle(one)
+        assert len(drain(one, 4)) == 4
+        with one.transaction() as transaction:
+            transaction.append("out", b"first")
+        first = only(groups(store))
+        assert (first.way, sum(row.offset or 0 for row in first.partitions)) == (
+            "transactions",
+            4,
+        )
+        assert all(row.commit_ms > 0 for row in first.partitions if row.offset)
+        assert len(drain(one, 3)) == 3
+        # As if it were killed between the publication and the copy of it.
+        monkeypatch.setattr(type(one._core), "published", lambda *_: None)
+        with one.transaction() as transaction:
+            transaction.append("out", b"second")
+    found = only(groups(store))
+    assert sum(row.offset or 0 for row in found.partitions) == 7
+    lags = [row.lag for row in found.partitions]
+    assert None not in lags
+    assert found.lag == 20 - 7
+
+
 def test_copy_of_a_store_has_no_members(store: Path, tmp_path: Path) -> None:
     """Locks are of one machine, and of one file."""
     with consumer(store) as one:
