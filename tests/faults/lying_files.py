@@ -21,6 +21,7 @@ import logstore
 from faults.cases import folder_of
 from faults.lies import Case, extreme, rows_of, time_fault
 from logstore import LogStoreError
+from logstore.io.layout import DURABLE
 from logstore.store.store import open_store
 from support.damage import Unsynced
 from support.values import FORMATS, append_records, config_of
@@ -203,18 +204,21 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 class States(_Files):
-    """logstore's own files: JSON under a checksum."""
+    """logstore's own files: JSON under a checksum, and one that is all numbers."""
 
     def is_one(self, path: Path) -> bool:
         return path.is_file() and path.name.startswith(".logstore")
 
     def spoil(self, path: Path) -> str:
         rng = self.rng
-        if rng.random() < 0.03:
+        if rng.random() < 0.03 or path.name == DURABLE:
             data = path.read_bytes()
             data = rng.choice(
-                (b"", data[: len(data) // 2], data + data, bytes(len(data)))
-            )
+                (
+                    b"", data[: len(data) // 2], data + data, bytes(len(data)),
+                    rng.randbytes(len(data)),
+                )
+            )  # fmt: skip
             path.write_bytes(data)
             return f"{len(data)} other bytes"
         value = _value_of(path)
