@@ -276,7 +276,7 @@ BUGS = (
     Bug(
         "durable_only reads past the durable offset",
         "store/partition_views.py",
-        (("seen.durable_offset if durable_only else seen.end_offset",
+        (("self._durable_of(seen) if durable_only else seen.end_offset",
           "seen.end_offset"),),
         "disk_states",
         _APPENDS,
