@@ -21,9 +21,10 @@ from logstore.errors import (
     StoreClosedError,
 )
 from logstore.group.assignors import Assignor
-from logstore.group.core import Callbacks, Core
+from logstore.group.core import Core
 from logstore.group.options import (
     Callback,
+    Callbacks,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetStore,
@@ -43,6 +44,38 @@ from logstore.store.inside import topics_now
 from logstore.store.store import Store, open_store
 
 __all__ = ["Consumer"]
+
+
+class _Call:
+    """`Consumer._call`: entered for each record of an iteration, so it is not made of a
+    generator."""
+
+    __slots__ = ("_consumer", "_from_callback")
+
+    def __init__(self, consumer: Consumer, from_callback: bool) -> None:
+        self._consumer = consumer
+        self._from_callback = from_callback
+
+    def __enter__(self) -> Core:
+        one = self._consumer
+        if one._is_closed:
+            raise StoreClosedError(f"{one!r} is closed")
+        one._check_fork()
+        if not one._guard.acquire(blocking=False):
+            raise ReentrantCallError(
+                f"{one!r} is in a call of another thread; a consumer is for one thread "
+                f"at a time. Nothing was done"
+            )
+        if one._core.is_calling and not self._from_callback:
+            one._guard.release()
+            raise ReentrantCallError(
+                f"{one!r} cannot be polled, closed or given other topics from inside "
+                f"one of its callbacks. Nothing was done"
+            )
+        return one._core
+
+    def __exit__(self, *error: object) -> None:
+        self._consumer._guard.release()
 
 
 class Consumer:
@@ -173,30 +206,13 @@ class Consumer:
 
     # ------------------------------------------------------------ one call at a time
 
-    @contextlib.contextmanager
-    def _call(self, *, from_callback: bool = True) -> Iterator[Core]:
-        """The inside of the consumer, for one call.
+    def _call(self, *, from_callback: bool = True) -> _Call:
+        """A context manager: the inside of the consumer, for one call.
 
         Args:
             from_callback: whether a callback may make it.
         """
-        if self._is_closed:
-            raise StoreClosedError(f"{self!r} is closed")
-        self._check_fork()
-        if not self._guard.acquire(blocking=False):
-            raise ReentrantCallError(
-                f"{self!r} is in a call of another thread; a consumer is for one "
-                f"thread at a time. Nothing was done"
-            )
-        try:
-            if self._core.is_calling and not from_callback:
-                raise ReentrantCallError(
-                    f"{self!r} cannot be polled, closed or given other topics from "
-                    f"inside one of its callbacks. Nothing was done"
-                )
-            yield self._core
-        finally:
-            self._guard.release()
+        return _Call(self, from_callback)
 
     def _check_fork(self) -> None:
         if native.forks() != self._forks:

@@ -28,7 +28,7 @@ from logstore.group.errors import (
 )
 from logstore.group.generations import Subscription
 from logstore.group.membership import Membership
-from logstore.group.options import Callback, OffsetAndMetadata, Options
+from logstore.group.options import Callback, Callbacks, OffsetAndMetadata, Options
 from logstore.group.positions import Positions, commit_of
 from logstore.group.reading import GROUP_S_MAX, PartitionReader, Waiter
 from logstore.group.state import BY_TRANSACTIONS
@@ -38,7 +38,7 @@ from logstore.record.record import TopicRecord
 from logstore.store.inside import files_directory, topics_now
 from logstore.store.store import Store
 
-__all__ = ["Callbacks", "Core"]
+__all__ = ["Core"]
 
 # The group is looked at once in this time while records come.
 _CHECK_S: Final = 0.1
@@ -58,28 +58,6 @@ _LASTING: Final = (
 
 _Result = TypeVar("_Result")
 Commits: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
-
-
-class Callbacks:
-    """The callbacks of a consumer; None: none.
-
-    Attributes:
-        assign: with partitions that it has got, before their first record.
-        revoke: with partitions that it is to give up, before others may have them.
-        lost: with partitions that others have already; None: `revoke` is called.
-    """
-
-    __slots__ = ("assign", "lost", "revoke")
-
-    def __init__(
-        self,
-        assign: Callback | None = None,
-        revoke: Callback | None = None,
-        lost: Callback | None = None,
-    ) -> None:
-        self.assign = assign
-        self.revoke = revoke
-        self.lost = lost
 
 
 class Core:
@@ -300,12 +278,15 @@ class Core:
         Raises: why that cannot be; it needs a `seek`.
         """
 
+        if reader.has_begun and reader.error is None:
+            return
+
         def begin() -> None:
             if reader.position is None:
                 self.positions.begin(reader)
             reader.begin()
 
-        if reader.error is None and not reader.has_begun:
+        if reader.error is None:
             self._guarded(reader, begin)
         if reader.error is not None:
             raise reader.error.with_traceback(None)
@@ -343,6 +324,11 @@ class Core:
         self, limit: int, seconds: float | None
     ) -> dict[TopicPartition, list[TopicRecord]]:
         """Records as soon as there are any; none after `seconds` (None: no limit)."""
+        is_plain = self.options.auto_commit_ms is None
+        if is_plain and self._files.monotonic() < self._check_at:
+            found = self.collect(limit)
+            if found:
+                return found
         return self._until(lambda: self.collect(limit), seconds) or {}
 
     def next_record(self, limit: int) -> TopicRecord:

@@ -118,6 +118,7 @@ class GroupFile:
         self._forget()
         # The size at which to see whether to compact the file.
         self._rewrite_at = _REWRITE_BYTES
+        self._keys: dict[tuple[str, int], bytes] = {}
         # A sync has failed: the system may have dropped what it did not write.
         self._is_doubtful = False
 
@@ -417,10 +418,10 @@ class GroupFile:
         if state is not None:
             items.append(self._state_item(state))
         for commit in commits:
-            key = format_offset_key(self.group, commit.topic, commit.partition)
+            key = self._key(commit.topic, commit.partition)
             items.append((key, format_offset_value(commit), None))
         for one in removed:
-            items.append((format_offset_key(self.group, *one), None, None))
+            items.append((self._key(*one), None, None))
         data = self._encoded(items, self._last_offset + 1)
         with storage_errors("write", self.path):
             self._write(slots, data)
@@ -438,12 +439,26 @@ class GroupFile:
         if self._end >= self._rewrite_at or self._is_doubtful:
             self._rewrite_if_worth(slots)
 
+    def _key(self, topic: str, partition: int) -> bytes:
+        """The key of the committed offset of a partition."""
+        key = self._keys.get((topic, partition))
+        if key is None:
+            key = format_offset_key(self.group, topic, partition)
+            self._keys[topic, partition] = key
+        return key
+
     def _state_item(self, state: GroupState) -> _Item:
         value, header = format_state(self.group, state)
         return format_group_key(self.group), value, header
 
     def _encoded(self, items: Sequence[_Item], offset: int) -> bytes:
         now_ms = self._files.now_ms()
+        if len(items) == 1 and items[0][2] is None:
+            # As nearly always: the commit of one partition, which is small.
+            key, value, _ = items[0]
+            one = self._encoder.rows_of_one(value, key, now_ms)
+            ((data, size),) = self._encoder.encode(one, offset, now_ms, 0)
+            return bytes(native.buffer_of(data, size))
         has_headers = any(header is not None for _, _, header in items)
         headers = [
             () if header is None else ((HEADER, header),) for _, _, header in items

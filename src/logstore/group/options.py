@@ -19,6 +19,7 @@ from logstore.log.read.reader import ISOLATIONS, check_choice
 from logstore.record.arguments import as_integer, as_items
 
 __all__ = [
+    "Callbacks",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetStore",
@@ -37,6 +38,28 @@ _ON_STUCK: Final = ("report", "evict")
 # Called with the partitions that were assigned, are to be given up, or are lost.
 Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
 Reset: TypeAlias = "str | datetime.timedelta"
+
+
+class Callbacks:
+    """The callbacks of a consumer; None: none.
+
+    Attributes:
+        assign: with partitions that it has got, before their first record.
+        revoke: with partitions that it is to give up, before others may have them.
+        lost: with partitions that others have already; None: `revoke` is called.
+    """
+
+    __slots__ = ("assign", "lost", "revoke")
+
+    def __init__(
+        self,
+        assign: Callback | None = None,
+        revoke: Callback | None = None,
+        lost: Callback | None = None,
+    ) -> None:
+        self.assign = assign
+        self.revoke = revoke
+        self.lost = lost
 
 
 class OffsetAndMetadata(NamedTuple):
