@@ -331,7 +331,7 @@ class Store:
         is done, and publishing again with the same identity and sequence does nothing
         if it is.
         """
-        given, publish = list(staged), self.blocking.publish
+        given, publish = _listed(staged), self.blocking.publish
         return await self._services.run(
             lambda: publish(
                 given,
@@ -359,7 +359,7 @@ class Store:
 
         If the task is cancelled, the request stays, as it does after its time.
         """
-        given, submit = list(staged), self.blocking.submit
+        given, submit = _listed(staged), self.blocking.submit
         return await self._services.run(
             lambda: submit(
                 given,
@@ -382,7 +382,7 @@ class Store:
     ) -> None:
         """Remove staged files that will not be published; as
         `logstore.Store.discard_staged`."""
-        given, discard = list(staged), self.blocking.discard_staged
+        given, discard = _listed(staged), self.blocking.discard_staged
         await self._services.run(
             lambda: discard(
                 given, identity=identity, before=before, older_than_ms=older_than_ms
@@ -418,3 +418,8 @@ class Store:
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _listed(staged: Staged | Iterable[Staged]) -> list[Staged]:
+    """Now: the caller may change a list while it waits."""
+    return [staged] if isinstance(staged, Staged) else list(staged)

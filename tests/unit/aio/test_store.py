@@ -272,7 +272,7 @@ def test_publish_is_awaited(tmp_path: Path) -> None:
                 stage.append_many(p, [value])
                 return stage.finish()
 
-            one = await store.publish([staged(b"0", 1)], identity="me", sequence=1)
+            one = await store.publish(staged(b"0", 1), identity="me", sequence=1)
             assert (one.is_new, one.records) == (True, 1)
             again = await store.publish([staged(b"0", 1)], identity="me", sequence=1)
             assert not again.is_new
