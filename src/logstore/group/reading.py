@@ -23,9 +23,9 @@ from logstore.store.partition_views import Turn
 __all__ = ["PartitionReader", "Waiter"]
 
 # Sleep no longer: a group may change without a sign where the file system gives none.
-GROUP_S_MAX: Final = 0.25
+GROUP_S_MAX: Final = 0.5
 # The same where a thread of this process appends: only its own changes wake it.
-_WRITER_S_MAX: Final = 0.1
+_WRITER_S_MAX: Final = 0.25
 # The same while there are records that are not durable yet.
 _DURABLE_S_MAX: Final = 0.02
 
