@@ -25,7 +25,7 @@ from logstore.group.kafka_records import (
 )
 from logstore.group.offsets_log import FoundGroup, OffsetsLog
 from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
-from logstore.group.progress import GroupPartition
+from logstore.group.progress import GroupPartition, GroupRows
 from logstore.io.layout import TopicPartition
 from logstore.store.store import open_store
 
@@ -58,7 +58,7 @@ class KafkaMember:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaGroup:
+class KafkaGroup(GroupRows):
     """A group as a broker that starts on the directory would find it.
 
     Attributes:
@@ -86,12 +86,6 @@ class KafkaGroup:
     members: tuple[KafkaMember, ...]
     partitions: tuple[GroupPartition, ...]
     offsets_partition: int
-
-    @property
-    def lag(self) -> int | None:
-        """The sum over the partitions with a known one; None: none has."""
-        known = [row.lag for row in self.partitions if row.lag is not None]
-        return sum(known) if known else None
 
 
 class KafkaGroups(list[KafkaGroup]):

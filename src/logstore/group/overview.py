@@ -13,7 +13,7 @@ from typing import Final
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.group_file import GroupFile
 from logstore.group.kafka_records import OffsetCommit
-from logstore.group.progress import GroupPartition
+from logstore.group.progress import GroupPartition, GroupRows
 from logstore.group.slots import LockFile, SlotInfo
 from logstore.group.state import BY_TRANSACTIONS, Member
 from logstore.group.transaction import GroupPositions, identity_of_file
@@ -67,7 +67,7 @@ class LiveMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(GroupRows):
     """A consumer group of a store.
 
     Attributes:
@@ -91,12 +91,6 @@ class Group:
     state_ms: int
     members: tuple[LiveMember, ...]
     partitions: tuple[GroupPartition, ...]
-
-    @property
-    def lag(self) -> int | None:
-        """The sum over the partitions with a known one; None: none has."""
-        known = [row.lag for row in self.partitions if row.lag is not None]
-        return sum(known) if known else None
 
 
 class Groups(list[Group]):

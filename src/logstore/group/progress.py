@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GroupPartition", "OffsetChange"]
+from logstore.io.layout import TopicPartition
+
+__all__ = ["GroupPartition", "GroupRows", "OffsetChange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,38 @@ class GroupPartition:
         if self.offset is None or self.end is None:
             return None
         return self.end - self.offset
+
+
+class GroupRows:
+    """What the rows of a group say together."""
+
+    __slots__ = ()
+
+    partitions: tuple[GroupPartition, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """The sum over the partitions with a known one; None: none has."""
+        known = [row.lag for row in self.partitions if row.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The committed offsets, by partition."""
+        return {
+            TopicPartition(row.topic, row.partition): row.offset
+            for row in self.partitions
+            if row.offset is not None
+        }
+
+    @property
+    def assignment(self) -> dict[TopicPartition, str]:
+        """The ids of the members that have partitions, by partition."""
+        return {
+            TopicPartition(row.topic, row.partition): row.member
+            for row in self.partitions
+            if row.member is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)

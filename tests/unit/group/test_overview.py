@@ -88,6 +88,11 @@ def test_members_partitions_offsets_and_lag_are_shown(store: Path) -> None:
         assert lags[first.member_id] == (10, 10, 0)
         assert lags[second.member_id] == (None, 10, None)
         assert group.lag == 0
+        assert list(group.offsets.values()) == [10]
+        assert sorted(group.assignment.values()) == sorted(
+            [first.member_id, second.member_id]
+        )
+        assert group.offsets.keys() < group.assignment.keys()
     group = only(groups(store))
     assert (group.state, group.members) == ("Empty", ())
     assert {row.member for row in group.partitions} == {None}
