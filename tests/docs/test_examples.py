@@ -196,6 +196,15 @@ def test_readers_count_each_record_once() -> None:
     assert sums == [sum(range(n, 4000, 4)) for n in range(4)]
 
 
+def test_worker_that_is_killed_is_replaced() -> None:
+    """Each order has one invoice; the other worker writes those that are left."""
+    text = run("workers.py", "--orders", "1000")
+    ann, bob = map(int, re.findall(r"\b(?:after|written) (\d+)", text))
+    assert ann >= 1
+    assert ann + bob >= 1000
+    assert text.endswith("each of 1000 orders has one invoice\n")
+
+
 def test_disk_of_a_broker_becomes_parquet(tmp_path: Path) -> None:
     """All but the damaged batch; the damage and what it costs are told."""
     output = tmp_path / "parquet"
