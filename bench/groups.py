@@ -13,7 +13,6 @@ import functools
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -179,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
