@@ -11,6 +11,7 @@
 Objects here have the names of those in `logstore`, and `blocking`, which is that one.
 """
 
+from logstore.aio.consumer import Consumer
 from logstore.aio.follower import Follower
 from logstore.aio.partition import Partition
 from logstore.aio.producer import Producer
@@ -19,4 +20,4 @@ from logstore.aio.topic import Topic
 
 open = open_store
 
-__all__ = ["Follower", "Partition", "Producer", "Store", "Topic", "open"]
+__all__ = ["Consumer", "Follower", "Partition", "Producer", "Store", "Topic", "open"]

@@ -3,8 +3,8 @@ syncs for all that wait.
 
     the loop    collects requests while its tasks run, then hands all of them over
     the thread  makes the calls in their order, then one sync of each partition
-    the loop    resolves the futures, in one callback; the tasks that go on may request
-                more, which is collected before the next hand-over
+    the loop    resolves the futures, in one callback; the tasks that continue may
+                request more, which is collected before the next hand-over
 
 So any number of tasks that append durably cost one sync. Only the loop's thread uses
 `Commits`; a request that was handed over belongs to the other thread until it is back.
@@ -52,7 +52,7 @@ class _Call:
     Attributes:
         future: of the task that waits; only the loop uses it.
         call: what the thread is to call.
-        ends: of its result: what is to be durable before the task goes on.
+        ends: of its result: what is to be durable before the task continues.
         line: which it is in, if any.
         result, error: of the call, and of the sync after it.
     """
@@ -83,7 +83,7 @@ class _Call:
 
 
 class _Sync:
-    """What waits for one partition to be durable.
+    """The tasks and calls that wait for one partition to be durable.
 
     Attributes:
         end: up to this offset.
@@ -110,13 +110,13 @@ class _Sync:
 
 
 class _Batch(NamedTuple):
-    """What is handed over at once, or is done of it."""
+    """The requests of one hand-over, or the part of them that is done."""
 
     calls: list[_Call]
     syncs: dict[Partition, _Sync]
 
     def resolve(self) -> None:
-        """Let the tasks go on, those that still wait."""
+        """Let the tasks continue, those that still wait."""
         # All, before the first one: it may append at once then.
         for call in self.calls:
             call.leave()
@@ -139,7 +139,7 @@ def _resolve(
 
 
 _Post: TypeAlias = "Callable[[_Batch, bool], None]"
-# What the thread gets: a batch, and where to post what is done of it. None: end.
+# For the thread: a batch, and where to post what is done of it. None: end.
 _Inbox: TypeAlias = "queue.SimpleQueue[tuple[_Batch, _Post] | None]"
 
 
@@ -191,7 +191,7 @@ class Commits:
 
     def _schedule(self) -> None:
         if not self._is_begun:
-            # After the tasks that can go on now: they may have requests, too.
+            # After the tasks that can continue now: they may have requests, too.
             self._binding.loop().call_soon(self._begin)
             self._is_begun = True
 

@@ -62,7 +62,7 @@ class _Seat:
 
 
 class Followed(abc.ABC, Generic[_Item]):
-    """What a follower reads.
+    """The source of a follower.
 
     Attributes:
         patience_s: how long it may wait before it looks without being woken; None:
@@ -186,7 +186,7 @@ class Follower(AsyncIterator[_Item]):
         self._run: Iterator[_Item] = iter(())
         # Of the run, in memory: a record is taken from here and returned in one step.
         self._burst: Iterator[_Item] = iter(())
-        # What the run has raised after the records of the burst.
+        # Raised by the run after the records of the burst.
         self._failure: BaseException | None = None
         self._without_pause = 0
         self._moved_at: float | None = None

@@ -40,7 +40,7 @@ _PACKED_MAX = 1024
 
 
 class Services:
-    """What the partitions of a store share.
+    """The parts that all partitions of a store share.
 
     Attributes:
         binding: the event loop.
@@ -63,8 +63,8 @@ class Services:
         self.check = check
 
     async def run(self, call: Callable[..., _Result], *args: Any) -> _Result:
-        """Make a blocking call in another thread. It goes on if the task is
-        cancelled."""
+        """Make a blocking call in another thread. It is completed if the
+        task is cancelled."""
         self.check()
         loop = self.binding.loop()
         return await loop.run_in_executor(None, partial(call, *args))
@@ -74,7 +74,7 @@ class Partition:
     """One partition of a topic, for tasks of one event loop. Made by
     `logstore.aio.Store`.
 
-    What waits is awaited. What only reads is a plain method, that of
+    Calls that wait are awaited. Calls that only read are plain methods, those of
     `logstore.Partition`: a read of 256 KiB takes less time than a change of threads. A
     read of much that is not in the page cache can be left to ``asyncio.to_thread``.
 
@@ -185,7 +185,7 @@ class Partition:
         """Append one record and return its offset.
 
         With `durable`, all tasks that wait share one sync. The record itself is
-        appended before the event loop goes on, unless that has to wait (for a sync, a
+        appended before the event loop continues, unless that has to wait (for a sync, a
         new segment, another thread), or `expected_offset` is given, or more than 16 KiB
         are to be compressed: then a thread does it.
 
@@ -447,8 +447,8 @@ def _stop_of(offsets: range) -> int:
 def _fixed_headers(
     headers: Any,
 ) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a record, which nobody changes any more. What is no header is left
-    to the append, which says so."""
+    """The headers of a record, which do not change any more. The append refuses what is
+    no header."""
     if not headers:
         return ()
     fixed = []
@@ -466,7 +466,7 @@ def _fixed_headers(
 def fixed_columns(
     values: Any, keys: Any, timestamps_ms: Any, headers: Any
 ) -> tuple[Column, Column | None, Column | None, Column | None]:
-    """The arguments of `append_many`, which nobody changes any more."""
+    """The arguments of `append_many`, which do not change any more."""
     value_list, key_list, stamps, header_list = as_columns(
         values, keys, timestamps_ms, headers
     )

@@ -115,8 +115,8 @@ def open_store(
 
 
 async def _opened(open_now: Callable[[], BlockingStore], where: str) -> Store:
-    # Whoever takes it decides: the thread, that the store is the task's; or the task,
-    # that it is no longer wanted.
+    # The one that takes it decides: the thread, that the store is the task's; or the
+    # task, that it is no longer wanted.
     decision: deque[None] = deque([None])
 
     def opened() -> BlockingStore | None:
@@ -189,7 +189,7 @@ class Store:
     belong to the loop in which one of them is awaited first; in another one they raise
     `EventLoopError`. In the child of a fork they raise `ForkedError`.
 
-    What waits is awaited; what only reads is a plain method, as that of
+    Calls that wait are awaited; calls that only read are plain methods, as those of
     `logstore.Store`.
 
     Attributes:
@@ -327,9 +327,9 @@ class Store:
         """Append staged records durably: all of them or none; as
         `logstore.Store.publish`.
 
-        If the task is cancelled, the publication goes on: `published` tells whether it
-        is done, and publishing again with the same identity and sequence does nothing
-        if it is.
+        If the task is cancelled, the publication is completed: `published` says
+        whether it is done, and publishing again with the same identity and sequence
+        does nothing if it is.
         """
         given, publish = _listed(staged), self.blocking.publish
         return await self._services.run(
@@ -396,7 +396,7 @@ class Store:
         raises `StoreClosedError`. Followers raise it, too.
 
         May be called again, also after it failed. If the task is cancelled, closing
-        goes on.
+        is completed.
 
         Raises: as `logstore.Store.close`; `EventLoopError`.
         """

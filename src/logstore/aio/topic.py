@@ -35,7 +35,8 @@ class Topic:
     """A named set of partitions, for tasks of one event loop. Made by
     `logstore.aio.Store`.
 
-    What waits is awaited. What only reads is a plain method, that of `logstore.Topic`.
+    Calls that wait are awaited. Calls that only read are plain methods, those of
+    `logstore.Topic`.
 
     Attributes:
         blocking: the `logstore.Topic`, whose methods block the thread.

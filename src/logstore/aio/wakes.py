@@ -34,7 +34,7 @@ _State = object
 
 
 class Place(abc.ABC):
-    """Who waits for one partition. Only the loop's thread uses it."""
+    """The followers that wait for one partition. Only the loop's thread uses it."""
 
     def __init__(self, wakes: Wakes) -> None:
         self._wakes = wakes
@@ -55,8 +55,8 @@ class Place(abc.ABC):
         self._waiting.discard(future)
 
     def take_bell(self) -> bool:
-        """For an append by the loop's thread: let it wake nobody. Returns whether
-        somebody waits, and `wake` is to be called after it."""
+        """For an append by the loop's thread: let it wake no follower. Returns
+        whether some wait, and `wake` is to be called after it."""
         return False
 
     def wake(self) -> None:
@@ -89,8 +89,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def look(self) -> Bounds:
-        """The log as it is now; or as it was at the last change of which followers were
-        told."""
+        """The log as it is now; or as it was at the last change that woke followers."""
 
     @abc.abstractmethod
     def _state_now(self) -> _State:
@@ -98,7 +97,7 @@ class Place(abc.ABC):
 
 
 class _Bell:
-    """What an append rings: a `Wakeable`."""
+    """Rung by an append: a `Wakeable`."""
 
     __slots__ = ("_loop", "_ring")
 
@@ -254,7 +253,7 @@ class Wakes:
     # ------------------------------------------------------------ by time
 
     def keep_checking(self) -> None:
-        """Somebody waits."""
+        """A follower waits."""
         if self._checking is None:
             self._checking = self.loop().call_later(WATCHED_S_MAX, self._check)
         self._read()
@@ -306,7 +305,7 @@ class Wakes:
         return True
 
     def _read(self) -> None:
-        """Let the loop tell when there are reports."""
+        """Let the loop report when there are reports."""
         reports, is_on = self._reports, self._is_reading or self._resting is not None
         if is_on or reports is None or reports.fd < 0:
             return

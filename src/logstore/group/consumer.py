@@ -349,6 +349,22 @@ class Consumer:
         with self._call(from_callback=False) as core:
             return core.next_record(self._options.max_poll_records)
 
+    def next_read(self, *, at_once: bool) -> TopicRecord | None:
+        """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,
+        only if it is not time to look at the group. It waits for nothing."""
+        with self._call(from_callback=False) as core:
+            return core.next_at_once() if at_once else core.next_read()
+
+    def read_ahead(self, seconds: float) -> bool:
+        """For `logstore.aio`: read records ahead for `next_read`; whether there are
+        any, after `seconds` at most."""
+        with self._call(from_callback=False) as core:
+            return core.read_ahead(self._options.max_poll_records, seconds)
+
+    def check_fork(self) -> None:
+        """Raise `ForkedError` in the child of a fork."""
+        self._check_fork()
+
     # ------------------------------------------------------------ commits
 
     def commit(

@@ -337,16 +337,29 @@ class Core:
         Args:
             limit: how many are read at a time.
         """
-        reader = self._current
-        if reader is not None and self._files.monotonic() < self._check_at:
-            record = reader.next_ahead()
-            if record is not None:
-                return record
-        reader = self._current = self._until(lambda: self._with_records(limit), None)
-        assert reader is not None
-        record = reader.next_ahead()
+        record = self.next_at_once()
+        if record is None:
+            self.read_ahead(limit, None)
+            record = self.next_read()
         assert record is not None
         return record
+
+    def next_at_once(self) -> TopicRecord | None:
+        """The next record, if it was read ahead, and it is not time to look at the
+        group."""
+        is_late = self._files.monotonic() >= self._check_at
+        return None if is_late else self.next_read()
+
+    def next_read(self) -> TopicRecord | None:
+        """The next record, if it was read ahead."""
+        reader = self._current
+        return None if reader is None else reader.next_ahead()
+
+    def read_ahead(self, limit: int, seconds: float | None) -> bool:
+        """Read records ahead, as soon as there are any. Whether there are; none after
+        `seconds` (None: no limit)."""
+        self._current = self._until(lambda: self._with_records(limit), seconds)
+        return self._current is not None
 
     def _with_records(self, limit: int) -> PartitionReader | None:
         """A partition with records to be delivered one by one."""

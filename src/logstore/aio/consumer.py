@@ -1,0 +1,476 @@
+"""A consumer for tasks of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import inspect
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar
+
+from logstore.aio.loops import Binding
+from logstore.aio.store import Store
+from logstore.config import check_int
+from logstore.errors import ConfigError, LogStoreError, StorageError, StoreClosedError
+from logstore.group.assignors import Assignor
+from logstore.group.consumer import Consumer as BlockingConsumer
+from logstore.group.options import (
+    Callback,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetStore,
+)
+from logstore.io.layout import TopicPartition
+from logstore.record.record import TopicRecord
+
+__all__ = ["Consumer"]
+
+_Result = TypeVar("_Result")
+_Found = dict[TopicPartition, list[TopicRecord]]
+
+# Another call has to wait for its turn so long, at most.
+_TURN_S: Final = 0.1
+# A record that was delivered in between makes other tasks wait no longer than this.
+_RECORDS_MAX: Final = 256
+
+
+class Consumer:
+    """As `logstore.Consumer`, for tasks of one event loop; an asynchronous context
+    manager, and an asynchronous iterator over the records.
+
+        async with logstore.aio.Consumer("data", group="mail", topics=["orders"]) as c:
+            async for record in c:
+                ...
+                await c.commit()
+
+    Every call is awaited. A thread of the consumer makes them, one after the other, so
+    that neither a disk nor another member of the group blocks the loop. The callbacks
+    are called by that thread, too: they are plain functions, and use `blocking`.
+
+    Args: as `logstore.Consumer`; `store` is a path, a `logstore.aio.Store` or a
+        `logstore.Store`. Nothing is opened before `start`.
+
+    Attributes:
+        blocking: the `logstore.Consumer`; None before `start`. It is only for
+            callbacks: outside of them the thread may be in a call of it.
+    """
+
+    def __init__(
+        self,
+        store: Store | Any | str | os.PathLike[str],
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        pattern: str | None = None,
+        assignor: (
+            Literal["cooperative-sticky", "range", "roundrobin"] | Assignor
+        ) = "cooperative-sticky",
+        reset: (Literal["earliest", "latest", "error"] | datetime.timedelta) = "error",
+        offsets: OffsetStore | None = None,
+        auto_commit_ms: int | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        durable_only: bool = True,
+        max_poll_records: int = 500,
+        max_poll_interval_ms: int = 300_000,
+        on_stuck: Literal["report", "evict"] = "report",
+        instance: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        _check_callbacks(on_assign, on_revoke, on_lost)
+        self.blocking: BlockingConsumer | None = None
+        self._make = partial(
+            BlockingConsumer,
+            store.blocking if isinstance(store, Store) else store,
+            group=group,
+            topics=topics,
+            pattern=pattern,
+            assignor=assignor,
+            reset=reset,
+            offsets=offsets,
+            auto_commit_ms=auto_commit_ms,
+            isolation=isolation,
+            durable_only=durable_only,
+            max_poll_records=max_poll_records,
+            max_poll_interval_ms=max_poll_interval_ms,
+            on_stuck=on_stuck,
+            instance=instance,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+        )
+        self._name = "a consumer" if group is None else f"a consumer of {group!r:.100}"
+        self._binding = Binding(self._name)
+        self._executor: ThreadPoolExecutor | None = None
+        # Calls that the thread has, or that wait for it.
+        self._calls = 0
+        self._delivered = 0
+        self._is_stopped = False
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<logstore.aio.Consumer: {self._name}>"
+
+    # ------------------------------------------------------------ begin and end
+
+    async def start(self) -> None:
+        """Open the store, if a path was given. The first call for records joins the
+        group. Other calls start it, too.
+
+        Raises: as the constructor of `logstore.Consumer`; `StoreClosedError`: it was
+        stopped.
+        """
+        if self.blocking is not None and not self._is_stopped:
+            return
+
+        def made() -> BlockingConsumer:
+            # Two tasks may start it: the thread does it once.
+            if self.blocking is None:
+                self.blocking = self._make()
+            return self.blocking
+
+        await self._in_thread(made)
+
+    async def stop(self) -> None:
+        """Call `on_revoke`, commit if it commits by itself, and leave the group. Tasks
+        that wait for records get `StoreClosedError`. May be called again. If the task
+        is cancelled, it is stopped nevertheless.
+
+        Raises: what the callback or the commit raise; it is stopped in any case.
+        """
+        await self._stop(None)
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop it. After an error it does not commit by itself: the records that were
+        delivered may not be done."""
+        await self._stop(error)
+
+    async def _stop(self, error: BaseException | None) -> None:
+        loop = self._binding.loop()
+        self._is_stopped = True
+        if self._stopping is None:
+            if self._executor is None:
+                return
+            self._stopping = loop.create_task(self._closed(self._executor, error))
+        elif self._stopping.done():
+            return
+        await asyncio.shield(self._stopping)
+
+    async def _closed(
+        self, executor: ThreadPoolExecutor, error: BaseException | None
+    ) -> None:
+        def close() -> None:
+            if self.blocking is not None:
+                kind = None if error is None else type(error)
+                self.blocking.__exit__(kind, error, None)
+
+        try:
+            await self._submitted(close)
+        finally:
+            executor.shutdown(wait=False)
+
+    # ------------------------------------------------------------ the thread
+
+    async def _in_thread(
+        self,
+        call: Callable[[], _Result],
+        undo: Callable[[_Result], object] | None = None,
+    ) -> _Result:
+        """Make a call in the thread, after the calls before it.
+
+        Args:
+            undo: called in the thread with a result that no task gets, because it was
+                cancelled.
+        """
+        if self._is_stopped:
+            raise StoreClosedError(f"{self._name} is stopped")
+        return await self._submitted(call, undo)
+
+    async def _submitted(
+        self,
+        call: Callable[[], _Result],
+        undo: Callable[[_Result], object] | None = None,
+    ) -> _Result:
+        if self.blocking is not None:
+            self.blocking.check_fork()
+        loop = self._binding.loop()
+        # The one that takes it decides: the thread, that the result is the task's; or
+        # the task, that it does not want it.
+        decision: deque[None] = deque([None])
+        results: list[_Result] = []
+
+        def work() -> _Result:
+            result = call()
+            results.append(result)
+            if undo is not None and not _is_taken(decision):
+                undo(result)
+            return result
+
+        executor = self._executor
+        if executor is None:
+            executor = self._executor = ThreadPoolExecutor(1, "logstore.aio consumer")
+        try:
+            future = executor.submit(work)
+        except RuntimeError as error:
+            _is_taken(decision)  # it may run later
+            raise StorageError(
+                f"no thread for {self._name}: {error}",
+                path=self._name,
+                action="start a thread for",
+            ) from error
+        self._calls += 1
+        future.add_done_callback(partial(self._post_end, loop))
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if undo is not None and not _is_taken(decision) and results:
+                executor.submit(undo, results[0])
+            raise
+
+    def _post_end(self, loop: asyncio.AbstractEventLoop, future: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._end_call)
+
+    def _end_call(self) -> None:
+        self._calls -= 1
+
+    async def _asked(self, ask: Callable[[BlockingConsumer], _Result]) -> _Result:
+        await self.start()
+        blocking = self.blocking
+        assert blocking is not None
+        return await self._in_thread(partial(ask, blocking))
+
+    # ------------------------------------------------------------ records
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> TopicRecord:
+        """As `getone`."""
+        return await self.getone()
+
+    async def getone(self) -> TopicRecord:
+        """The next record; waits for it. The position of its partition is then after
+        it.
+
+        If the task is cancelled, no record is lost: the next call returns it.
+
+        Raises: as `logstore.Consumer.poll`; `StoreClosedError`: it was stopped.
+        """
+        self._binding.loop()
+        at_once = True
+        while True:
+            if self._is_stopped:
+                raise StoreClosedError(f"{self._name} is stopped")
+            blocking = self.blocking
+            if blocking is not None and self._calls == 0:
+                blocking.check_fork()
+                if self._delivered >= _RECORDS_MAX:
+                    self._delivered = 0
+                    await asyncio.sleep(0)
+                    continue
+                # From here to the return nothing is awaited.
+                record = blocking.next_read(at_once=at_once)
+                if record is not None:
+                    self._delivered += 1
+                    return record
+            self._delivered = 0
+            # The records stay in the consumer until they are delivered.
+            at_once = not await self._asked(lambda one: one.read_ahead(_TURN_S))
+
+    async def getmany(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> _Found:
+        """The next records of each partition, as soon as there are any; as
+        `logstore.Consumer.poll`.
+
+        If the task is cancelled, no record is lost: the next call returns them.
+        """
+        check_int("timeout_ms", timeout_ms, 0, 1 << 53)
+        await self.start()
+        blocking, loop = self.blocking, self._binding.loop()
+        assert blocking is not None
+        end = loop.time() + timeout_ms / 1000
+        while True:
+            # So long only: other calls have to wait for it.
+            left = min(max(end - loop.time(), 0.0), _TURN_S)
+            poll = partial(blocking.poll, math.ceil(left * 1000), max_records)
+            found: _Found = await self._in_thread(poll, partial(_put_back, blocking))
+            if found or loop.time() >= end:
+                return found
+
+    # ------------------------------------------------------------ topics
+
+    async def subscribe(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Ask for topics, instead of those before; as `logstore.Consumer.subscribe`."""
+        _check_callbacks(on_assign, on_revoke, on_lost)
+        await self._asked(
+            lambda one: one.subscribe(
+                topics,
+                pattern=pattern,
+                on_assign=on_assign,
+                on_revoke=on_revoke,
+                on_lost=on_lost,
+            )
+        )
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions, with `on_revoke`, and leave the group."""
+        await self._asked(lambda one: one.unsubscribe())
+
+    async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read these partitions, and no others; as `logstore.Consumer.assign`."""
+        given = list(partitions)
+        await self._asked(lambda one: one.assign(given))
+
+    async def subscription(self) -> set[str]:
+        """The names of the topics that it asks for."""
+        return await self._asked(lambda one: one.subscription())
+
+    async def assignment(self) -> set[TopicPartition]:
+        """The partitions that it has."""
+        return await self._asked(lambda one: one.assignment())
+
+    # ------------------------------------------------------------ commits
+
+    async def commit(
+        self, offsets: Mapping[Any, Any] | None = None, *, durable: bool = True
+    ) -> None:
+        """Commit positions; as `logstore.Consumer.commit`. A task that is cancelled
+        does not know whether it is done."""
+        given = None if offsets is None else dict(offsets)
+        await self._asked(lambda one: one.commit(given, durable=durable))
+
+    async def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
+        """The offset that the group has committed for a partition; None: none that
+        counts."""
+        return await self._asked(lambda one: one.committed(partition))
+
+    # ------------------------------------------------------------ positions
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next record of a partition that it has."""
+        return await self._asked(lambda one: one.position(partition))
+
+    async def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Continue a partition at an offset; as `logstore.Consumer.seek`."""
+        await self._asked(lambda one: one.seek(partition, offset))
+
+    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Continue partitions at their first record; none given: all."""
+        await self._asked(lambda one: one.seek_to_beginning(*partitions))
+
+    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Continue partitions after the last record that could be delivered now; none
+        given: all."""
+        await self._asked(lambda one: one.seek_to_end(*partitions))
+
+    async def seek_to_time(self, time_ms: Any) -> None:
+        """Continue at the first record since a time; as
+        `logstore.Consumer.seek_to_time`."""
+        await self._asked(lambda one: one.seek_to_time(time_ms))
+
+    async def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
+        """Continue partitions at the committed offsets, or by ``reset``; none given:
+        all."""
+        await self._asked(lambda one: one.seek_to_committed(*partitions))
+
+    async def pause(self, *partitions: tuple[str, int]) -> None:
+        """Deliver no records of partitions until `resume`."""
+        await self._asked(lambda one: one.pause(*partitions))
+
+    async def resume(self, *partitions: tuple[str, int]) -> None:
+        """Deliver records of partitions again."""
+        await self._asked(lambda one: one.resume(*partitions))
+
+    async def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return await self._asked(lambda one: one.paused())
+
+    # ------------------------------------------------------------ offsets of the log
+
+    async def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition."""
+        given = list(partitions)
+        return await self._asked(lambda one: one.beginning_offsets(given))
+
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition that could be delivered
+        now."""
+        given = list(partitions)
+        return await self._asked(lambda one: one.end_offsets(given))
+
+    async def offsets_for_times(
+        self, times: Mapping[Any, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition since a time, Unix milliseconds; None:
+        there is none."""
+        given = dict(times)
+        return await self._asked(lambda one: one.offsets_for_times(given))
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each partition that it has is short of the last record that
+        could be delivered now."""
+        return await self._asked(lambda one: one.lag())
+
+    async def group_metadata(self) -> tuple[str | None, int, str]:
+        """(group, generation, member); as `logstore.Consumer.group_metadata`."""
+        return await self._asked(lambda one: one.group_metadata())
+
+
+def _check_callbacks(*callbacks: Callback | None) -> None:
+    for callback in callbacks:
+        if inspect.iscoroutinefunction(callback):
+            raise ConfigError(
+                f"{callback!r:.100} is a coroutine function; callbacks are plain "
+                f"functions, which the thread of the consumer calls",
+                name="callback",
+                value=callback,
+            )
+
+
+def _is_taken(decision: deque[None]) -> bool:
+    """Take the decision, unless it was taken before."""
+    try:
+        decision.pop()
+    except IndexError:
+        return False
+    return True
+
+
+def _put_back(consumer: BlockingConsumer, found: _Found) -> None:
+    """Records that no task got are delivered again."""
+    for key, records in found.items():
+        # A partition that it does not have any more is read by another one, from what
+        # was committed.
+        with contextlib.suppress(LogStoreError):
+            consumer.seek(key, records[0].offset)
