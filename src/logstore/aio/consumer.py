@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.aio.store import Store
@@ -27,10 +27,14 @@ from logstore.group.options import (
     OffsetAndTimestamp,
     OffsetStore,
 )
+from logstore.group.transaction import ConsumerTransaction
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 
-__all__ = ["Consumer"]
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Consumer", "Transaction"]
 
 _Result = TypeVar("_Result")
 _Found = dict[TopicPartition, list[TopicRecord]]
@@ -223,13 +227,28 @@ class Consumer:
                 undo(result)
             return result
 
+        try:
+            future = self._submit(work, loop)
+        except StorageError:
+            _is_taken(decision)  # it may run later
+            raise
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if undo is not None and not _is_taken(decision) and results:
+                self._submit(partial(undo, results[0]), loop)
+            raise
+
+    def _submit(
+        self, work: Callable[[], _Result], loop: asyncio.AbstractEventLoop
+    ) -> Future[_Result]:
+        """Give the thread a call, and count it until it is over."""
         executor = self._executor
         if executor is None:
             executor = self._executor = ThreadPoolExecutor(1, "logstore.aio consumer")
         try:
             future = executor.submit(work)
         except RuntimeError as error:
-            _is_taken(decision)  # it may run later
             raise StorageError(
                 f"no thread for {self._name}: {error}",
                 path=self._name,
@@ -237,12 +256,7 @@ class Consumer:
             ) from error
         self._calls += 1
         future.add_done_callback(partial(self._post_end, loop))
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if undo is not None and not _is_taken(decision) and results:
-                executor.submit(undo, results[0])
-            raise
+        return future
 
     def _post_end(self, loop: asyncio.AbstractEventLoop, future: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -371,6 +385,17 @@ class Consumer:
         counts."""
         return await self._asked(lambda one: one.committed(partition))
 
+    def transaction(self) -> Transaction:
+        """Records that are published together with the positions, all or nothing; as
+        `logstore.Consumer.transaction`::
+
+            async with consumer.transaction() as transaction:
+                for records in (await consumer.getmany(timeout_ms=1000)).values():
+                    for record in records:
+                        await transaction.append("out", work(record))
+        """
+        return Transaction(self)
+
     # ------------------------------------------------------------ positions
 
     async def position(self, partition: tuple[str, int]) -> int:
@@ -445,6 +470,73 @@ class Consumer:
     async def group_metadata(self) -> tuple[str | None, int, str]:
         """(group, generation, member); as `logstore.Consumer.group_metadata`."""
         return await self._asked(lambda one: one.group_metadata())
+
+
+class Transaction:
+    """As `logstore.Consumer.transaction` returns it, for tasks; an asynchronous context
+    manager. Made by `Consumer.transaction`.
+
+    If the task is cancelled in a commit, that is completed. The next `getmany`
+    continues accordingly.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._blocking: ConsumerTransaction | None = None
+
+    async def _asked(self, ask: Callable[[ConsumerTransaction], _Result]) -> _Result:
+        def asked(consumer: BlockingConsumer) -> _Result:
+            if self._blocking is None:
+                self._blocking = consumer.transaction()
+            return ask(self._blocking)
+
+        return await self._consumer._asked(asked)
+
+    async def __aenter__(self) -> Transaction:
+        await self._asked(lambda one: one.__enter__())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._asked(lambda one: one.__exit__(kind, error, trace))
+
+    async def append(
+        self,
+        topic: str,
+        value: ReadableBuffer | None,
+        *,
+        key: ReadableBuffer | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add a record; it is kept in memory until the commit."""
+        await self._asked(
+            lambda one: one.append(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+        )
+
+    async def commit(self) -> None:
+        """Publish the records and the positions, durably, both or neither.
+
+        Raises: as `logstore.Consumer.transaction` in its commit: `FencedError`,
+        `CommitFailedError` and those of `Store.submit`.
+        """
+        await self._asked(lambda one: one.commit())
+
+    async def abort(self) -> None:
+        """Publish nothing, and let `getmany` deliver the same records again."""
+        await self._asked(lambda one: one.abort())
 
 
 def _check_callbacks(*callbacks: Callback | None) -> None:

@@ -347,7 +347,12 @@ class Consumer:
 
     def __next__(self) -> TopicRecord:
         with self._call(from_callback=False) as core:
-            return core.next_record(self._options.max_poll_records)
+            record = core.next_at_once()
+            if record is None:
+                core.read_ahead(self._options.max_poll_records, None)
+                record = core.next_read()
+            assert record is not None  # it waits without a limit
+            return record
 
     def next_read(self, *, at_once: bool) -> TopicRecord | None:
         """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,

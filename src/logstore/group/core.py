@@ -331,19 +331,6 @@ class Core:
                 return found
         return self._until(lambda: self.collect(limit), seconds) or {}
 
-    def next_record(self, limit: int) -> TopicRecord:
-        """The next record; waits for it.
-
-        Args:
-            limit: how many are read at a time.
-        """
-        record = self.next_at_once()
-        if record is None:
-            self.read_ahead(limit, None)
-            record = self.next_read()
-        assert record is not None
-        return record
-
     def next_at_once(self) -> TopicRecord | None:
         """The next record, if it was read ahead, and it is not time to look at the
         group."""
