@@ -59,8 +59,10 @@ class Prepared:
         self.taken += offsets is not None
         return offsets
 
-    def append_batches(self, data: Any) -> range | None:
-        return self._count(None if self.is_off else self._real.append_batches(data))
+    def append_batches(self, data: Any, check: bool) -> range | None:
+        return self._count(
+            None if self.is_off else self._real.append_batches(data, check)
+        )
 
     def append_rows(self, address: int) -> range | None:
         return self._count(None if self.is_off else self._real.append_rows(address))

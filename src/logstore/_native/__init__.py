@@ -113,6 +113,7 @@ from logstore._native.encoding import (
     restamp,
     seal_batch,
 )
+from logstore._native.producers import ProducerTable
 from logstore._native.segments import (
     DurablePageState,
     IndexCheck,
@@ -203,6 +204,7 @@ __all__ = [
     "OpenFile",
     "Planner",
     "PreparedAppend",
+    "ProducerTable",
     "Record",
     "RollLimits",
     "Rows",

@@ -20,6 +20,7 @@ class _Lib:
     LS_E_EMPTY: Final[int]
     LS_E_TOO_LARGE: Final[int]
     LS_HEADERS_MAX: Final[int]
+    LS_PRODUCER_BATCHES: Final[int]
     LS_E_HEADER_KEY: Final[int]
     LS_PAGE_BYTES: Final[int]
     LS_PAGE_DURABLE_POS: Final[int]
@@ -166,6 +167,19 @@ class _Lib:
         /,
     ) -> int: ...
     def ls_has_producer(self, buf: Any, size: int, /) -> int: ...
+    def ls_check_sequences(
+        self,
+        table: Any,
+        producers: int,
+        buf: Any,
+        size: int,
+        now_ms: int,
+        expiry_ms: int,
+        /,
+    ) -> int: ...
+    def ls_add_sequences(
+        self, table: Any, producers: int, buf: Any, size: int, /
+    ) -> None: ...
     def ls_place_batches(
         self, buf: Any, size: int, offset: int, leader_epoch: int, timestamp: int, /
     ) -> int: ...

@@ -43,6 +43,8 @@ connect(
             "ls_sys_hold_lock",
             "ls_sys_returning_writers",
             "ls_has_producer",
+            "ls_check_sequences",
+            "ls_add_sequences",
         )
     )
 )

@@ -348,6 +348,36 @@ int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, i
 /* Whether a batch in buf[0, size), whole batches that were checked, is of a producer that numbers its records. */
 int32_t ls_has_producer(const uint8_t *buf, int64_t size);
 
+/* As many batches of a producer are known: see logstore.log.producers. */
+enum { LS_PRODUCER_BATCHES = 5 };
+
+/* A batch of a producer that was appended. */
+typedef struct ls_sent_batch {
+    int64_t last_offset;
+    int32_t first_sequence;
+    int32_t size; /* number of its offsets */
+} ls_sent_batch;
+
+/* A producer that numbers its records, with the batches that were appended since the caller has looked. */
+typedef struct ls_producer {
+    int64_t id;        /* -1: there is none here */
+    int64_t timestamp; /* the largest one of its last batch */
+    int32_t epoch;
+    int32_t last_sequence;
+    int32_t checked_sequence; /* for ls_check_sequences */
+    int32_t count;            /* of the batches; the last ones of them are kept, number n at n modulo their room */
+    ls_sent_batch batches[LS_PRODUCER_BATCHES];
+} ls_producer;
+
+/* Whether all batches of producers in buf[0, size), plain ones that were checked, are the next ones of producers that
+   the table has, in their epochs, and none of these has expired: its last timestamp is expiry_ms or more before
+   now_ms. */
+int32_t ls_check_sequences(ls_producer *table, int32_t producers, const uint8_t *buf, int64_t size, int64_t now_ms,
+                           int64_t expiry_ms);
+
+/* Add these batches, which have their offsets now. */
+void ls_add_sequences(ls_producer *table, int32_t producers, const uint8_t *buf, int64_t size);
+
 /* Give such batches, buf[0, size), consecutive offsets in place, and, unless `timestamp` is negative, the time of
    their append. */
 int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t leader_epoch, int64_t timestamp);

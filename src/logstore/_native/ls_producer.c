@@ -128,16 +128,83 @@ int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t lea
     return status;
 }
 
+/* The next batch of a producer in buf[0, size), from a position on, which is then behind it; NULL: there is no more. */
+static const uint8_t *ls_producer_next(const uint8_t *buf, int64_t size, int64_t *pos)
+{
+    while (size - *pos >= LS_FRAME_HEADER_BYTES) {
+        const uint8_t *batch = buf + *pos;
+        int is_numbered = batch[LS_BATCH_MAGIC_POS] == 2 && size - *pos >= LS_BATCH_HEADER_BYTES
+                       && ls_bytes_load_i64(batch + LS_BATCH_PRODUCER_ID_POS) >= 0;
+        *pos += LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_u32(batch + LS_FRAME_LENGTH_POS);
+        if (is_numbered) {
+            return batch;
+        }
+    }
+    return NULL;
+}
+
+static ls_producer *ls_producer_of(ls_producer *table, int32_t producers, const uint8_t *batch)
+{
+    int64_t id = ls_bytes_load_i64(batch + LS_BATCH_PRODUCER_ID_POS);
+    for (int32_t i = 0; i < producers; i++) {
+        if (table[i].id == id) {
+            return &table[i];
+        }
+    }
+    return NULL;
+}
+
+/* The sequence so many records after another one: 0 follows the largest. */
+static int32_t ls_producer_sequence(int32_t sequence, int32_t records)
+{
+    return (int32_t)(((uint32_t)sequence + (uint32_t)records) & INT32_MAX);
+}
+
 int32_t ls_has_producer(const uint8_t *buf, int64_t size)
 {
-    for (int64_t pos = 0; size - pos >= LS_FRAME_HEADER_BYTES;) {
-        const uint8_t *batch = buf + pos;
-        int64_t bytes = LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_u32(batch + LS_FRAME_LENGTH_POS);
-        if (batch[LS_BATCH_MAGIC_POS] == 2 && size - pos >= LS_BATCH_HEADER_BYTES
-            && ls_bytes_load_i64(batch + LS_BATCH_PRODUCER_ID_POS) >= 0) {
-            return 1;
+    int64_t pos = 0;
+    return ls_producer_next(buf, size, &pos) != NULL;
+}
+
+int32_t ls_check_sequences(ls_producer *table, int32_t producers, const uint8_t *buf, int64_t size, int64_t now_ms,
+                           int64_t expiry_ms)
+{
+    const uint8_t *batch;
+    for (int64_t pos = 0; (batch = ls_producer_next(buf, size, &pos)) != NULL;) {
+        ls_producer *producer = ls_producer_of(table, producers, batch);
+        if (producer == NULL || now_ms - producer->timestamp >= expiry_ms || producer->count == INT32_MAX
+            || ls_bytes_load_i16(batch + LS_BATCH_PRODUCER_EPOCH_POS) != producer->epoch) {
+            return 0;
         }
-        pos += bytes;
+        producer->checked_sequence = producer->last_sequence;
     }
-    return 0;
+    for (int64_t pos = 0; (batch = ls_producer_next(buf, size, &pos)) != NULL;) {
+        ls_producer *producer = ls_producer_of(table, producers, batch);
+        int32_t first = ls_bytes_load_i32(batch + LS_BATCH_BASE_SEQUENCE_POS);
+        if (first != ls_producer_sequence(producer->checked_sequence, 1)) {
+            return 0;
+        }
+        int32_t records = ls_bytes_load_i32(batch + LS_BATCH_RECORD_COUNT_POS);
+        producer->checked_sequence = ls_producer_sequence(first, records - 1);
+    }
+    return 1;
+}
+
+void ls_add_sequences(ls_producer *table, int32_t producers, const uint8_t *buf, int64_t size)
+{
+    const uint8_t *batch;
+    for (int64_t pos = 0; (batch = ls_producer_next(buf, size, &pos)) != NULL;) {
+        ls_producer *producer = ls_producer_of(table, producers, batch);
+        if (producer == NULL) {
+            continue;
+        }
+        int32_t first = ls_bytes_load_i32(batch + LS_BATCH_BASE_SEQUENCE_POS);
+        int32_t records = ls_bytes_load_i32(batch + LS_BATCH_RECORD_COUNT_POS);
+        int64_t base = ls_bytes_load_i64(batch);
+        producer->batches[producer->count % LS_PRODUCER_BATCHES] =
+            (ls_sent_batch){.last_offset = base + records - 1, .first_sequence = first, .size = records};
+        producer->count += 1;
+        producer->last_sequence = ls_producer_sequence(first, records - 1);
+        producer->timestamp = ls_bytes_load_i64(batch + LS_BATCH_MAX_TIMESTAMP_POS);
+    }
 }

@@ -38,6 +38,8 @@ typedef struct {
     int32_t (*hold_lock)(int32_t);
     int32_t (*returning_writers)(int32_t);
     int32_t (*has_producer)(const uint8_t *, int64_t);
+    int32_t (*check_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t, int64_t, int64_t);
+    void (*add_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };

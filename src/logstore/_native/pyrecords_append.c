@@ -154,16 +154,23 @@ static PyObject *pyrecords_append_arrow(PyObject *object, PyObject *args)
 }
 
 /*
- * append_batches(data) -> range of offsets, or None: nothing was done, they go the usual way.
+ * append_batches(data, check_producers) -> range of offsets, or None: nothing was done, they go the usual way.
  *
- * Plain batches as a producer sends them, in an object of the type bytes.
+ * Plain batches as a producer sends them, in an object of the type bytes.  Those of producers that number their records
+ * are appended here if these are to be checked, and each is the next one of a producer that the table has.
  */
-static PyObject *pyrecords_append_batches(PyObject *object, PyObject *data)
+static PyObject *pyrecords_append_batches(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "append_batches takes batches, and whether to check producers");
+        return NULL;
+    }
     pyrecords_append *self = (pyrecords_append *)object;
+    PyObject *data = args[0];
     pyrecords_source from = {.batches = 0};
     if (self->writer == NULL || !PyBytes_CheckExact(data)
-        || !pyrecords_take_batches(self, (const uint8_t *)PyBytes_AsString(data), PyBytes_Size(data), &from)) {
+        || !pyrecords_take_batches(self, (const uint8_t *)PyBytes_AsString(data), PyBytes_Size(data), &from)
+        || (from.has_producer && (args[1] != Py_True || self->table == NULL))) {
         Py_RETURN_NONE;
     }
     return pyrecords_append_range(self, &from);
@@ -204,6 +211,30 @@ static PyObject *pyrecords_append_rows(PyObject *object, PyObject *address)
     }
     pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at};
     return pyrecords_append_range((pyrecords_append *)object, &from);
+}
+
+/*
+ * watch(table, address, count, expiry_ms): the producers at an address, which `table` owns, are those whose batches may
+ * be appended here.  The caller holds the lock whenever it changes them; so it does now.
+ */
+static PyObject *pyrecords_append_watch(PyObject *object, PyObject *args)
+{
+    pyrecords_append *self = (pyrecords_append *)object;
+    PyObject *table;
+    unsigned long long address;
+    int count;
+    long long expiry_ms;
+    if (!PyArg_ParseTuple(args, "OKiL", &table, &address, &count, &expiry_ms)) {
+        return NULL;
+    }
+    PyObject *before = self->table;
+    Py_INCREF(table);
+    self->table = table;
+    self->producers = (ls_producer *)(uintptr_t)address;
+    self->producer_count = count;
+    self->expiry_ms = expiry_ms;
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
 }
 
 static int pyrecords_append_forget(pyrecords_append *self)
@@ -337,6 +368,7 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->lock);
     Py_VISIT(self->extent);
     Py_VISIT(self->quiet);
+    Py_VISIT(self->table);
     Py_VISIT(self->writer);
     Py_VISIT(self->segment);
     Py_VISIT(self->index);
@@ -362,6 +394,7 @@ static void pyrecords_append_dealloc(PyObject *object)
     Py_CLEAR(self->lock);
     Py_CLEAR(self->extent);
     Py_CLEAR(self->quiet);
+    Py_CLEAR(self->table);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
@@ -370,7 +403,7 @@ static void pyrecords_append_dealloc(PyObject *object)
 static PyMethodDef pyrecords_append_methods[] = {
     {"append", (PyCFunction)(void (*)(void))pyrecords_append_append, METH_FASTCALL,
      "Append a record: its offset, or -1 where nothing was done."},
-    {"append_batches", pyrecords_append_batches, METH_O,
+    {"append_batches", (PyCFunction)(void (*)(void))pyrecords_append_batches, METH_FASTCALL,
      "Append batches of a producer: their offsets, or None where nothing was done."},
     {"append_encoded", pyrecords_append_encoded, METH_VARARGS,
      "Append batches of this topic's encoder: their offsets, or None where nothing was done."},
@@ -382,6 +415,7 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append rows: their offsets, or None where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
     {"keep", pyrecords_append_keep, METH_VARARGS, "What was prepared holds, though the lock was taken."},
+    {"watch", pyrecords_append_watch, METH_VARARGS, "The producers whose batches may be appended."},
     {"prepare", pyrecords_append_prepare, METH_VARARGS, "What holds until the lock is taken again."},
     {NULL, NULL, 0, NULL},
 };

@@ -15,6 +15,10 @@ typedef struct {
     PyObject *lock;   /* of the log */
     PyObject *extent; /* the type Extent */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
+    PyObject *table;  /* it owns `producers`; NULL: batches of producers go the usual way */
+    ls_producer *producers;
+    int64_t expiry_ms;
+    int32_t producer_count;
     /* Until the lock is taken; NULL: nothing is prepared. */
     PyObject *writer; /* SegmentWriter; it owns `fd` */
     PyObject *segment;
@@ -73,11 +77,12 @@ typedef struct {
     int64_t base;    /* the offset of the first one */
     int64_t batches; /* bytes of the batches that were taken */
     uint64_t taken;  /* which ones */
+    int has_producer; /* one of them is of a producer that numbers its records */
 } pyrecords_source;
 
 /*
  * Take plain batches that a producer sent for the next call of pyrecords_append_source: they are checked, and their
- * records counted.  1, or 0 where one is no such batch, or of a producer that numbers its records, or they are too large.
+ * records counted.  1, or 0 where one is no such batch, or they are too large.
  */
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 

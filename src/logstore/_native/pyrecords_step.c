@@ -104,11 +104,15 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
     };
     ls_walk walk = {0};
     int64_t least = self->is_append_time ? INT64_MIN : -1;
-    return pyrecords_take(data, size, from)
-        && pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
+    if (!pyrecords_take(data, size, from)
+        || pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
-               == LS_OK
-        && walk.pos == size && !pyrecords_core.has_producer(pyrecords_bytes, size);
+               != LS_OK
+        || walk.pos != size) {
+        return 0;
+    }
+    from->has_producer = pyrecords_core.has_producer(pyrecords_bytes, size);
+    return 1;
 }
 
 /* ---------------------------------------------------------------- the step: no Python code */
@@ -143,7 +147,10 @@ static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *f
     }
     int is_whole = next->plan.bytes == from->batches
                 && next->state.last_offset == self->state->last_offset + from->rows.count;
-    return is_whole ? from->batches : 0;
+    int is_next = !from->has_producer
+               || pyrecords_core.check_sequences(self->producers, self->producer_count, pyrecords_bytes, from->batches,
+                                                 now, self->expiry_ms);
+    return is_whole && is_next ? from->batches : 0;
 }
 
 /* Encode rows, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -281,8 +288,11 @@ static int pyrecords_write(const pyrecords_append *self, int64_t batches, int64_
 }
 
 /* Let everybody see what is written. */
-static void pyrecords_show(pyrecords_append *self, const pyrecords_next *next)
+static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from, const pyrecords_next *next)
 {
+    if (from->has_producer) {
+        pyrecords_core.add_sequences(self->producers, self->producer_count, pyrecords_bytes, from->batches);
+    }
     pyrecords_add(&next->index, pyrecords_index_entries);
     pyrecords_add(&next->times, pyrecords_time_entries);
     *self->state = next->state;
@@ -313,7 +323,7 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
     }
     status = pyrecords_write(self, next->plan.batches, bytes);
     if (status > 0) {
-        pyrecords_show(self, next);
+        pyrecords_show(self, from, next);
         return 1;
     }
     if (status < 0) {

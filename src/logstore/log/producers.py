@@ -285,6 +285,14 @@ class Producers:
         if transactional and producer.transaction < 0:
             producer.transaction = first
 
+    def next_place(self, producer_id: int) -> tuple[int, int, int] | None:
+        """(epoch, last sequence, timestamp) that the next batch of a producer follows;
+        None if it is not known, or has an open transaction."""
+        producer = self._by_id.get(producer_id)
+        if producer is None or not producer.batches or producer.transaction >= 0:
+            return None
+        return *_state_of(producer), producer.timestamp_ms
+
     def add_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp_ms: int
     ) -> None:

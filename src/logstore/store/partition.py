@@ -53,7 +53,7 @@ class _NothingPrepared:
     def append_arrow(self, *batch: Any) -> range | None:
         return None
 
-    def append_batches(self, data: Any) -> range | None:
+    def append_batches(self, data: Any, check_producers: bool) -> range | None:
         return None
 
 
@@ -342,7 +342,7 @@ class Partition(ReadablePartition):
         if expected_offset is None:
             if durable:
                 self._write().syncs.check_may_sync(durable)  # it may raise
-            offsets = self._prepared.append_batches(buffer)
+            offsets = self._prepared.append_batches(buffer, bool(check_producers))
             if offsets is not None:
                 return self._synced(offsets, durable)
         writer = self._write()

@@ -356,7 +356,7 @@ class Appender:
             self.check_expected(None, count)
             if sent:
                 log.active.writer or log.writable()
-                log.idempotence.begin_adding(log.extent, is_named=is_named)
+                log.idempotence.begin_adding(log.extent, sent, is_named=is_named)
                 if self.encoder.log_append_time:
                     # As it is in the batches now.
                     sent = _sent(runs)

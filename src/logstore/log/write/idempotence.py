@@ -7,8 +7,9 @@ producers that have expired, and for batches of named ones that are older than a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import CorruptCheckpointError, LogStoreError, storage_error
 from logstore.io.checkpoint.producer_snapshot import (
@@ -40,7 +41,11 @@ class Idempotence:
 
     Invariant: `_producers` is None, or has all batches of producers that are in the
     log, unless a call is adding some (`_is_adding`). All appends of such batches are
-    announced and added; other appends have none.
+    announced and added; other appends have none. What C has added is in `table`, until
+    `_take` adds it to `_producers`, before that is used.
+
+    Attributes:
+        table: the producers whose next batches C may append (`PreparedAppend`).
     """
 
     __slots__ = (
@@ -51,6 +56,7 @@ class Idempotence:
         "_seed",
         "_stray",
         "_written",
+        "table",
     )
 
     def __init__(self, context: LogContext, end: int) -> None:
@@ -60,6 +66,7 @@ class Idempotence:
         self._context = context
         self._producers: Producers | None = None
         self._is_adding = False
+        self.table = native.ProducerTable()
         # If there is a snapshot at this offset, it is the state, as long as that was
         # not read: only other batches were appended since.
         self._seed: int | None = end
@@ -133,9 +140,11 @@ class Idempotence:
                     return at == offsets.stop
         return False
 
-    def begin_adding(self, extent: Extent, *, is_named: bool = False) -> None:
-        """Batches of producers are about to be appended at the end of the log. If a
-        call ends before it has added them, the state is read again.
+    def begin_adding(
+        self, extent: Extent, batches: Iterable[SentBatch], *, is_named: bool = False
+    ) -> None:
+        """Batches are about to be appended at the end of the log. If the call ends
+        before it has added them, the state is read again.
 
         A log with batches of named producers has a snapshot, so that their state is
         not deleted with those.
@@ -143,6 +152,9 @@ class Idempotence:
         if is_named and not self._has_snapshot:
             self._upto(extent)
             self.write_snapshot(extent)
+        self._take(extent)
+        for producer_id in {batch.producer_id for batch in batches}:
+            self.table.remove(producer_id)
         if self._producers is not None:
             self._producers.end = extent.end
         self._seed = None
@@ -156,12 +168,17 @@ class Idempotence:
                 base += batch.size
                 producers.add(batch, base - 1, transactional=False)
             producers.end = end
+            for producer_id in {batch.producer_id for batch in batches}:
+                place = producers.next_place(producer_id)
+                if place is not None:
+                    self.table.set(producer_id, *place)
         self._is_adding = False
 
     def forget(self) -> None:
         """The log is being cut: read the state again when it is needed."""
         self._producers = self._seed = self._written = None
         self._is_adding = self._has_snapshot = False
+        self.table.clear()
 
     def before_deletion(self, extent: Extent) -> None:
         """Segments are about to be deleted: a snapshot must have the named producers,
@@ -202,6 +219,7 @@ class Idempotence:
 
     def _known(self, extent: Extent) -> Producers | None:
         """The producers at the end of the log, if that needs no look at the log."""
+        self._take(extent)
         producers = self._producers
         if producers is None:
             entries = None if self._seed is None else self._read_snapshot(self._seed)
@@ -210,15 +228,31 @@ class Idempotence:
             return None  # a call was interrupted
         return producers
 
+    def _take(self, extent: Extent) -> None:
+        """Add the batches that C has appended."""
+        producers, table = self._producers, self.table
+        if producers is None or not table.has_batches:
+            return
+        # If this is interrupted, the state is read again.
+        self._producers = None
+        for batch in table.batches():
+            sent = SentBatch(*batch[:-1])
+            producers.add(sent, batch.last_offset, transactional=False)
+        table.taken()
+        producers.end = extent.end
+        self._producers = producers
+
     # ------------------------------------------------------------ reading
 
     def _upto(self, extent: Extent) -> Producers:
         """The producers at the end of the log."""
+        self._take(extent)
         producers = self._producers
         if self._is_adding and producers is not None and producers.end != extent.end:
             producers = self._producers = None  # a call was interrupted
         self._is_adding = False
         if producers is None:
+            self.table.clear()
             producers = self._producers = self._load(extent)
         return producers
 

@@ -27,6 +27,7 @@ from logstore.errors import (
 )
 from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
+from logstore.log.producers import EXPIRY_MS
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext, StoreServices
@@ -158,6 +159,8 @@ class LogWriter:
         self.page = DurablePage(self.context, self.rest)
         self.epochs = LeaderEpochs(self.context)
         self.idempotence = Idempotence(self.context, loaded.end_offset)
+        table = self.idempotence.table
+        prepared.watch(table, table.address, len(table), EXPIRY_MS)
         self.digests = SealedDigests(self.context, loaded.digested)
         self.pending: Savepoint | None = None
         self._deleted = loaded.deleted

@@ -501,7 +501,11 @@ def test_prepared_append_without_preparation_takes_nothing() -> None:
     rows = native.Rows(1, None, native.Slices.of_bytes([b"x"]))
     assert unprepared().append_many([b"x"], None, None) is None
     assert unprepared().append_rows(rows.address) is None
-    assert unprepared().append_batches(message(0, None, b"x")) is None
+    assert unprepared().append_batches(message(0, None, b"x"), True) is None
+    with pytest.raises(TypeError):
+        unprepared().append_batches(message(0, None, b"x"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        unprepared().watch()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("arguments", [(), ([b"x"],), ([b"x"], None, None, None)])

@@ -316,17 +316,93 @@ def test_interrupted_append_is_read_again(
         with monkeypatch.context() as patch:
             patch.setattr(Idempotence, "add", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                partition.append_batches(sent(7, 0, 1))
+                partition.append_batches(bytearray(sent(7, 0, 1)))
         assert partition.end_offset == 2
         log = partition._write()._log
         log.idempotence.write_snapshot(log.extent)
         assert not list(tmp_path.glob("orders-0/*.snapshot"))
+        partition.append(b"x")  # from here on, the usual way is prepared again
         assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
-        assert partition.append_batches(sent(7, 0, 2)) == range(2, 3)
+        assert partition.append_batches(sent(7, 0, 2)) == range(3, 4)
         assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
 
 
-def interrupted(*args: object) -> None:
+class Counting:
+    """Counts the calls that C has taken."""
+
+    def __init__(self, partition: logstore.Partition) -> None:
+        self._real = partition._prepared
+        self.taken = 0
+        partition._prepared = self  # type: ignore[assignment]
+
+    def append_batches(self, data: Any, check: bool) -> range | None:
+        offsets = self._real.append_batches(data, check)
+        self.taken += offsets is not None
+        return offsets
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> None:
+    """All others do not, and find what those have appended."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        counting = Counting(partition)
+        for producer in (7, 8):
+            partition.append_batches(sent(producer, 0, 0))
+        assert counting.taken == 0
+        for n in range(1, 9):
+            for producer in (7, 8):
+                partition.append_batches(sent(producer, 0, n))
+            partition.append(b"plain")
+        partition.append_batches(sent(7, 0, 9) + sent(8, 0, 9, 2) + sent(7, 0, 10))
+        assert counting.taken == 17
+        end = partition.end_offset
+        assert partition.append_batches(sent(8, 0, 9, 2)) == range(end - 3, end - 1)
+        assert partition.append_batches(sent(7, 0, 7)) == range(20, 21)
+        for batch in (sent(7, 0, 12), sent(8, 0, 4), sent(9, 0, 0) + sent(7, 0, 10)):
+            with pytest.raises(logstore.ProducerError):
+                partition.append_batches(batch)
+        assert partition.append_batches(sent(7, 1, 0)) == range(end, end + 1)
+        assert counting.taken == 17
+        for n in (1, 2):
+            partition.append_batches(sent(7, 1, n))
+        assert counting.taken == 19
+        partition.append_batches(sent(7, 1, 9), check_producers=False)
+        partition.append_batches(sent(7, 1, 10))
+        assert counting.taken == 20
+        log = partition._write()._log
+        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        partition.roll()
+        partition.append_batches(sent(7, 1, 11))
+        partition.truncate_to(partition.end_offset - 1)
+        assert partition.append_batches(sent(7, 1, 11)).start == end + 5
+    newest = max(tmp_path.glob("orders-0/*.snapshot"))
+    entries = parse_snapshot(newest.read_bytes(), "")
+    assert [entry[:3] for entry in entries] == [(7, 1, 11), (8, 0, 10)]
+
+
+def test_short_way_is_not_taken_after_an_append_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its producer may be further than what C knows of it."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        for n in range(2):
+            partition.append_batches(sent(7, 0, n))
+        log = partition._write()._log
+        with monkeypatch.context() as patch:
+            patch.setattr(Producers, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.idempotence._upto(log.extent)  # it takes what C has appended
+        partition.append(b"plain")
+        assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
+        assert partition.append_batches(sent(7, 0, 2)) == range(3, 4)
+        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+
+
+def interrupted(*args: object, **options: object) -> None:
     raise KeyboardInterrupt
 
 

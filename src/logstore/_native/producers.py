@@ -1,0 +1,108 @@
+"""The producers whose batches C appends by itself (``ls_producer``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore._native._ls import ffi, lib
+
+__all__ = ["ProducerTable", "TableBatch"]
+
+# More producers than that, one after the other, go the usual way: C searches all.
+_PRODUCERS_MAX: Final = 64
+_BATCHES: Final[int] = lib.LS_PRODUCER_BATCHES
+
+
+class TableBatch(NamedTuple):
+    """A batch that C has appended.
+
+    Attributes:
+        timestamp_ms: the largest one of the last batch of the producer.
+    """
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    size: int
+    timestamp_ms: int
+    last_offset: int
+
+
+class ProducerTable:
+    """Producers of one log. Whoever has the log's lock may change it; C does so in
+    `PreparedAppend`."""
+
+    __slots__ = ("_next", "_raw", "_slots")
+
+    def __init__(self) -> None:
+        self._raw = ffi.new("ls_producer[]", _PRODUCERS_MAX)
+        # The places of producers, by id; where the next one goes.
+        self._slots: dict[int, int] = {}
+        self._next = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """No producer is known."""
+        for one in self._raw:
+            one.id = -1
+            one.count = 0
+        self._slots.clear()
+
+    def remove(self, producer_id: int) -> None:
+        """A producer is not known; its batches have been taken."""
+        slot = self._slots.pop(producer_id, None)
+        if slot is not None:
+            self._raw[slot].id = -1
+
+    def set(
+        self, producer_id: int, epoch: int, last_sequence: int, timestamp_ms: int
+    ) -> None:
+        """Set what the next batch of a producer must follow. The batches of the one
+        whose place it takes have been taken."""
+        slot = self._slots.get(producer_id)
+        if slot is None:
+            slot = self._next
+            self._next = (slot + 1) % _PRODUCERS_MAX
+            self._slots.pop(self._raw[slot].id, None)
+            self._slots[producer_id] = slot
+        one = self._raw[slot]
+        one.id = producer_id
+        one.epoch = epoch
+        one.last_sequence = last_sequence
+        one.timestamp = timestamp_ms
+        one.count = 0
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether C has appended batches since they were taken."""
+        return any(self._raw[slot].count for slot in self._slots.values())
+
+    def batches(self) -> Iterator[TableBatch]:
+        """The last five batches of each producer that C has appended since they were
+        taken, in their order."""
+        for slot in self._slots.values():
+            one = self._raw[slot]
+            for number in range(max(one.count - _BATCHES, 0), one.count):
+                batch = one.batches[number % _BATCHES]
+                yield TableBatch(
+                    one.id,
+                    one.epoch,
+                    batch.first_sequence,
+                    batch.size,
+                    one.timestamp,
+                    batch.last_offset,
+                )
+
+    def taken(self) -> None:
+        """The batches so far are known."""
+        for slot in self._slots.values():
+            self._raw[slot].count = 0
+
+    @property
+    def address(self) -> int:
+        """Of the structs, which live as long as this."""
+        return int(ffi.cast("uintptr_t", self._raw))
+
+    def __len__(self) -> int:
+        return _PRODUCERS_MAX
