@@ -17,6 +17,7 @@ import tempfile
 import logstore
 from faults.method import Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
+from faults.planted_producers import PRODUCER_BUGS
 
 NAME = "planted"
 UNIT = "bugs caught"
@@ -541,6 +542,7 @@ BUGS = (
         quick=1,
     ),
     *BUGS_OF_HAND_IN,
+    *PRODUCER_BUGS,
 )  # fmt: skip
 
 COUNTS = {

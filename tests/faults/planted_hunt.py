@@ -19,6 +19,7 @@ from faults import (
     limits,
     lying_disk,
     lying_input,
+    producers,
     readable,
     reentry,
     replacements,
@@ -30,7 +31,7 @@ from faults.planted import BUGS, Bug
 
 # At most so many programs and stores are tried, and so many cases of each: what a bug
 # needs, a program has or has not.
-_TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20}
+_TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20, "producers": 60}
 # Of these methods so many cases, each with a store of its own.
 _WATCHED = {
     "reentry": reentry,
@@ -79,6 +80,9 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     if bug.method == "disk_states":
         for number in range(tries):
             yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
+    elif bug.method == "producers":
+        for number in range(tries):
+            yield from producers.states_of(seed * 1000 + number)[1] or [""]
     elif bug.method == "failing_calls":
         for number in range(tries):
             cases = failing_calls.shuffled(seed * 1000 + number, bug.only)
