@@ -327,7 +327,7 @@ class Partition:
         data = bytes(memoryview(buffer))
         if expected_offset is None and not self._line.count:
             append_batches = self.blocking.at_once.append_batches
-            offsets = self._at_once(append_batches, data)
+            offsets = self._at_once(append_batches, data, bool(check_producers))
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
         call = partial(

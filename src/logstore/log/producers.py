@@ -249,6 +249,18 @@ class Producers:
     def has_named(self) -> bool:
         return any(producer.is_named for producer in self._by_id.values())
 
+    def named_before(self, offset: int) -> Producers:
+        """The named producers as they were at an offset, as far as it is known here:
+        those of which a batch below it is known."""
+        before = Producers(offset)
+        for key, producer in self._by_id.items():
+            batches = [one for one in producer.batches if one.last_offset < offset]
+            if producer.is_named and batches:
+                found = before._by_id[key] = _Producer(key, producer.epoch)
+                found.batches.extend(batches)
+                found.timestamp_ms = producer.timestamp_ms
+        return before
+
     def _named(self, identity: Identity) -> _Producer | None:
         """A named producer under its newest id that has a batch in the log."""
         for key in (identity.producer_id, *identity.earlier_ids):

@@ -328,6 +328,26 @@ def test_named_producer_is_known_after_a_kill_and_a_deletion(tmp_path: Path) -> 
         assert producer.last_sequence(partition) == 2
 
 
+def test_named_producer_is_known_after_a_deletion_and_a_cut(tmp_path: Path) -> None:
+    """Its batch was deleted, and the log is cut below the snapshot that had it."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store, file_delete_delay_ms=0)
+        producer, other = store.producer("outbox"), store.producer("other")
+        producer.append_many(partition, [b"x"] * 3)
+        partition.roll()
+        for n in range(4):
+            other.append(partition, b"%d" % n)
+        partition.delete_before(4)
+        partition.truncate_to(5)
+        assert producer.last_sequence(partition) == 2
+        assert other.last_sequence(partition) == 1
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert store.producer("outbox").last_sequence(partition) == 2
+        other = store.producer("other")
+        assert other.append(partition, b"2", sequence=2) == 5
+
+
 def test_copy_of_a_log_with_its_producers_is_checked(tmp_path: Path) -> None:
     """Batches of named producers keep their rules when they are appended as they
     are: their sequences go on over an epoch."""

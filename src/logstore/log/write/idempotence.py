@@ -195,27 +195,49 @@ class Idempotence:
         if self._producers is not None and self._producers.has_named:
             self.write_snapshot(extent)
 
+    def before_cut(self, extent: Extent, end: int) -> None:
+        """The log is about to be cut: a snapshot at its new end must have the named
+        producers whose batches were deleted. It never raises."""
+        if not self._context.services.has_named_producers:
+            return
+        try:
+            if not self._snapshots(extent):
+                return
+            named = self._upto(extent).named_before(end)
+            if named.has_named:
+                producers = self._load(extent._replace(end=end))
+                producers.inherit(named)
+                self._write(producers, end)
+        except LogStoreError as error:
+            logger.warning(
+                "named producers of %s may be forgotten: %s", self._context.name, error
+            )
+
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known. It never
         raises: the log has them, too."""
         if self._written == extent.end:
             return
-        producers, directory = self._known(extent), self._context.directory
-        if producers is None:
-            return
-        name = segment_file(extent.end, SNAPSHOT)
+        producers = self._known(extent)
+        if producers is not None and self._write(producers, extent.end):
+            is_stray = extent.segments[-1].base_offset != extent.end
+            self._stray = extent.end if is_stray else None
+            self._written = extent.end
+
+    def _write(self, producers: Producers, offset: int) -> bool:
+        """Write a snapshot; returns whether it was possible."""
+        directory = self._context.directory
+        name = segment_file(offset, SNAPSHOT)
         data = format_snapshot(producers.entries(self._context.files.now_ms()))
         try:
             directory.write_file(name, data)
-            if self._stray not in (None, extent.end):
+            if self._stray not in (None, offset):
                 directory.unlink(segment_file(self._stray, SNAPSHOT), missing_ok=True)
         except OSError as error:
             logger.warning("cannot write %s: %s", directory.path_of(name), error)
-            return
-        is_stray = extent.segments[-1].base_offset != extent.end
-        self._stray = extent.end if is_stray else None
-        self._written = extent.end
+            return False
         self._has_snapshot = True
+        return True
 
     def _known(self, extent: Extent) -> Producers | None:
         """The producers at the end of the log, if that needs no look at the log."""

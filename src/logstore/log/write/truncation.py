@@ -59,6 +59,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     during = before._replace(segments=segments[: index + 1], cuts=cuts, limit=end)
     undone = before._replace(cuts=cuts)
     stopped = during._replace(end=end, limit=native.OFFSET_MAX)
+    log.idempotence.before_cut(before, end)
     try:
         log.extent = during
         log.idempotence.forget()
