@@ -26,6 +26,8 @@ __all__ = ["PartitionReader", "Waiter"]
 GROUP_S_MAX: Final = 0.5
 # The same where a thread of this process appends: only its own changes wake it.
 _WRITER_S_MAX: Final = 0.25
+# The same if the system reports no changes.
+_UNWATCHED_S_MAX: Final = 0.05
 # The same while there are records that are not durable yet.
 _DURABLE_S_MAX: Final = 0.02
 
@@ -256,7 +258,9 @@ class Waiter:
             seconds = min(seconds, _DURABLE_S_MAX)
         seconds = min(seconds, GROUP_S_MAX)
         directories = [view.log.directory for view in views]
-        wanted = (None if slots is None else slots.fd, *directories)
+        # A topic that is made again has other directories of the same names.
+        ids = [reader.topic_id for reader in readers]
+        wanted = (None if slots is None else slots.fd, *directories, *ids)
         if wanted != self._watched:
             # Changes before the watch are not reported.
             self._watched, self._watch = wanted, None
@@ -264,7 +268,7 @@ class Waiter:
                 self._watch = self._begin(directories, slots)
             return True
         if self._watch is None:
-            time.sleep(min(seconds, _DURABLE_S_MAX))
+            time.sleep(min(seconds, _UNWATCHED_S_MAX))
             return True
         return self._files.wait_for_change(self._watch.fd, seconds)
 

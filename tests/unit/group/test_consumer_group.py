@@ -557,3 +557,19 @@ def test_removed_lock_file_fences_its_members(
     (path / ".logstore-group-g.lock").unlink()
     with pytest.raises(logstore.FencedError, match="removed or replaced"):
         one.commit()
+
+
+def test_members_work_without_reports_of_changes(path: Path) -> None:
+    """A process may have no more watches: it looks by itself."""
+
+    class NoWatch(Files):
+        def new_watch(self) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with open_store(str(path), read_only=True, files=NoWatch()) as store:
+        one, two = consumer(store), consumer(store)
+        with one:
+            drain(one)
+            two.poll(timeout_ms=20)
+        with two:
+            until(lambda: len(two.assignment()) == 4, two)
