@@ -23,7 +23,8 @@ class DurablePage:
     """The file with the durable offset. The log's lock guards it; `SharedSync` writes
     to it where that needs no lock.
 
-    Invariant: what it says is durable. It is open only if it has the present cuts.
+    Invariant: what it says is durable. C writes to it only while it has the present
+    cuts.
 
     Attributes:
         state: what C writes.
@@ -53,10 +54,11 @@ class DurablePage:
         try:
             if self._file is not None and cuts == self._cuts:
                 self._write(self.state.head(), durable)
-                return
-            self.close()
-            self._open(durable, cuts)
-        except (OSError, MemoryError, RecursionError) as error:
+            else:
+                self._begin(durable, cuts)
+        except (MemoryError, RecursionError):
+            raw.fd = native.PAGE_TO_OPEN  # the next one may have some
+        except OSError as error:
             self.close()
             raw.fd = native.PAGE_OFF
             logger.warning(
@@ -65,9 +67,9 @@ class DurablePage:
                 error,
             )
 
-    def _open(self, durable: int, cuts: int) -> None:
+    def _begin(self, durable: int, cuts: int) -> None:
+        """Write it whole, at first or after a cut."""
         context, raw = self._context, self.state.raw
-        directory, descriptors = context.directory, context.services.descriptors
         owner = context.services.owner_stamp()
         head = b""
         if owner is not None:
@@ -76,6 +78,14 @@ class DurablePage:
         if not head:
             raw.fd = native.PAGE_OFF
             return
+        if self._file is None:
+            self._open()
+        self._write(head, durable)
+        self._cuts = cuts
+
+    def _open(self) -> None:
+        context = self._context
+        directory, descriptors = context.directory, context.services.descriptors
         descriptors.make_room()
         try:
             fd = directory.open(layout.DURABLE, write=True)
@@ -83,20 +93,24 @@ class DurablePage:
             fd = directory.create(layout.DURABLE)
         self._file = held_open(context.files, fd)
         descriptors.insert(self._serial, self._file, self._rest)
-        self._write(head, durable)
-        self._cuts, raw.fd = cuts, fd
 
     def _write(self, head: bytes, durable: int) -> None:
         assert self._file is not None
         data = pack_page(head, durable)
         self._context.files.write(self._file.fd, data, 0)
         self.state.fill(data, digest_of(head))
+        self.state.raw.fd = self._file.fd
 
-    def close(self) -> None:
-        """Say nothing more before the next `tell`: the log is cut, or rests."""
+    def pause(self) -> None:
+        """Say nothing more before the next `tell`: the log is being cut. It cannot
+        fail: an undo may have little stack left."""
         raw = self.state.raw
         if raw.fd >= 0:
             raw.fd = native.PAGE_TO_OPEN
+
+    def close(self) -> None:
+        """Release the file: the log rests."""
+        self.pause()
         if self._file is not None:
             self._file = None
             self._context.services.descriptors.forget(self._serial)

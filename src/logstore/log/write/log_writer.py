@@ -208,7 +208,7 @@ class LogWriter:
         """Record that all from an offset on is being, or was, removed, for readers that
         have read it."""
         self.idempotence.forget()
-        self.page.close()
+        self.page.pause()
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
         self.extent = self.extent._replace(cuts=cuts)
 

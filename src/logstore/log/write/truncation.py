@@ -63,7 +63,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     try:
         log.extent = during
         log.idempotence.forget()
-        log.page.close()
+        log.page.pause()
         active.retire()
         active.state, active.index, active.times = state, entries, times
         _cut(log, segment, segments[index + 1 :], offset, end)
