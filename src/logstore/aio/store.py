@@ -122,7 +122,7 @@ async def _opened(open_now: Callable[[], BlockingStore], where: str) -> Store:
     def opened() -> BlockingStore | None:
         store = open_now()
         try:
-            store.recover_unclean()
+            store._recover_unclean()
             if _is_taken(decision):
                 return store
         except BaseException:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 import weakref
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
-from logstore.errors import StoreLockedError, storage_error
+from logstore.errors import ReentrantCallError, StoreLockedError, storage_error
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import FileInfo
 from logstore.io.layout import LOCK
@@ -31,6 +33,32 @@ __all__ = ["StoreLock", "caller", "forget_locks", "holder_of", "opener"]
 _NFS: Final = 0x6969
 
 _guard = native.Mutex(RANK_LEAF, "the locks of this process")
+
+# The pause between two attempts to take it.
+_PAUSE_S: Final = 0.0002
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the guard. A thread with a lock of a store does not wait for the lock of
+    another group, but it has to get this one: to close one store while another is being
+    opened. The thread that holds it waits for no lock, so this ends.
+
+    Raises:
+        ReentrantCallError: this thread itself holds it.
+    """
+    while True:
+        if _guard.is_mine:
+            raise ReentrantCallError(
+                "a store was opened or closed from inside another such call of this "
+                "thread. Nothing was changed"
+            )
+        with _guard.attempt() as is_mine:
+            if is_mine:
+                yield
+                return
+        time.sleep(_PAUSE_S)
+
 
 # The `caller` for which another thread opens a store; "": the thread's own.
 opener: ContextVar[str] = ContextVar("opener", default="")
@@ -52,7 +80,7 @@ class StoreLock:
         self._files = root.files
         self.file: native.OpenFile | None = None
         self.opened_at = opener.get() or caller()
-        with _guard:
+        with _alone():
             try:
                 self._take(root)
             except OSError as error:
@@ -101,7 +129,7 @@ class StoreLock:
 
     def release(self) -> None:
         """Let other processes write. Releasing twice is allowed."""
-        with _guard:
+        with _alone():
             if self.is_held:
                 assert self.file is not None
                 # First: a child of a fork that shares the open file then holds no lock.
@@ -145,7 +173,7 @@ def holder_of(root: Directory) -> int | None:
     Raises:
         OSError: as the system gives it; there may be no lock file at all.
     """
-    with _guard:
+    with _alone():
         if _holder_in_process(root.stat(LOCK)) is not None:
             return os.getpid()
         with root.opened(LOCK) as fd:

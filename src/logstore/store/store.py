@@ -278,7 +278,7 @@ class Store(PublishingStore):
             self._topics.writers.recover(on_progress)
             return self._report()
 
-    def recover_unclean(self) -> None:
+    def _recover_unclean(self) -> None:
         """For `logstore.aio`: as `recover`, if the store was not closed cleanly, so
         that a partition may take long when it is first used."""
         if not self.read_only and not self._context.ownership.is_clean:

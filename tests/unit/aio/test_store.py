@@ -91,6 +91,11 @@ class Slow(Files):
     def __init__(self) -> None:
         self.is_opening = threading.Event()
         self.may = threading.Event()
+        self.is_closed = threading.Event()
+
+    def unlock_file(self, fd: int) -> None:
+        super().unlock_file(fd)
+        self.is_closed.set()
 
     def open_root(self, path: str) -> int:
         self.is_opening.set()
@@ -109,6 +114,7 @@ def test_cancelled_open_closes_the_store_again(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         files.may.set()
+        await asyncio.to_thread(files.is_closed.wait)
         await asyncio.to_thread(_open_when_free, tmp_path)
 
     run(main())

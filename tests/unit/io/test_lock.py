@@ -1,0 +1,72 @@
+"""The lock of a store, among the threads of one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import _native as native
+from logstore._native.locks import RANK_CLOSE, new_group
+from logstore.io import lock
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.lock import StoreLock
+
+
+def test_lock_is_released_though_another_thread_opens_a_store(tmp_path: Path) -> None:
+    """The thread that closes a store holds a lock of it; that of the process, which the
+    other one holds for a moment, is in another group."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    held = StoreLock(root)
+    is_taken, may_end = threading.Event(), threading.Event()
+
+    def open_slowly() -> None:
+        with lock._guard:
+            is_taken.set()
+            may_end.wait()
+
+    other = threading.Thread(target=open_slowly)
+    other.start()
+    is_taken.wait()
+    timer = threading.Timer(0.05, may_end.set)
+    timer.start()
+    with native.Mutex(RANK_CLOSE, "a store that is closed", new_group()):
+        held.release()
+    assert may_end.is_set()
+    assert not held.is_held
+    other.join()
+    timer.join()
+    StoreLock(root).release()
+
+
+def test_release_from_inside_another_one_is_refused(tmp_path: Path) -> None:
+    """It would wait for itself."""
+    held = StoreLock(Directory.open_root(Files(), str(tmp_path)))
+    with lock._guard, pytest.raises(logstore.ReentrantCallError):
+        held.release()
+    assert held.is_held
+    held.release()
+
+
+def test_stores_are_opened_and_closed_by_many_threads(tmp_path: Path) -> None:
+    """Each its own; no close is refused."""
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(20):
+                with logstore.open(tmp_path / str(number)):
+                    time.sleep(0)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
