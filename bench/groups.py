@@ -26,7 +26,7 @@ RECORD_BYTES = 100
 TAKEOVERS = 40
 COMMITS = 20_000
 DURABLE_COMMITS = 300
-ROUNDS = 7
+ROUNDS = 15
 
 
 def _fill(path: Path) -> None:
@@ -89,21 +89,23 @@ def first_records(path: Path) -> list[float]:
 
 
 def polls(path: Path) -> Iterator[tuple[float, float]]:
-    """(records a second by `poll`, by `Partition.read`), one pair for each round."""
+    """(records a second by `poll`, by `Partition.read`), one pair for each round; the
+    member has joined, and the store is open."""
+    with _opened(path, "polls") as one, logstore.open(path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        one.poll(1000, 1)
 
-    def poll() -> None:
-        count = 0
-        with _opened(path, "polls") as one:
+        def poll() -> None:
+            count = 0
+            one.seek_to_beginning()
             while count < RECORDS:
                 count += sum(map(len, one.poll(1000).values()))
 
-    def read() -> None:
-        with logstore.open(path, read_only=True) as store:
-            records = store.topic("t")[0].read(durable_only=True)
-            assert sum(1 for _ in records) == RECORDS
+        def read() -> None:
+            assert sum(1 for _ in partition.read(durable_only=True)) == RECORDS
 
-    for _ in range(ROUNDS):
-        yield RECORDS / _seconds(poll), RECORDS / _seconds(read)
+        for _ in range(ROUNDS):
+            yield RECORDS / _seconds(poll), RECORDS / _seconds(read)
 
 
 def commits(path: Path) -> tuple[float, float, float]:
