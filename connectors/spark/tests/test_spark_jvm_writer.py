@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 JVM, PYTHON = "logstore-jvm", "logstore"
 SECONDS = int(os.environ.get("LOGSTORE_SPARK_SECONDS", "120" if IS_ALL else "12"))
 SEED = int(os.environ.get("LOGSTORE_SPARK_SEED", "1"))
+# What Spark says if the machine was too busy to start a process of Python's in time.
+NO_WORKER = "Python worker failed to connect back"
 Rows = list[list[tuple[int, bytes]]]
 
 
@@ -209,6 +211,9 @@ def test_stream_beside_a_writer_delivers_each_record_once(
                 query.stop()
             if query.exception() is not None:
                 text = str(query.exception())
+                if NO_WORKER in text:
+                    done["no worker"] += 1
+                    continue
                 assert kind_of(text) == "DataLossError", text
                 assert is_changed(before, account_of(journal)), text
                 is_over = True

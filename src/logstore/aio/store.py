@@ -27,6 +27,7 @@ from logstore.io.files import Files
 from logstore.io.lock import caller, opener
 from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
+from logstore.store.inside import recover_unclean
 from logstore.store.partition import Partition as BlockingPartition
 from logstore.store.partitions import RecoveryProgress
 from logstore.store.publication import Publication
@@ -122,7 +123,7 @@ async def _opened(open_now: Callable[[], BlockingStore], where: str) -> Store:
     def opened() -> BlockingStore | None:
         store = open_now()
         try:
-            store._recover_unclean()
+            recover_unclean(store)
             if _is_taken(decision):
                 return store
         except BaseException:

@@ -10,7 +10,7 @@ from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
 from logstore.store.store import Store
 
-__all__ = ["files_directory", "topics_now", "views_of"]
+__all__ = ["files_directory", "recover_unclean", "topics_now", "views_of"]
 
 
 def files_directory(store: Store) -> Directory:
@@ -26,6 +26,13 @@ def files_directory(store: Store) -> Directory:
     if store.read_only:
         root.access = staging_access(root, store.config)
     return root
+
+
+def recover_unclean(store: Store) -> None:
+    """As `Store.recover`, if the store was not closed cleanly, so that a partition may
+    take long when it is first used."""
+    if not store.read_only and not store._context.ownership.is_clean:
+        store.recover()
 
 
 def topics_now(

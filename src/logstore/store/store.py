@@ -278,12 +278,6 @@ class Store(PublishingStore):
             self._topics.writers.recover(on_progress)
             return self._report()
 
-    def _recover_unclean(self) -> None:
-        """For `logstore.aio`: as `recover`, if the store was not closed cleanly, so
-        that a partition may take long when it is first used."""
-        if not self.read_only and not self._context.ownership.is_clean:
-            self.recover()
-
     def metrics(self) -> dict[str, Any]:
         """The store and its partitions in numbers, as plain values (docs/metrics.md).
 
