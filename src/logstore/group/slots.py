@@ -361,7 +361,10 @@ class Slots(LockFile):
 
     def durable_point(self) -> DurablePoint:
         """What is known to be durable of the group's file."""
-        first, newer = self._point_at(_DURABLE_AT), self._point_at(_DURABLE_NEWER_AT)
+        size = _DURABLE.size + _DURABLE_CRC.size
+        skip = _DURABLE_NEWER_AT - _DURABLE_AT
+        data = self._read(_DURABLE_AT, skip + size)
+        first, newer = _point(data[:size]), _point(data[skip:])
         if first is None:
             return DurablePoint(0, 0, is_of_this_boot=False)
         inode, size, boot = first
@@ -369,15 +372,6 @@ class Slots(LockFile):
             size = max(size, newer[1])
         is_now = boot == self._process.boot and any(boot)
         return DurablePoint(inode, size, is_of_this_boot=is_now)
-
-    def _point_at(self, pos: int) -> tuple[int, int, bytes] | None:
-        """None if it was not written as a whole."""
-        data = self._read(pos, _DURABLE.size + _DURABLE_CRC.size)
-        fields, crc = data[: _DURABLE.size], data[_DURABLE.size :]
-        if not any(data) or crc != _DURABLE_CRC.pack(native.crc32c(fields)):
-            return None
-        inode, size, boot = _DURABLE.unpack(fields)
-        return inode, size, boot
 
     def set_durable_point(self, inode: int, size: int, *, is_new: bool = False) -> None:
         """Write it, with the turn to sync or the mutex.
@@ -413,6 +407,15 @@ class Slots(LockFile):
     def after_fork(self) -> None:
         """In the child of a fork: leave the locks to the parent."""
         self._file.close()
+
+
+def _point(data: bytes) -> tuple[int, int, bytes] | None:
+    """A durable point as it is in the file; None if it was not written as a whole."""
+    fields, crc = data[: _DURABLE.size], data[_DURABLE.size :]
+    if not any(data) or crc != _DURABLE_CRC.pack(native.crc32c(fields)):
+        return None
+    inode, size, boot = _DURABLE.unpack(fields)
+    return inode, size, boot
 
 
 _open_files: weakref.WeakSet[Slots] = weakref.WeakSet()
