@@ -200,8 +200,7 @@ def test_worker_that_is_killed_is_replaced() -> None:
     """Each order has one invoice; the other worker writes those that are left."""
     text = run("workers.py", "--orders", "1000")
     ann, bob = map(int, re.findall(r"\b(?:after|written) (\d+)", text))
-    assert ann >= 1
-    assert ann + bob >= 1000
+    assert min(ann, bob) >= 1
     assert text.endswith("each of 1000 orders has one invoice\n")
 
 

@@ -50,6 +50,13 @@ FORBIDDEN_MODULES = {
     "tarfile": "archives",
     "zipfile": "archives",
 }
+# What is needed of them here opens no connection: event loops, waiting for several
+# descriptors at the one seam, and the escapes of names.
+ALLOWED_MODULES = {
+    "asyncio": "src/logstore/aio/",
+    "select": "src/logstore/io/files.py",
+    "urllib.parse": "src/logstore/io/layout.py",
+}
 # Import by name: what they are given must be a constant. Those of logstore hand it on.
 IMPORTERS = {
     "import_module", "load_module", "_pyarrow", "frames_module", "import_package",
@@ -78,8 +85,8 @@ def is_of_own_package(name: ast.expr) -> bool:
     )
 
 
-def faults(tree: ast.AST) -> Iterator[str]:
-    """What is forbidden in a module, a sentence each."""
+def faults(tree: ast.AST, where: str) -> Iterator[str]:
+    """What is forbidden in the module at a path, a sentence each."""
     handed_on = {
         id(inner)
         for node in ast.walk(tree)
@@ -95,7 +102,8 @@ def faults(tree: ast.AST) -> Iterator[str]:
             names = [node.module or ""]
         for name in names:
             why = FORBIDDEN_MODULES.get(name.split(".")[0])
-            if why is not None:
+            allowed = ALLOWED_MODULES.get(name)
+            if why is not None and not (allowed and where.startswith(allowed)):
                 yield f"line {line}: imports {name} ({why})"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
@@ -119,7 +127,8 @@ def test_module_makes_nothing_of_data_but_data(path: Path) -> None:
     """No pickle, marshal, eval, shell, subprocess, ctypes, network, archive."""
     if path.relative_to(ROOT).as_posix() in BUILD_ONLY:
         pytest.skip("builds the package, is not installed with it as code that runs")
-    assert list(faults(ast.parse(path.read_bytes()))) == []
+    where = path.relative_to(ROOT).as_posix()
+    assert list(faults(ast.parse(path.read_bytes()), where)) == []
 
 
 BAD = {
@@ -144,14 +153,14 @@ BAD = {
 @pytest.mark.parametrize("source", BAD.values(), ids=BAD)
 def test_gate_finds_what_is_forbidden(source: str) -> None:
     """A gate that never closes would be none."""
-    assert list(faults(ast.parse(source)))
+    assert list(faults(ast.parse(source), ""))
 
 
 def test_gate_lets_harmless_code_through() -> None:
     """A method of that name, an attribute, a relative import."""
     source = "import json, re\nre.compile('x')\nself.exec()\nfrom . import compiled\n"
     source += "import_module('pyarrow')\nimport_module(f'{__name__}.{x}')\n"
-    assert list(faults(ast.parse(source))) == []
+    assert list(faults(ast.parse(source), "")) == []
 
 
 # ---------------------------------------------------------------------- the C core

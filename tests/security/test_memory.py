@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from logstore.io import layout
+
 HERE = Path(__file__).parents[1]
 
 CODE = """
@@ -55,8 +57,9 @@ def bytes_written(store: Path, pattern: int) -> dict[str, bytes]:
         str(p.relative_to(store)): p.read_bytes()
         for p in sorted(store.rglob("*"))
         # Files that wait for their removal are named after no state of memory, but
-        # whether they still wait is a question of time.
-        if p.is_file() and not p.name.endswith(".deleted")
+        # whether they still wait is a question of time. What tells other processes of
+        # syncs names the owner file, by its inode and time.
+        if p.is_file() and not p.name.endswith((".deleted", layout.DURABLE))
     }
 
 

@@ -59,6 +59,8 @@ WATCH_ENTRIES: Final[int] = lib.LS_WATCH_ENTRIES
 WATCH_RENAMES: Final[int] = lib.LS_WATCH_RENAMES
 WATCH_FILE: Final[int] = lib.LS_WATCH_FILE
 WATCH_CLOSES: Final[int] = lib.LS_WATCH_CLOSES
+WATCH_NAMES: Final[int] = lib.LS_WATCH_NAMES
+WATCH_WRITES: Final[int] = lib.LS_WATCH_WRITES
 
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL

@@ -541,7 +541,9 @@ enum ls_watch {
     LS_WATCH_ENTRIES = 1, /* of a directory: an entry is written to, made, renamed or removed */
     LS_WATCH_RENAMES = 2, /* of a directory: an entry gets its name by a rename */
     LS_WATCH_FILE = 3,    /* of a file: it is written to, renamed, or loses a name */
-    LS_WATCH_CLOSES = 4,  /* of a file: one who could write to it has closed it */
+    LS_WATCH_CLOSES = 4,  /* of a file: one who could write to it has closed it, also by its end */
+    LS_WATCH_NAMES = 5,   /* of a directory: an entry is made, renamed or removed */
+    LS_WATCH_WRITES = 6,  /* of a file: it is written to, or closed as above */
 };
 
 /* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch.  The descriptor, or the
@@ -550,10 +552,6 @@ int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
-/* The same without what is written to an entry; and a watch of one file: that it is written to, or that a process closes
-   it (also by its end) that could write to it. */
-int32_t ls_sys_add_name_watch(int32_t fd, const char *path);
-int32_t ls_sys_add_file_watch(int32_t fd, const char *path);
 /* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 

@@ -226,8 +226,11 @@ int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what)
         [LS_WATCH_RENAMES] = IN_MOVED_TO | IN_ONLYDIR,
         [LS_WATCH_FILE] = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF,
         [LS_WATCH_CLOSES] = IN_CLOSE_WRITE,
+        [LS_WATCH_NAMES] = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF | IN_DELETE_SELF
+            | IN_ONLYDIR,
+        [LS_WATCH_WRITES] = IN_MODIFY | IN_CLOSE_WRITE,
     };
-    if (what < LS_WATCH_ENTRIES || what > LS_WATCH_CLOSES) {
+    if (what < LS_WATCH_ENTRIES || what > LS_WATCH_WRITES) {
         return -EINVAL;
     }
     int number = inotify_add_watch(fd, path, changes[what]);
@@ -237,17 +240,6 @@ int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what)
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
 {
     return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
-}
-
-int32_t ls_sys_add_name_watch(int32_t fd, const char *path)
-{
-    const uint32_t changes = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF;
-    return inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR) < 0 ? -errno : 0;
-}
-
-int32_t ls_sys_add_file_watch(int32_t fd, const char *path)
-{
-    return inotify_add_watch(fd, path, IN_MODIFY | IN_CLOSE_WRITE) < 0 ? -errno : 0;
 }
 
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds)
@@ -292,16 +284,6 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     (void)fd;
     (void)number;
     return -EOPNOTSUPP;
-}
-
-int32_t ls_sys_add_name_watch(int32_t fd, const char *path)
-{
-    return ls_sys_add_watch(fd, path);
-}
-
-int32_t ls_sys_add_file_watch(int32_t fd, const char *path)
-{
-    return ls_sys_add_watch(fd, path);
 }
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)

@@ -112,25 +112,6 @@ def remove_watch(fd: int, number: int) -> None:
     _made(lib.ls_sys_remove_watch, (fd, number))
 
 
-def add_name_watch(fd: int, path: str) -> None:
-    """As `add_watch`, without what is written to an entry.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    _made(lib.ls_sys_add_name_watch, (fd, os.fsencode(path)))
-
-
-def add_file_watch(fd: int, path: str) -> None:
-    """inotify_add_watch for a file: that it is written to, and that a process closes it
-    that could write to it.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    _made(lib.ls_sys_add_file_watch, (fd, os.fsencode(path)))
-
-
 def wait_watch(fd: int, seconds: float) -> bool:
     """Wait for a report of a watch, and take all; False if there was none, or a signal
     came first.

@@ -507,11 +507,11 @@ class Files(ByteLocks):
     def watch_file(self, fd: int, file_fd: int) -> None:
         """Report when an open file is written to, and when a process closes it that
         could write to it, also by its end."""
-        native.add_file_watch(fd, f"/proc/self/fd/{file_fd}")
+        native.add_watch(fd, f"/proc/self/fd/{file_fd}", native.WATCH_WRITES)
 
     def watch_names(self, fd: int, dir_fd: int) -> None:
         """As `watch`, without what is written to an entry."""
-        native.add_name_watch(fd, f"/proc/self/fd/{dir_fd}")
+        native.add_watch(fd, f"/proc/self/fd/{dir_fd}", native.WATCH_NAMES)
 
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if

@@ -498,7 +498,7 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         file = os.fsencode(tmp_path / "file")
         assert lib.ls_sys_add_watch(fd, file, entries) == -errno.ENOTDIR
         assert lib.ls_sys_add_watch(-1, file, entries) == -errno.EBADF
-        for what in (0, lib.LS_WATCH_CLOSES + 1, -1):
+        for what in (0, lib.LS_WATCH_WRITES + 1, -1):
             assert lib.ls_sys_add_watch(fd, file, what) == -errno.EINVAL
     finally:
         os.close(fd)
@@ -527,6 +527,13 @@ def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
     assert reports(of_file, file, lambda: file.write_bytes(b"y")) == 1
     assert reports(closes, file, lambda: file.read_bytes()) == 0
     assert reports(closes, file, lambda: file.open("ab").close()) == 1
+    names, writes = lib.LS_WATCH_NAMES, lib.LS_WATCH_WRITES
+    assert reports(names, tmp_path, lambda: file.write_bytes(b"z")) == 0
+    assert reports(names, tmp_path, other.touch) == 1
+    assert reports(names, tmp_path, other.unlink) == 1
+    assert reports(writes, file, lambda: file.read_bytes()) == 0
+    assert reports(writes, file, lambda: file.write_bytes(b"z")) == 1
+    assert reports(writes, file, lambda: file.open("ab").close()) == 1
     assert reports(of_file, file, file.unlink) == 1
 
 
