@@ -63,6 +63,8 @@ _LOOK_S: Final = 0.1
 # The lock falls a moment after its file was closed.
 _LOCK_TRIES: Final = 20
 _LOCK_PAUSE_S: Final = 0.001
+# Somebody may remove requests before they have their name (`Store.discard_staged`).
+_REQUEST_TRIES: Final = 3
 
 
 # ------------------------------------------------------------------ of the owner
@@ -160,11 +162,9 @@ def _answer(root: Directory, one: _Waiting, answer: Answer) -> None:
     """Answer a request, and unlink it. It was decided: without an answer, the
     requester asks again, and is told what was published."""
     try:
-        if root.stat(one.name).inode != one.inode:
-            return  # it was handed in anew, perhaps with another note
-        append_answer(root, one.name, one.end, answer)
+        append_answer(root, one.name, one.inode, one.end, answer)
     except FileNotFoundError:
-        return
+        return  # or it was handed in anew, perhaps with another note
     except OSError as error:
         logger.warning("cannot answer the request %s: %s", one.name, error)
     try:
@@ -327,23 +327,32 @@ class _Requester:
 
     def run(self) -> Publication:
         """Hand the request in, again if it is lost, until it is answered."""
+        note, pause_s = "Nothing was handed in.", _LOCK_PAUSE_S
         while True:
-            file = self._handed_in()
+            file = self._handed_in(note)
             try:
                 found = self._wait(file)
             finally:
                 file.close()
             if found is not None:
                 return found
-            time.sleep(min(self._rest(), _LOCK_PAUSE_S))
+            note = (
+                "It was handed in before, and may have been published: submit the "
+                "same again, and it is published once."
+            )
+            # Longer each time: others that hand in the same take the name in turn.
+            time.sleep(min(self._rest(), pause_s))
+            pause_s = min(2 * pause_s, _LOOK_S)
 
-    def _handed_in(self) -> RequestFile:
+    def _handed_in(self, note: str) -> RequestFile:
         request = self._request
         unique = unique_part(request.logs[0].file if request.logs else "")
         data = pack_request([list(log) for log in request.logs], *request[1:])
         name = request_name(request.identity, request.sequence, unique)
-        with storage_errors("write the request", self._root.path_of(name),
-                            "Nothing was handed in."):  # fmt: skip
+        with storage_errors("write the request", self._root.path_of(name), note):
+            for _ in range(_REQUEST_TRIES - 1):
+                with contextlib.suppress(FileNotFoundError):
+                    return RequestFile(self._root, name, data)
             return RequestFile(self._root, name, data)
 
     def _wait(self, file: RequestFile) -> Publication | None:

@@ -172,7 +172,8 @@ class PublishingStore:
             ConfigError: as `publish`, and for an empty identity. Also if this process
                 may not open the store for writing, and its lock is free.
             StorageError: as `publish`; or the request cannot be written (a read-only
-                file system, a full disk): nothing was handed in.
+                file system, a full disk): nothing was handed in, unless the message
+                says that it was before.
             CorruptCheckpointError: the request was damaged; nothing was published.
             PublicationConflictError, SyncFailedError, CorruptRecordError,
                 RecordTooLargeError, TopicNotFoundError, PartitionNotFoundError: as

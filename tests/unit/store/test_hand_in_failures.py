@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import logstore
 from logstore import DiskFullError, StorageError, Store
 from logstore.io import layout
+from logstore.io.checkpoint import checkpoints, requests
 from logstore.io.files import Files
 from logstore.store.publisher import Publisher
 from support import handing_in
@@ -248,3 +250,119 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
         files.failures.clear()
         owner._hand_in._is_listed = False
         assert submit(reader, staged_by(reader)).is_new
+
+
+class Before(Files):
+    """Does something before each request gets its name."""
+
+    def __init__(self, does: Callable[[int, str], None]) -> None:
+        self._does = does
+
+    def rename(self, dir_fd: int, old: str, new: str) -> None:
+        if old.startswith(layout.REQUEST_PREFIX):
+            self._does(dir_fd, old)
+        super().rename(dir_fd, old, new)
+
+
+def test_same_records_are_handed_in_by_two_at_the_same_time(
+    path: str, owner: Store, reader: Store
+) -> None:
+    """Each writes a file of its own: neither takes that of the other one."""
+    staged = staged_by(reader)
+    found: list[logstore.Publication] = []
+
+    def meanwhile(_fd: int, _name: str) -> None:
+        if not found:
+            found.append(submit(reader, staged))
+
+    files = Before(meanwhile)
+    with logstore.store.store.open_store(path, read_only=True, files=files) as other:
+        found.append(submit(other, staged))
+    assert [done.is_new for done in found] == [True, False]
+    assert requests_in(path) == []
+    assert not list(Path(path).glob(f"{layout.REFUSED_PREFIX}*"))
+    assert owner.topic("a")[0].end_offset == 2
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_request_that_is_discarded_before_it_has_its_name(
+    path: str, owner: Store, times: int
+) -> None:
+    """It is written again, a few times."""
+    left = [times]
+
+    def discard(dir_fd: int, name: str) -> None:
+        if left[0]:
+            left[0] -= 1
+            os.unlink(name, dir_fd=dir_fd)
+
+    files = Before(discard)
+    with logstore.store.store.open_store(path, read_only=True, files=files) as reader:
+        staged = staged_by(reader)
+        if times > 1:
+            with pytest.raises(StorageError, match=r"Nothing was handed in\."):
+                submit(reader, staged)
+            left[0] = 0
+        assert submit(reader, staged).is_new
+
+
+def test_request_of_a_killed_process_is_removed_with_the_others(path: str) -> None:
+    """It was killed before its request had its name."""
+    files = Failing()
+    open_store = logstore.store.store.open_store
+    with (
+        logstore.open(path) as busy,
+        open_store(path, read_only=True, files=files) as reader,
+    ):
+        staged = staged_by(reader)
+        for call in ("rename", "unlink"):
+            files.failures[call, layout.REQUEST_PREFIX] = errno.EIO
+        with pytest.raises(OSError, match="Input/output"):
+            submit(reader, staged)
+        (left,) = requests_in(path)
+        assert left.endswith(".tmp")
+        busy.discard_staged(identity="x", before=2)
+        assert requests_in(path) == []
+
+
+def test_second_writing_of_a_request_that_fails_tells_of_the_first(path: str) -> None:
+    """The first one was published, and its answer could not be written."""
+    files, mine = Failing(), Failing()
+    open_store = logstore.store.store.open_store
+    with (
+        open_store(path, config=SERVING, files=files) as owner,
+        open_store(path, read_only=True, files=mine) as reader,
+    ):
+        files.failures["write", layout.REQUEST_PREFIX] = errno.EIO
+        staged = staged_by(reader)
+        real = Publisher.publish_all
+
+        def publish_all(self: Publisher, asked: Any) -> Any:
+            mine.failures["create", layout.REQUEST_PREFIX] = errno.ENOSPC
+            return real(self, asked)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Publisher, "publish_all", publish_all)
+            with pytest.raises(DiskFullError, match="may have been published") as got:
+                submit(reader, staged)
+        assert "Nothing was" not in str(got.value)
+        assert owner.published("x") == 1
+        mine.failures.clear()
+        files.failures.clear()
+        assert not submit(reader, staged).is_new
+
+
+def test_answer_is_not_written_to_another_file_of_that_name(owner: Store) -> None:
+    """It was handed in anew between."""
+    root = owner._context.root
+    name = requests.request_name("y", 1, "1-" + "0" * 16)
+    data = requests.pack_request([], "y", 1, "", b"", None)
+    with owner._publisher.lock:
+        files = [requests.RequestFile(root, name, data) for _ in range(2)]
+        end = requests.read_request(root, name).end
+        inode = root.files.stat(files[0].fd).inode
+        with pytest.raises(FileNotFoundError):
+            requests.append_answer(root, name, inode, end, requests.Answer(None))
+        assert checkpoints.state_bytes(root, name) == data
+        for file in files:
+            file.close()

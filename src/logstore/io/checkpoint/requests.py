@@ -11,6 +11,7 @@ and what of the request is left is either whole or damaged, as its checksum tell
 from __future__ import annotations
 
 import base64
+import os
 import re
 import secrets
 from typing import Any, Final, NamedTuple
@@ -209,11 +210,16 @@ def pack_request(
 
 
 def append_answer(
-    directory: Directory, name: str, end: FileEnd, answer: Answer
+    directory: Directory, name: str, inode: int, end: FileEnd, answer: Answer
 ) -> None:
     """Append an answer to a request, for the process that has it open.
 
+    Args:
+        inode: of the file that was read. Another one that has got the name has
+            another content, and is not written to.
+
     Raises:
+        FileNotFoundError: it does not have the name any more.
         OSError: it may be there in part, which its checksum tells.
     """
     if answer.error is not None:
@@ -229,6 +235,8 @@ def append_answer(
         }
     body = checkpoints.state_text({"answer": value}).encode("utf-8", "surrogatepass")
     with directory.opened(name, write=True) as fd:
+        if directory.files.stat(fd).inode != inode:
+            raise FileNotFoundError(name)
         directory.files.write(fd, later_entry(end, body), end.size)
 
 
@@ -236,6 +244,7 @@ class RequestFile:
     """A request of this process, which it keeps open until there is an answer.
 
     Raises:
+        FileNotFoundError: somebody has removed it before it had its name.
         OSError: it cannot be made; nothing is left of it.
     """
 
@@ -243,10 +252,11 @@ class RequestFile:
         self.name = name
         self._root = root
         self._size = len(data)
-        temporary = f"{name}.tmp"
+        # Of its own: others may hand in the same at the same time.
+        temporary = f"{name}.{os.getpid()}-{secrets.token_hex(8)}.tmp"
         if len(data) > checkpoints.STATE_BYTES_MAX:
             raise checkpoints.too_large(name)
-        fd = root.create(temporary, exclusive=False)
+        fd = root.create(temporary)
         try:
             root.files.write(fd, data, 0)
             root.rename(temporary, name)
