@@ -269,8 +269,8 @@ class Consumer:
         """
         wanted = as_subscription(topics, pattern)
         with self._call(from_callback=False) as core:
-            if core.wanted is None and core.readers:
-                core.unsubscribe()
+            if core.wanted is None:
+                core.unsubscribe()  # what it has by `assign` or by a commit
             core.wanted = wanted
             core.callbacks = Callbacks(on_assign, on_revoke, on_lost)
             core.look_now()

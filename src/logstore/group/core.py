@@ -93,6 +93,8 @@ class Core:
         # Whether something was committed that may not be durable.
         self._has_unsynced = False
         self._unknown: set[str] = set()
+        # The partitions for which the callback was called.
+        self._told: set[TopicPartition] = set()
         # Partitions that were given up with records that were not committed.
         self._given_up: set[TopicPartition] = set()
 
@@ -136,19 +138,23 @@ class Core:
             self._check_at = now + _CHECK_S
             return is_changed
         member.subscribe(self.wanted)
-        if member.check():
-            self._lose(list(self.readers))
+        member.look()
+        # Whatever fails from here on: no record of those is delivered any more.
+        gone = [key for key in self.readers if key not in member.held]
+        self._lose(gone)
+        member.check()
         revoked, lost = member.surplus()
         if lost:
             self._lose(lost)
         if revoked:
             self.give_up(revoked)
-        taken = member.take()
-        if taken:
-            self._get(taken)
+        member.take()
+        # Also those that were taken by a call that failed before it came here.
+        taken = [key for key in member.held if key not in self.readers]
+        self._get(taken)
         self._warn_unknown(self.wanted)
         self._check_at = now + _CHECK_S
-        return bool(lost or revoked or taken)
+        return bool(gone or lost or revoked or taken)
 
     def _have_all(self, wanted: Subscription) -> bool:
         """Without a group: have all partitions of the topics."""
@@ -184,15 +190,16 @@ class Core:
         self._unknown.update(wanted.topics)
 
     def _get(self, keys: Sequence[TopicPartition]) -> None:
-        if not keys:
-            return
         for key in keys:
             try:
                 self.readers[key] = self.positions.reader(key)
             except (TopicNotFoundError, PartitionNotFoundError):
                 continue  # deleted just now; the next look at the group sees it
-        self._look_at = 0.0
-        self.call(self.callbacks.assign, keys)
+        news = [key for key in self.readers if key not in self._told]
+        if news:
+            self._look_at = 0.0
+        self._told.update(news)
+        self.call(self.callbacks.assign, news)
 
     def give_up(self, keys: Sequence[TopicPartition], *, commits: bool = True) -> None:
         """Call the callback, commit, and then give partitions up.
@@ -203,7 +210,8 @@ class Core:
         if not keys:
             return
         try:
-            self.call(self.callbacks.revoke, keys)
+            told = [key for key in keys if key in self._told]
+            self.call(self.callbacks.revoke, told)
             if commits and self.options.auto_commit_ms is not None:
                 self.commit(self.moved(keys), durable=True)
         finally:
@@ -212,10 +220,12 @@ class Core:
     def _lose(self, keys: Sequence[TopicPartition]) -> None:
         if not keys:
             return
+        told = [key for key in keys if key in self._told]
         self._drop(keys)
-        self.call(self.callbacks.lost or self.callbacks.revoke, keys)
+        self.call(self.callbacks.lost or self.callbacks.revoke, told)
 
     def _drop(self, keys: Sequence[TopicPartition]) -> None:
+        self._told.difference_update(keys)
         for key in keys:
             reader = self.readers.pop(key, None)
             if reader is not None and reader.is_ahead:
@@ -225,7 +235,7 @@ class Core:
 
     def call(self, callback: Callback | None, keys: Sequence[TopicPartition]) -> None:
         """Run code of the user, which may call the consumer."""
-        if callback is None:
+        if callback is None or not keys:
             return
         self.is_calling = True
         try:

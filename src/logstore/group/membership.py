@@ -162,35 +162,38 @@ class Membership:
             )
         return slot
 
-    def check(self) -> bool:
-        """Look at the group, and begin the next generation if there is a reason.
+    def look(self) -> None:
+        """Read what the group has written. If it has gone on without this member, that
+        has nothing from here on, and `check` joins as a new one.
 
-        Returns whether the group has gone on without this member: it has nothing then,
-        and joins as a new one.
+        Raises: as `GroupFile.refresh`.
+        """
+        self.slots.polled(self._files.now_ms())
+        self.file.refresh()
+        if self.id and self.file.state.member(self.id) is None:
+            self.forget()
+
+    def check(self) -> None:
+        """After a `look`: begin the next generation if there is a reason.
 
         Raises:
             MemberIdInUseError, InconsistentAssignorError, GroupError: it cannot join.
             others: as `GroupFile.refresh`.
         """
-        self.slots.polled(self._files.now_ms())
-        self.file.refresh()
         state = self.file.state
-        is_lost = bool(self.id) and state.member(self.id) is None
-        if is_lost:
-            self.forget()
         stuck = self._stuck(state)
         idle = self._idle(state)
         if not self.id or stuck or idle or self._has_changed(state):
             with contextlib.suppress(BusyError):  # the next check tries it again
                 self.slots.locked(lambda: self._settle(stuck, idle), _POLL_WAIT_S)
-        return is_lost
 
     def forget(self) -> None:
         """Give up all partitions at once: the group has gone on without this member."""
-        self.id = ""
+        # In this order: one that is interrupted is done again.
+        self.held.clear()
         for row in list(self.slots.rows):
             self.slots.release(row)
-        self.held.clear()
+        self.id = ""
 
     def _has_changed(self, state: GroupState) -> bool:
         me = state.member(self.id)

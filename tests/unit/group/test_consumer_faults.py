@@ -1,0 +1,155 @@
+"""What a call that fails in its middle leaves of a consumer: no partition that nobody
+reads, none that two read, and no record that was not delivered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore import StorageError
+from logstore.errors import LogStoreError
+from logstore.group.membership import Membership
+from logstore.group.positions import Positions
+from support.groups import T0, T1, consumer, drain, settle, store_with
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return store_with(tmp_path / "s")
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens consumers, and closes them at the end."""
+    consumers: list[Any] = []
+
+    def open_one(**given: Any) -> Any:
+        consumers.append(consumer(given.pop("store", path), **given))
+        return consumers[-1]
+
+    yield open_one
+    for one in consumers:
+        one.close()
+
+
+class Interrupt(BaseException):
+    """As an interrupt from the keyboard, or a limit of time."""
+
+
+def once(
+    monkeypatch: pytest.MonkeyPatch,
+    of: Any,
+    name: str,
+    error: BaseException,
+    *,
+    at: int = 1,
+    after: bool = False,
+) -> None:
+    """Let a method fail in one of its calls, before it does anything or after it."""
+    real, count = getattr(of, name), 0
+
+    def failing(*args: Any, **given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at and not after:
+            raise error
+        found = real(*args, **given)
+        if count == at:
+            raise error
+        return found
+
+    monkeypatch.setattr(of, name, failing)
+
+
+# ------------------------------------------------------------------ partitions
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("error", [StorageError("no descriptor"), Interrupt()])
+def test_partitions_that_were_taken_are_read_after_a_failure(
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    at: int,
+) -> None:
+    told: list[Any] = []
+    one = opened(on_assign=told.extend)
+    once(monkeypatch, Positions, "reader", error, at=at)
+    with pytest.raises(type(error)):
+        one.poll()
+    assert told == []
+    assert len(drain(one)) == 20
+    assert sorted(told) == [T0, T1]
+    assert one.assignment() == {T0, T1}
+
+
+def test_partitions_are_read_though_the_call_that_took_them_was_interrupted(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = opened()
+    once(monkeypatch, Membership, "take", Interrupt(), after=True)
+    with pytest.raises(Interrupt):
+        one.poll()
+    assert len(drain(one)) == 20
+
+
+def test_a_callback_is_told_of_no_partition_that_it_has_not_got(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned: list[Any] = []
+    revoked: list[Any] = []
+    one = opened(on_assign=assigned.extend, on_revoke=revoked.extend)
+    once(monkeypatch, Positions, "reader", Interrupt(), at=2)
+    with pytest.raises(Interrupt):
+        one.poll()
+    one.unsubscribe()
+    assert (assigned, revoked) == ([], [])
+
+
+def test_a_commit_before_subscribe_keeps_no_partition_from_being_read(
+    opened: Callable[..., Any],
+) -> None:
+    one = opened(topics=[])
+    one.commit({T0: 3})
+    assert one.assignment() == set()
+    told: list[Any] = []
+    one.subscribe(["t"], on_assign=told.extend)
+    assert len(drain(one)) == 17
+    assert sorted(told) == [T0, T1]
+
+
+@pytest.mark.parametrize("instance", ["a", None])
+def test_what_was_thrown_out_delivers_nothing_though_it_cannot_join_again(
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    instance: str | None,
+) -> None:
+    lost: list[Any] = []
+    stuck = opened(
+        instance=instance,
+        max_poll_interval_ms=10,
+        max_poll_records=1,
+        on_lost=lost.extend,
+    )
+    assert stuck.poll()
+    other = opened(instance="b", on_stuck="evict")
+    deadline = time.monotonic() + 60
+    while other.assignment() != {T0, T1}:
+        assert time.monotonic() < deadline
+        other.poll(timeout_ms=10)
+    if instance is not None:
+        opened(instance=instance).poll()  # another one has its name
+    else:
+        once(monkeypatch, Membership, "check", StorageError("full"))
+    with pytest.raises(LogStoreError):
+        stuck.poll()
+    assert stuck.assignment() == set()
+    assert sorted(lost) == [T0, T1]
+    monkeypatch.undo()
+    if instance is None:
+        settle(other, stuck)
+        assert not other.assignment() & stuck.assignment()
