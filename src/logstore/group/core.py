@@ -225,6 +225,7 @@ class Core:
         self.call(self.callbacks.lost or self.callbacks.revoke, told)
 
     def _drop(self, keys: Sequence[TopicPartition]) -> None:
+        self._current = None
         self._told.difference_update(keys)
         for key in keys:
             reader = self.readers.pop(key, None)
@@ -350,7 +351,7 @@ class Core:
     def next_read(self) -> TopicRecord | None:
         """The next record, if it was read ahead."""
         reader = self._current
-        return None if reader is None else reader.next_ahead()
+        return None if reader is None or reader.is_paused else reader.next_ahead()
 
     def read_ahead(self, limit: int, seconds: float | None) -> bool:
         """Read records ahead, as soon as there are any. Whether there are; none after

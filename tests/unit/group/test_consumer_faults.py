@@ -1,5 +1,6 @@
-"""What a call that fails in its middle leaves of a consumer: no partition that nobody
-reads, none that two read, and no record that was not delivered."""
+"""What a consumer delivers after a call that failed in its middle, and after a change
+between two calls: no partition that nobody reads, none that two read, and no record
+that was not delivered."""
 
 from __future__ import annotations
 
@@ -145,11 +146,52 @@ def test_what_was_thrown_out_delivers_nothing_though_it_cannot_join_again(
         opened(instance=instance).poll()  # another one has its name
     else:
         once(monkeypatch, Membership, "check", StorageError("full"))
+    stuck._core.look_now()
     with pytest.raises(LogStoreError):
         stuck.poll()
     assert stuck.assignment() == set()
     assert sorted(lost) == [T0, T1]
-    monkeypatch.undo()
     if instance is None:
-        settle(other, stuck)
-        assert not other.assignment() & stuck.assignment()
+        other.close()
+        assert len(drain(stuck)) == 20
+
+
+# ------------------------------------------------------------------ the iterator
+
+
+def test_the_iterator_delivers_nothing_of_a_partition_that_is_paused(
+    opened: Callable[..., Any],
+) -> None:
+    one = opened()
+    first = next(one)
+    paused = (first.topic, first.partition)
+    one.pause(paused)
+    others = [next(one) for _ in range(10)]
+    assert {record.partition for record in others} == {1 - first.partition}
+    one.resume(paused)
+    assert [next(one).offset for _ in range(9)] == list(range(1, 10))
+
+
+def test_the_iterator_delivers_nothing_of_a_partition_that_was_given_up(
+    opened: Callable[..., Any],
+) -> None:
+    one = opened()
+    first = next(one)
+    keys = one.assignment()
+    opened().poll()
+    while one.assignment() == keys:
+        one._core.look_now()
+        one._core.coordinate()
+    # Records of both are read ahead, or of one: which one is given up differs.
+    left = {key.partition for key in one.assignment()}
+    count = 10 - (first.partition in left)
+    assert {next(one).partition for _ in range(count)} == left
+
+
+def test_the_iterator_delivers_nothing_of_topics_that_were_given_up(
+    opened: Callable[..., Any],
+) -> None:
+    one = opened()
+    next(one)
+    one.unsubscribe()
+    assert one.next_read(at_once=False) is None
