@@ -3,9 +3,10 @@
 The positions of a group that commits by transactions are the metadata of the last
 publication of its identity: what is there is what was published with the records. A
 transaction publishes the number after the last one it has read, with the positions of
-the whole group as they are then. So of two that have read the same, one is published,
-and the other one looks again: if its own partitions are where it believes, it tries
-again with the next number; if not, somebody else has processed its input.
+the whole group as they are then, but for those of topics that were deleted. So of two
+that have read the same, one is published, and the other one looks again: if its own
+partitions are where it believes, it tries again with the next number; if not, somebody
+else has processed its input.
 
 This holds without any lock: a process that was stopped for an hour and goes on in the
 middle of its transaction publishes nothing. The turn to publish only avoids attempts
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore.errors import (
     ConfigError,
@@ -35,6 +36,7 @@ from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
 from logstore.store import routing
+from logstore.store.inside import topics_now
 from logstore.store.store import Store
 
 if TYPE_CHECKING:
@@ -75,6 +77,12 @@ class Positioned(NamedTuple):
 
     offset: int
     topic_id: str
+
+
+# As `topics_now` and `Inputs.begin_commit` return them.
+_Topics: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
+_Positions: TypeAlias = Mapping[TopicPartition, Positioned]
+_Moved: TypeAlias = Mapping[TopicPartition, tuple[Positioned, "int | None"]]
 
 
 class GroupPositions:
@@ -133,9 +141,9 @@ class GroupPositions:
         if len(data) > _METADATA_BYTES_MAX:
             raise ConfigError(
                 f"the positions of group {self._group!r:.100} in {len(positions)} "
-                f"partitions take {len(data)} bytes, and may take "
-                f"{_METADATA_BYTES_MAX} in a transaction; nothing was published. Use "
-                f"several groups",
+                f"partitions of {len(topics)} topics take {len(data)} bytes, and may "
+                f"take {_METADATA_BYTES_MAX} in a transaction; nothing was published. "
+                f"Use several groups, or fewer topics with more partitions",
                 name="topics",
             )
         return data
@@ -296,25 +304,19 @@ class ConsumerTransaction:
         """Publish; False: another member was faster."""
         last, published = self._positions.read()
         moved = self._inputs.begin_commit()
-        for key, (position, before) in moved.items():
-            there = published.get(key)
-            is_same_topic = there is not None and there.topic_id == position.topic_id
-            found = there.offset if there is not None and is_same_topic else None
-            if found != before:
-                raise FencedError(
-                    f"partition {key} is at offset {found}, and this consumer has "
-                    f"begun at {before}: another member has processed the input. "
-                    f"Nothing was published",
-                    group=self._positions.identity,
-                )
-        changed = {
-            key: position
-            for key, (position, before) in moved.items()
-            if position.offset != before
-        }
+        # Looked for after the positions were read: who has published one of a topic has
+        # found that. So a topic that is not there now was deleted.
+        topics = topics_now(self._store, {key.topic for key in (*published, *moved)})
+        changed = self._changed(published, moved, topics)
         if not changed and not self._rows:
             return True
-        metadata = self._positions.format({**published, **changed})
+        metadata = self._positions.format(
+            {
+                key: position
+                for key, position in {**published, **changed}.items()
+                if not _is_gone(key, position, topics)
+            }
+        )
         identity, sequence = self._positions.identity, last + 1
         staged = []
         if self._rows:
@@ -335,9 +337,55 @@ class ConsumerTransaction:
                 metadata=metadata,
                 pinned=True,
             )
+            is_mine = done.metadata == metadata
         except PublicationConflictError:
-            return False
-        if done.metadata != metadata:
-            return False
-        self._inputs.published(changed)
+            is_mine = False
+        if is_mine:
+            self._inputs.published(changed)
+        else:
+            self._store.discard_staged(staged)
+        return is_mine
+
+    def _changed(
+        self, published: _Positions, moved: _Moved, topics: _Topics
+    ) -> dict[TopicPartition, Positioned]:
+        """The positions that are to be published. Raises unless each partition is where
+        the consumer believes."""
+        changed = {}
+        for key, (position, before) in moved.items():
+            there = published.get(key)
+            is_same_topic = there is not None and there.topic_id == position.topic_id
+            found = there.offset if there is not None and is_same_topic else None
+            if found is None and _is_gone(key, position, topics):
+                # The position may have been dropped with its topic.
+                if position.offset == before:
+                    continue
+                raise CommitFailedError(
+                    f"the topic of partition {key} was deleted, so it is not known "
+                    f"whether another member has processed what was read of it. "
+                    f"Nothing was published; the next poll goes on without it",
+                    group=self._positions.identity,
+                )
+            if found != before:
+                raise FencedError(
+                    f"partition {key} is at offset {found}, and this consumer has "
+                    f"begun at {before}: another member has processed the input. "
+                    f"Nothing was published",
+                    group=self._positions.identity,
+                )
+            if position.offset != before:
+                changed[key] = position
+        return changed
+
+
+def _is_gone(key: TopicPartition, position: Positioned, topics: _Topics) -> bool:
+    """Whether the topic that a position is for was deleted; another one may have its
+    name.
+
+    Args:
+        topics: those that are there now.
+    """
+    if key.topic not in topics:
         return True
+    topic_id, _ = topics[key.topic]
+    return bool(topic_id and position.topic_id and topic_id != position.topic_id)

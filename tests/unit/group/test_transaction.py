@@ -340,11 +340,119 @@ def test_too_many_positions_are_refused(path: Path) -> None:
             logstore.TopicPartition("t", n): Positioned(1 << 40, "ab" * 16)
             for n in range(300)
         }
-        with pytest.raises(logstore.ConfigError, match="300 partitions"):
+        with pytest.raises(logstore.ConfigError, match="300 partitions of 1 topics"):
             positions.format(many)
         few = dict(list(many.items())[:200])
         assert positions._parsed(positions.format(few)) == few
         assert positions.format(few) != positions.format(few)
+
+
+def positions_in(path: Path) -> dict[tuple[str, int], int]:
+    with logstore.open(path, read_only=True) as store:
+        return {k: at.offset for k, at in GroupPositions(store, "g").read()[1].items()}
+
+
+def remake(path: Path, *names: str, again: bool = True) -> None:
+    """Delete topics, and make them again with one record."""
+    with logstore.open(path) as store:
+        for name in names:
+            store.delete_topic(name)
+            if again:
+                store.create_topic(name)[0].append(b"again")
+
+
+def test_positions_of_deleted_topics_are_dropped(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """So there may have been any number of them; a topic that is made again begins at
+    its start."""
+    store_with(path, 1, 3, "u")
+    store_with(path, 1, 3, "v")
+    one = opened(topics=["t", "u", "v"])
+    while copy_some(one):
+        pass
+    assert positions_in(path) == {T0: 10, T1: 10, ("u", 0): 3, ("v", 0): 3}
+    remake(path, "u", again=False)
+    remake(path, "v")
+    with one.transaction() as transaction:
+        transaction.append("out", b"x")
+    assert positions_in(path) == {T0: 10, T1: 10}
+    # Nothing was read of them since: they do not matter.
+    with one.transaction() as transaction:
+        transaction.append("out", b"y")
+    deadline = time.monotonic() + 60
+    while ("v", 0) not in positions_in(path):
+        assert time.monotonic() < deadline
+        copy_some(one)
+    assert positions_in(path) == {T0: 10, T1: 10, ("v", 0): 1}
+    assert outputs(path).count(b"again") == 1
+
+
+def test_input_of_a_topic_that_was_deleted_meanwhile(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """It counts if it is known that nobody else has processed it."""
+    store_with(path, 1, 3, "u")
+    one = opened(topics=["u"])
+    assert copy_some(one, 1) == 1
+    transaction = one.transaction()
+    for value in drain(one):
+        transaction.append("out", value)
+    state = one._core.begin_commit()
+    remake(path, "u")
+    transaction.commit()
+    assert outputs(path) == [b"0:0", b"0:1", b"0:2"]
+    assert positions_in(path) == {}
+    # Of one that was stopped for long: where it would have to be is not known now.
+    with pytest.MonkeyPatch.context() as patch:
+        for before in (1, None):
+            late = {key: (position, before) for key, (position, _) in state.items()}
+            patch.setattr(one._core, "begin_commit", lambda late=late: late)
+            stale = one.transaction()
+            stale.append("out", b"twice")
+            with pytest.raises(logstore.CommitFailedError, match="was deleted, so it"):
+                stale.commit()
+    deadline = time.monotonic() + 60
+    while b"again" not in outputs(path):
+        assert time.monotonic() < deadline
+        copy_some(one)
+    assert outputs(path) == [b"0:0", b"0:1", b"0:2", b"again"]
+
+
+@pytest.mark.parametrize("is_conflict", [True, False])
+def test_attempt_that_another_member_has_beaten_leaves_no_file(
+    path: Path,
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    is_conflict: bool,
+) -> None:
+    """Each attempt stages the records anew."""
+    one = opened()
+    one.poll(0, 1)
+    identity = identity_of("g")
+    real, fails = GroupPositions.read, [1, 2, 3]
+
+    def read(self: GroupPositions) -> Any:
+        """What there was before another one has published."""
+        found = real(self)
+        if fails:
+            fails.pop()
+            with logstore.open(path) as store:
+                for more in range(1, 3 if is_conflict else 2):
+                    store.publish(
+                        [],
+                        identity=identity,
+                        sequence=found[0] + more,
+                        metadata=self.format(found[1]),
+                    )
+        return found
+
+    monkeypatch.setattr(GroupPositions, "read", read)
+    with one.transaction() as transaction:
+        transaction.append("out", b"x")
+    assert not fails
+    assert outputs(path) == [b"x"]
+    assert not list(path.glob(".logstore-staged-*"))
 
 
 @pytest.mark.parametrize("metadata", [b"", b"{}", b'{"at":[["t","",[1]]]}', b"\xff"])
