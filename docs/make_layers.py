@@ -59,6 +59,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
             "fields",
             "placement",
             "progress",
+            "torn_append",
         ),
         ("consumer_records", "kafka_records", "slots"),
         ("offsets_log", "state"),

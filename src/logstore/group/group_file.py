@@ -40,7 +40,7 @@ from logstore.group.kafka_records import (
     parse_key,
     parse_offset_value,
 )
-from logstore.group.slots import Slots
+from logstore.group.slots import DurablePoint, FileId, Slots
 from logstore.group.state import (
     HEADER,
     GroupState,
@@ -48,6 +48,7 @@ from logstore.group.state import (
     format_state,
     parse_state,
 )
+from logstore.group.torn_append import may_be_torn, whole_batch
 from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.layout import TopicPartition
@@ -66,7 +67,7 @@ _READ_BYTES: Final = 1 << 20
 # A batch is at most so long: more than any record here needs.
 _BATCH_BYTES_MAX: Final = 32 << 20
 _ID_BYTES_MAX: Final = (1 << 15) - 1
-_MAGIC_POS: Final = 16
+_CRC_POS: Final = 17
 _HEADER_BYTES: Final = 61
 _RECORD_BYTES: Final = 24  # of a record, besides its key, value and header, at most
 _OFFSET_TYPES: Final = (b"\0\0", b"\0\1")
@@ -124,6 +125,9 @@ class GroupFile:
 
     def _forget(self) -> None:
         self._identity: _Identity = (-1, -1)
+        self._id = FileId()  # with its first batch, once that was read
+        # Whether the durable point was seen to be of this file.
+        self._is_confirmed = False
         # Where the last whole batch that was read ends, and its last offset.
         self._end = 0
         self._last_offset = -1
@@ -173,12 +177,14 @@ class GroupFile:
         """
         with storage_errors("read", self.path):
             size = self._open_now()
-            if size is None or size == self._end:
+            if size is None:
                 return
-            reason = self._read_batches(size)
+            reason = "" if size == self._end else self._read_batches(size)
             if self._end < size:
                 self._cut_tail(slots, size, reason)
-            self._confirm(slots)
+            # An empty file is confirmed with its first batch.
+            if self._end and not self._is_confirmed:
+                self._confirm(slots)
 
     def _open_now(self) -> int | None:
         """Open the file that has the name now; its size, or None if there is none."""
@@ -196,6 +202,7 @@ class GroupFile:
             self._forget()
             self._file = file
             self._identity = info.device, info.inode
+            self._id = FileId(info.inode)
             return info.size
         if info.size < self._end:
             reason = f"it has {info.size} bytes, and had {self._end} whole ones before"
@@ -253,6 +260,8 @@ class GroupFile:
 
     def _take_in_whole(self, c: Any, data: bytes, pos: int, end: int) -> None:
         """Take in batches that were checked."""
+        if not self._end:
+            self._id = self._id_with(data)
         capacity = min(16384, (end - pos) // _RECORD_BYTES + 1)
         reader = ChunkReader(_BATCH_BYTES_MAX, capacity=capacity)
         reader.begin(self._last_offset, native.CHECK_ORDER)
@@ -307,7 +316,10 @@ class GroupFile:
     def _cut_tail(self, slots: Slots, size: int, reason: str) -> None:
         """Cut off what follows the last whole batch, unless it is damage."""
         point = slots.durable_point()
-        is_known = point.inode == self._identity[1]
+        # A first batch that cannot be read does not tell whose the point is.
+        is_known = point.file == self._id or (
+            not self._end and point.file.inode == self._id.inode
+        )
         if is_known and self._end < point.size:
             reason += f", and the first {point.size} bytes were durable"
             raise self._damaged(self._end, reason)
@@ -328,21 +340,31 @@ class GroupFile:
         """Raise if some bytes are not what an append leaves that was cut short."""
         if reason.startswith(_LATER):
             raise self._later(reason)
-        if not _may_be_torn(tail, self._last_offset + 1):
+        if not may_be_torn(tail, self._last_offset + 1):
             raise self._damaged(self._end, f"{reason}, and no append began there")
-        found = _whole_batch(tail)
+        found = whole_batch(tail)
         if found is not None:
             reason += f", and a whole batch follows at byte {self._end + found}"
             raise self._damaged(self._end, reason)
 
     def _confirm(self, slots: Slots) -> None:
-        """Once after each start of the machine: what was found is the file from now on,
-        so that later damage is not taken for what that has left."""
+        """Once for each file and start of the machine: what was found is the file from
+        now on, so that later damage is not taken for what that has left. One that is
+        shorter than was durable is another, such as a backup that was put back."""
         point = slots.durable_point()
-        if point.inode == self._identity[1] and point.is_of_this_boot:
-            return
-        self._files.sync(self._fd())
-        slots.set_durable_point(self._identity[1], self._end, is_new=True)
+        if not self._has(point) or point.size > self._end:
+            self._files.sync(self._fd())
+            self._root.sync()
+            slots.set_durable_point(self._id, self._end, is_new=True)
+        self._is_confirmed = True
+
+    def _has(self, point: DurablePoint) -> bool:
+        """Whether a durable point is of this file, since the start of the machine."""
+        return point.is_of_this_boot and point.file == self._id
+
+    def _id_with(self, data: bytes) -> FileId:
+        """The id of the file with `data`, whole batches, at its beginning."""
+        return FileId(self._identity[1], data[:8] + data[_CRC_POS : _CRC_POS + 4])
 
     def _damaged(self, position: int, reason: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -484,9 +506,13 @@ class GroupFile:
             self._file = held_open(self._files, fd)
             info = self._files.stat(fd)
             self._identity = info.device, info.inode
-            # The name must survive a power failure, as what is synced later.
+        if not self._end:
+            # The name must survive a power failure, as what is synced later: also if
+            # another member made the file, and was killed before it synced that.
             self._root.sync()
-            slots.set_durable_point(self._identity[1], 0, is_new=True)
+            self._id = self._id_with(data)
+            slots.set_durable_point(self._id, 0, is_new=True)
+            self._is_confirmed = True
         try:
             self._files.write(self._fd(), data, self._end)
         except BaseException:
@@ -515,10 +541,8 @@ class GroupFile:
         with storage_errors("sync", self.path):
             while True:
                 point = slots.durable_point()
-                if point.inode == identity[1] and point.size >= end:
+                if self._is_durable(point, identity, end):
                     return
-                if identity != self._identity:
-                    return  # it was compacted, and synced before it was renamed
                 if self._is_doubtful:
                     raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
                 if slots.take_sync_turn():
@@ -530,21 +554,30 @@ class GroupFile:
                     return
                 time.sleep(_SYNC_PAUSE_S)
             try:
-                self._sync_now(slots, identity)
+                self._sync_now(slots, upto)
             finally:
                 slots.end_sync_turn()
 
-    def _sync_now(self, slots: Slots, identity: _Identity) -> None:
+    def _is_durable(self, point: DurablePoint, identity: _Identity, end: int) -> bool:
+        # One that was compacted was synced before it was renamed.
+        is_reached = point.size >= end or identity != self._identity
+        return is_reached and self._has(point)
+
+    def _sync_now(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
         # Not the size: another member may be in the middle of an append.
         self.refresh()
-        if identity != self._identity:
+        point = slots.durable_point()
+        if self._is_durable(point, *upto):
             return
+        is_new = not self._has(point)
         try:
             self._files.sync(self._fd())
+            if is_new:
+                self._root.sync()
         except OSError as error:
             self._is_doubtful = True
             raise self._not_durable(error) from error
-        slots.set_durable_point(identity[1], self._end)
+        slots.set_durable_point(self._id, self._end, is_new=is_new)
 
     def _not_durable(self, error: OSError) -> SyncFailedError:
         return SyncFailedError(
@@ -604,39 +637,12 @@ class GroupFile:
         info = files.stat(file.fd)
         if not self._is_doubtful:
             files.sync(self._fd())
-        slots.set_durable_point(0, 0, is_new=True)
+        slots.set_durable_point(FileId(), 0, is_new=True)
         self._root.rename(temporary, self.name)
         self._file, self._identity = file, (info.device, info.inode)
+        self._id, self._is_confirmed = self._id_with(data), False
         self._end, self._last_offset = len(data), offset + len(items) - 1
         self._root.sync()
         self._is_doubtful = False
-        slots.set_durable_point(self._identity[1], len(data), is_new=True)
-
-
-def _may_be_torn(tail: bytes, offset: int) -> bool:
-    """Whether some bytes may be what is left of an append: its first bytes, or zeros
-    where a file system had no time to write them."""
-    begin = offset.to_bytes(8, "big")
-    head, magic = tail[:8], tail[_MAGIC_POS : _MAGIC_POS + 1]
-    return (head == begin[: len(head)] or not any(head)) and magic in (
-        b"",
-        b"\0",
-        b"\2",
-    )
-
-
-def _whole_batch(data: bytes) -> int | None:
-    """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
-    c = native.pointer(data)
-    at = data.find(b"\2", 1 + _MAGIC_POS)
-    while at >= 0:
-        pos = at - _MAGIC_POS
-        length = int.from_bytes(data[pos + 8 : pos + 12], "big", signed=True)
-        if _HEADER_BYTES - 12 <= length <= len(data) - pos - 12:
-            scan = native.scan_batches(
-                c, len(data), pos=pos, last_offset=native.OFFSET_UNKNOWN, count_max=1
-            )
-            if scan.headers and scan.error is None:
-                return pos
-        at = data.find(b"\2", at + 1)
-    return None
+        slots.set_durable_point(self._id, len(data), is_new=True)
+        self._is_confirmed = True

@@ -35,6 +35,7 @@ __all__ = [
     "ROWS_MAX",
     "BusyError",
     "DurablePoint",
+    "FileId",
     "LockFile",
     "SlotInfo",
     "Slots",
@@ -54,7 +55,7 @@ _PUBLISH: Final = _SYNC + 1
 # is since; 64 bytes for each member; 4 for each row: the slot of its holder, plus 1.
 _DURABLE_AT: Final = 64
 _DURABLE_NEWER_AT: Final = 128
-_DURABLE: Final = struct.Struct("<Qq16s")
+_DURABLE: Final = struct.Struct("<Qq12s16s")
 _DURABLE_CRC: Final = struct.Struct("<I")
 _INFOS_AT: Final = 4096
 _INFO_BYTES: Final = 64
@@ -99,17 +100,29 @@ class SlotInfo(NamedTuple):
         return late if late > self.interval_ms // 10 else None
 
 
-class DurablePoint(NamedTuple):
-    """What is known to be durable of a group's file.
+class FileId(NamedTuple):
+    """Which file a durable point is of. A number comes again after its file is gone.
 
     Attributes:
-        inode: of the file, which is beside the lock file.
+        inode: its number; 0: none.
+        first: base offset and CRC of its first batch, 12 bytes; zeros: it has none.
+    """
+
+    inode: int = 0
+    first: bytes = bytes(12)
+
+
+class DurablePoint(NamedTuple):
+    """What is known to be durable of a group's file, by its name, too.
+
+    Attributes:
+        file: which one, beside the lock file.
         size: so many bytes at its beginning are durable.
         is_of_this_boot: the machine has not been started since: what was appended then
             is still there as it was.
     """
 
-    inode: int
+    file: FileId
     size: int
     is_of_this_boot: bool
 
@@ -366,27 +379,30 @@ class Slots(LockFile):
         data = self._read(_DURABLE_AT, skip + size)
         first, newer = _point(data[:size]), _point(data[skip:])
         if first is None:
-            return DurablePoint(0, 0, is_of_this_boot=False)
-        inode, size, boot = first
-        if newer is not None and (newer[0], newer[2]) == (inode, boot):
+            return DurablePoint(FileId(), 0, is_of_this_boot=False)
+        file, size, boot = first
+        if newer is not None and (newer[0], newer[2]) == (file, boot):
             size = max(size, newer[1])
         is_now = boot == self._process.boot and any(boot)
-        return DurablePoint(inode, size, is_of_this_boot=is_now)
+        return DurablePoint(file, size, is_of_this_boot=is_now)
 
-    def set_durable_point(self, inode: int, size: int, *, is_new: bool = False) -> None:
+    def set_durable_point(
+        self, file: FileId, size: int, *, is_new: bool = False
+    ) -> None:
         """Write it, with the turn to sync or the mutex.
 
         Args:
             is_new: it is of another file than before, or the machine was started since:
-                then it is made durable, too. A power failure that takes a later one
-                leaves this one.
+                then it is made durable, too, in the place of all before. A power
+                failure that takes a later one leaves this one.
         """
-        fields = _DURABLE.pack(inode, size, self._process.boot)
+        fields = _DURABLE.pack(file.inode, size, file.first, self._process.boot)
         data = fields + _DURABLE_CRC.pack(native.crc32c(fields))
         if not is_new:
             self._write(data, _DURABLE_NEWER_AT)
             return
-        self._write(data, _DURABLE_AT)
+        skip = _DURABLE_NEWER_AT - _DURABLE_AT
+        self._write(data.ljust(skip, b"\0") + bytes(len(data)), _DURABLE_AT)
         try:
             self.files.sync(self._file.fd)
         except OSError as error:
@@ -409,13 +425,13 @@ class Slots(LockFile):
         self._file.close()
 
 
-def _point(data: bytes) -> tuple[int, int, bytes] | None:
+def _point(data: bytes) -> tuple[FileId, int, bytes] | None:
     """A durable point as it is in the file; None if it was not written as a whole."""
     fields, crc = data[: _DURABLE.size], data[_DURABLE.size :]
     if not any(data) or crc != _DURABLE_CRC.pack(native.crc32c(fields)):
         return None
-    inode, size, boot = _DURABLE.unpack(fields)
-    return inode, size, boot
+    inode, size, first, boot = _DURABLE.unpack(fields)
+    return FileId(inode, first), size, boot
 
 
 _open_files: weakref.WeakSet[Slots] = weakref.WeakSet()

@@ -12,11 +12,19 @@ import pytest
 
 import logstore
 from logstore.group import slots as slots_module
-from logstore.group.slots import MEMBERS_MAX, BusyError, LockFile, SlotInfo, Slots
+from logstore.group.slots import (
+    MEMBERS_MAX,
+    BusyError,
+    FileId,
+    LockFile,
+    SlotInfo,
+    Slots,
+)
 from logstore.io.directory import Directory
 from logstore.io.files import Files, ProcessId
 
 NAME = ".logstore-group-g"
+FILE = FileId(5, b"a" * 12)
 
 
 @pytest.fixture
@@ -238,9 +246,33 @@ def test_turns_exclude(root: Directory) -> None:
 def test_durable_point_is_of_one_file(root: Directory) -> None:
     """And of one start of the machine."""
     one = opened(root)
-    assert one.durable_point() == (0, 0, False)
-    one.set_durable_point(5, 7, is_new=True)
-    assert opened(root).durable_point() == (5, 7, True)
+    assert one.durable_point() == (FileId(), 0, False)
+    one.set_durable_point(FILE, 7, is_new=True)
+    assert opened(root).durable_point() == (FILE, 7, True)
+
+
+@pytest.mark.parametrize("first", [FILE.first, b"b" * 12])
+def test_new_durable_point_is_in_the_place_of_all_before(
+    root: Directory, first: bytes
+) -> None:
+    """The number of a file comes again: what an earlier one had says nothing."""
+    one = opened(root)
+    one.set_durable_point(FILE, 7, is_new=True)
+    one.set_durable_point(FILE, 90)
+    one.set_durable_point(FileId(), 0, is_new=True)
+    assert one.durable_point() == (FileId(), 0, True)
+    one.set_durable_point(FileId(FILE.inode, first), 8, is_new=True)
+    assert one.durable_point() == (FileId(FILE.inode, first), 8, True)
+
+
+def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
+    """Not even with the same number."""
+    one = opened(root)
+    one.set_durable_point(FILE, 7, is_new=True)
+    one.set_durable_point(FileId(FILE.inode, b"b" * 12), 90)
+    assert one.durable_point() == (FILE, 7, True)
+    one.set_durable_point(FILE, 80)
+    assert one.durable_point() == (FILE, 80, True)
 
 
 class NextBoot(Files):
@@ -251,10 +283,10 @@ class NextBoot(Files):
 def test_durable_point_of_an_earlier_start_is_known(tmp_path: Path) -> None:
     """What was appended since the sync may be in any state then."""
     first = opened(Directory.open_root(Files(), str(tmp_path)))
-    first.set_durable_point(5, 6, is_new=True)
-    first.set_durable_point(5, 7)
+    first.set_durable_point(FILE, 6, is_new=True)
+    first.set_durable_point(FILE, 7)
     second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
-    assert second.durable_point() == (5, 7, False)
+    assert second.durable_point() == (FILE, 7, False)
 
 
 def test_wake_is_reported(root: Directory) -> None:

@@ -1,0 +1,197 @@
+"""What a durable commit of a group promises, whichever file has the name by then."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.group import group_file as group_file_module
+from logstore.io.files import FileInfo, Files
+from support.disk import MemoryDisk
+from support.groups import OneMember, offset_in
+from support.power_cut import cuts
+
+NAME = ".logstore-group-g"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is soon large enough to be written anew."""
+    monkeypatch.setattr(group_file_module, "_REWRITE_BYTES", 2000)
+
+
+class OneNumber(Files):
+    """Each file has the number of the one before, as a file system may give it."""
+
+    syncs = 0
+
+    def stat(self, fd: int) -> FileInfo:
+        return super().stat(fd)._replace(inode=7)
+
+    def stat_name(self, dir_fd: int, name: str) -> FileInfo:
+        return super().stat_name(dir_fd, name)._replace(inode=7)
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        super().sync(fd)
+
+
+def in_a_second_file(path: Path, files: Files) -> OneMember:
+    """A member whose first file was durable to its end, and is no more."""
+    one = OneMember(path, files=files)
+    for offset in range(100):
+        before = one.file.end[1]
+        one.commit(offset, durable=True)
+        if one.file.end[1] < before:
+            return one
+    pytest.fail("it was not written anew")
+
+
+def test_number_of_an_earlier_file_is_no_sync(tmp_path: Path) -> None:
+    """What was durable of that one says nothing of this one."""
+    files = OneNumber()
+    one = in_a_second_file(tmp_path, files)
+    for offset in range(3):
+        before = files.syncs
+        one.commit(offset, durable=True)
+        assert files.syncs == before + 1
+
+
+def test_number_of_an_earlier_file_is_no_damage(tmp_path: Path) -> None:
+    """What a kill has left in the middle of an append is cut off."""
+    one = in_a_second_file(tmp_path, OneNumber())
+    one.commit(5)
+    offset, size = one.file._last_offset + 1, one.file.end[1]
+    one.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(offset.to_bytes(8, "big") + bytes(8) + b"\2")
+    assert offset_in(tmp_path, files=OneNumber()) == 5
+    assert (tmp_path / NAME).stat().st_size == size
+
+
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_backup_that_was_put_back_is_synced(
+    tmp_path: Path, *, is_read_first: bool
+) -> None:
+    """It may have the number of the file that it replaces, and its first records."""
+    one = OneMember(tmp_path)
+    one.commit(1, durable=True)
+    backup = (tmp_path / NAME).read_bytes()
+    for offset in range(2, 8):
+        one.commit(offset, durable=True)
+    one.close()
+    (tmp_path / NAME).write_bytes(backup)
+    files = OneNumber()
+    other = OneMember(tmp_path, files=files)
+    other.slots.set_durable_point(
+        one.file._id._replace(inode=7), one.file.end[1], is_new=True
+    )
+    if is_read_first:
+        assert other.offset() == 1
+    for offset in (3, 4):
+        before = files.syncs
+        other.commit(offset, durable=True)
+        assert files.syncs > before
+    other.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write((3).to_bytes(8, "big"))
+    assert offset_in(tmp_path, files=OneNumber()) == 4
+
+
+class Killed(BaseException):
+    """The process has ended here."""
+
+
+def kill_at_sync(disk: MemoryDisk, nth: int) -> None:
+    """End a process before it syncs the directory for the nth time."""
+    sync, left = disk.sync_directory, [nth]
+
+    def sync_or_end(dir_fd: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        sync(dir_fd)
+
+    vars(disk)["sync_directory"] = sync_or_end
+
+
+def check_survives(disk: MemoryDisk, offset: int) -> None:
+    """A durable commit is there whatever a power failure leaves."""
+    for seed in range(8):
+        for words, nodes in cuts(disk.moment(), random.Random(seed), 8):
+            found = offset_in("/store", files=MemoryDisk(nodes))
+            assert found == offset, words
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_name_is_durable_after_a_kill(nth: int) -> None:
+    """1: of the member that made the file. 2: of the one that has written it anew."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    kill_at_sync(disk, nth)
+    with pytest.raises(Killed):
+        for offset in range(100):
+            one.commit(offset)
+    disk = disk.kill()
+    other = OneMember("/store", files=disk)
+    other.commit(500, durable=True)
+    check_survives(disk, 500)
+
+
+@pytest.mark.parametrize("durable_first", [False, True])
+def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
+    """Of the directory, when the file was written anew: the next commit makes up."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    one.commit(0, durable=True)
+    disk.fail("sync_directory", times=1)
+    for offset in range(1, 100):
+        before = one.file.end[1]
+        one.commit(offset, durable=durable_first)
+        if one.file.end[1] < before:
+            break
+    else:
+        pytest.fail("it was not written anew")
+    if not durable_first:
+        one.commit(500, durable=True)
+    check_survives(disk, offset if durable_first else 500)
+
+
+def test_member_in_an_old_file_makes_the_new_name_durable() -> None:
+    """Another has renamed the new one, and was killed then."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one, other = OneMember("/store", files=disk), OneMember("/store", files=disk)
+    one.commit(0, durable=True)
+    other.commit(1)
+    kill_at_sync(disk, 1)
+    with pytest.raises(Killed):
+        for offset in range(100):
+            one.commit(offset)
+    one.close()
+    other.file.sync(other.slots, other.file.end)
+    check_survives(disk, offset)
+
+
+def test_directory_that_cannot_be_synced_fails_the_durable_commit() -> None:
+    """As long as the name of the file is not durable."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    kill_at_sync(disk, 2)
+    with pytest.raises(Killed):
+        for offset in range(100):
+            one.commit(offset)
+    disk = disk.kill()
+    other = OneMember("/store", files=disk)
+    disk.fail("sync_directory")
+    with pytest.raises(logstore.StorageError):
+        other.commit(500, durable=True)
+    disk.heal()
+    other.commit(501, durable=True)
+    check_survives(disk, 501)
