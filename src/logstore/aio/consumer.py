@@ -385,7 +385,7 @@ class Consumer:
         counts."""
         return await self._asked(lambda one: one.committed(partition))
 
-    def transaction(self) -> Transaction:
+    def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
         """Records that are published together with the positions, all or nothing; as
         `logstore.Consumer.transaction`::
 
@@ -393,8 +393,12 @@ class Consumer:
                 for records in (await consumer.getmany(timeout_ms=1000)).values():
                     for record in records:
                         await transaction.append("out", work(record))
+
+        Args:
+            timeout_ms: how long the commit waits for another process that has the store
+                open for writing, in milliseconds; None: no limit.
         """
-        return Transaction(self)
+        return Transaction(self, timeout_ms)
 
     # ------------------------------------------------------------ positions
 
@@ -480,14 +484,15 @@ class Transaction:
     continues accordingly.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, timeout_ms: int | None) -> None:
         self._consumer = consumer
+        self._timeout_ms = timeout_ms
         self._blocking: ConsumerTransaction | None = None
 
     async def _asked(self, ask: Callable[[ConsumerTransaction], _Result]) -> _Result:
         def asked(consumer: BlockingConsumer) -> _Result:
             if self._blocking is None:
-                self._blocking = consumer.transaction()
+                self._blocking = consumer.transaction(timeout_ms=self._timeout_ms)
             return ask(self._blocking)
 
         return await self._consumer._asked(asked)

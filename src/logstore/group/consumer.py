@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from logstore import _native as native
-from logstore.config import check_int
+from logstore.config import INT64_MAX, check_int
 from logstore.errors import (
     ConfigError,
     ForkedError,
@@ -411,7 +411,7 @@ class Consumer:
             core.positions.partition(key)
             return core.committed(key)
 
-    def transaction(self) -> ConsumerTransaction:
+    def transaction(self, *, timeout_ms: int | None = None) -> ConsumerTransaction:
         """Records that are published together with the positions, all or nothing::
 
             with consumer.transaction() as transaction:
@@ -424,11 +424,18 @@ class Consumer:
         store once, whatever ends in between. A group that has committed so once cannot
         `commit`, and the other way round.
 
+        Args:
+            timeout_ms: how long the commit waits for another process that has the store
+                open for writing, in milliseconds; None: no limit. See `Store.submit`.
+
         Raises:
-            ConfigError: the consumer has no group, or keeps its offsets elsewhere.
+            ConfigError: the consumer has no group, or keeps its offsets elsewhere; or
+                ``timeout_ms`` is invalid.
         """
+        if timeout_ms is not None:
+            check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
         with self._call() as core:
-            return core.transaction(self._call)
+            return core.transaction(self._call, timeout_ms)
 
     # ------------------------------------------------------------ positions
 

@@ -528,13 +528,11 @@ class Core:
     # ------------------------------------------------------------ transactions
 
     def transaction(
-        self, call: Callable[[], AbstractContextManager[object]]
+        self,
+        call: Callable[[], AbstractContextManager[object]],
+        timeout_ms: int | None,
     ) -> ConsumerTransaction:
-        """See `Consumer.transaction`.
-
-        Args:
-            call: entered for each call that uses the consumer.
-        """
+        """See `Consumer.transaction` and `ConsumerTransaction`."""
         member = self._in_group()
         if self.options.offsets is not None:
             raise ConfigError(
@@ -543,7 +541,9 @@ class Core:
                 name="offsets",
             )
         published = GroupPositions(self.store, member.group)
-        return ConsumerTransaction(self.store, published, member.slots, self, call)
+        return ConsumerTransaction(
+            self.store, published, member.slots, self, call, timeout_ms
+        )
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
         """See `logstore.group.transaction.Inputs`."""

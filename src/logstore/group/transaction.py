@@ -167,6 +167,10 @@ class ConsumerTransaction:
     """Records that are published together with the positions of the consumer, or not at
     all. Made by `Consumer.transaction`; a context manager: leaving it commits, and with
     an error nothing is published, and `poll` delivers the same records again.
+
+    Args:
+        call: entered for each call that uses the consumer.
+        timeout_ms: of the commit, as in `Store.submit`.
     """
 
     def __init__(
@@ -176,12 +180,14 @@ class ConsumerTransaction:
         slots: Slots,
         inputs: Inputs,
         call: Callable[[], AbstractContextManager[object]],
+        timeout_ms: int | None,
     ) -> None:
         self._store = store
         self._positions = positions
         self._slots = slots
         self._inputs = inputs
         self._call = call
+        self._timeout_ms = timeout_ms
         # Value, key, time and headers of each record.
         self._rows: dict[TopicPartition, list[tuple[Any, Any, int | None, Any]]] = {}
         self._ended = ""
@@ -262,9 +268,12 @@ class ConsumerTransaction:
             CommitFailedError: this consumer does not have a partition that it has read,
                 or the group does not commit by transactions; nothing was published.
             ConfigError: the positions of the group take too many bytes.
-            others: as `Store.submit`. Nothing was published, but for
-                `PublicationTimeoutError`: the next `poll` continues where it was, or
-                behind it, whatever became of it.
+            PublicationTimeoutError: another process had the store for longer than the
+                transaction's ``timeout_ms``, and may publish this later. The next
+                `poll` continues where it was, or behind it, whatever became of it; if
+                it is published after that, the next commit raises `FencedError`, once.
+            others: as `Store.submit`. Nothing was published, unless the message says
+                that it may have been: then as for `PublicationTimeoutError`.
         """
         self._check_open("be committed")
         with self._call():
@@ -336,6 +345,7 @@ class ConsumerTransaction:
                 sequence=sequence,
                 metadata=metadata,
                 pinned=True,
+                timeout_ms=self._timeout_ms,
             )
             is_mine = done.metadata == metadata
         except PublicationConflictError:

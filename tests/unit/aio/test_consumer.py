@@ -395,6 +395,25 @@ def test_transaction_publishes_outputs_and_positions(path: Path) -> None:
     run(main())
 
 
+def test_transaction_waits_no_longer_than_it_may(path: Path) -> None:
+    """For an owner that does not publish for others."""
+
+    async def main() -> None:
+        with logstore.open(path) as writing:
+            writing.create_topic("out")
+            async with consumer(path) as one:
+                assert await one.getmany(timeout_ms=60_000)
+                with pytest.raises(logstore.PublicationTimeoutError) as got:
+                    async with one.transaction(timeout_ms=20) as transaction:
+                        await transaction.append("out", b"x")
+                assert got.value.timeout_ms == 20
+                with pytest.raises(logstore.ConfigError, match="timeout_ms"):
+                    async with one.transaction(timeout_ms=-1):
+                        raise AssertionError
+
+    run(main())
+
+
 def test_members_share_the_partitions(path: Path) -> None:
     """Two consumers of a group in one loop: each record once."""
 

@@ -455,6 +455,37 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
     assert not list(path.glob(".logstore-staged-*"))
 
 
+def test_commit_waits_no_longer_than_it_may(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """For an owner that does not publish for others. What was to be published is
+    published once: so, or when the input was processed again."""
+    one = opened()
+    assert copy_some(one, 1) == 1
+    with logstore.open(path), pytest.raises(logstore.PublicationTimeoutError) as got:
+        values = drain(one)
+        with one.transaction(timeout_ms=20) as transaction:
+            for value in values:
+                transaction.append("out", value)
+    assert got.value.timeout_ms == 20
+    assert len(values) == 19
+    deadline = time.monotonic() + 60
+    while outputs(path) != ALL:
+        assert time.monotonic() < deadline
+        with contextlib.suppress(logstore.FencedError):
+            copy_some(one)
+    with one.transaction(timeout_ms=0):
+        assert drain(one) == []
+    assert one.committed(T0) == one.committed(T1) == OffsetAndMetadata(10)
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 1.5, "1", True])
+def test_bad_timeout_is_refused(opened: Callable[..., Any], timeout_ms: Any) -> None:
+    """Before there is a transaction."""
+    with pytest.raises(logstore.ConfigError, match="timeout_ms"):
+        opened().transaction(timeout_ms=timeout_ms)
+
+
 @pytest.mark.parametrize("metadata", [b"", b"{}", b'{"at":[["t","",[1]]]}', b"\xff"])
 def test_other_publisher_of_the_identity_is_a_named_error(
     path: Path, metadata: bytes, opened: Callable[..., Any]
