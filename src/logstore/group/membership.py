@@ -153,13 +153,28 @@ class Membership:
     def _take_slot(self) -> int:
         slot = self.slots.slot
         if slot is None:
-            slot = self.slots.join(self._files.now_ms(), self._interval_ms)
+            slot = self._take_new_slot()
         if slot is None:
             raise GroupError(
                 f"group {self.group!r:.100} has {MEMBERS_MAX} members, which is the "
                 f"most that it may have",
                 group=self.group,
             )
+        return slot
+
+    def _take_new_slot(self) -> int | None:
+        """With the end of the file read. The slot of a member that has ended stays free
+        as long as the file has that member, which would seem to live."""
+        state, now_ms = self.file.state, self._files.now_ms()
+        named = {one.slot for one in state.members}
+        slot = self.slots.join(now_ms, self._interval_ms, named)
+        if slot is None and named and named.isdisjoint(self._others()):
+            new = dataclasses.replace(
+                state, generation=state.generation + 1, assignor="", members=(),
+                topics={}, since_ms=now_ms,
+            )  # fmt: skip
+            self.file.append(self.slots, state=new)
+            slot = self.slots.join(now_ms, self._interval_ms)
         return slot
 
     def look(self) -> None:
@@ -267,7 +282,8 @@ class Membership:
             idle: members that get nothing more, if they still have not taken it.
         """
         self.file.refresh_held(self.slots)
-        state, slot = self.file.state, self._take_slot()
+        slot = self._take_slot()
+        state = self.file.state
         gone = self._gone(state, stuck)
         members = [
             dataclasses.replace(one, is_idle=one.is_idle or one.id in idle)

@@ -20,7 +20,7 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
 from logstore import _native as native
@@ -299,14 +299,17 @@ class Slots(LockFile):
 
     # ------------------------------------------------------------ members
 
-    def join(self, now_ms: int, interval_ms: int) -> int | None:
+    def join(
+        self, now_ms: int, interval_ms: int, avoid: Collection[int] = ()
+    ) -> int | None:
         """Take the lowest slot that is free, under the mutex; None if there is none.
 
         Args:
             now_ms: Unix milliseconds.
             interval_ms: see `SlotInfo`.
+            avoid: slots that are not to be taken, free or not.
         """
-        taken = set(self.members())
+        taken = {*self.members(), *avoid}
         for slot in range(MEMBERS_MAX):
             if slot in taken or not self._lock(_MEMBERS_AT + slot):
                 continue

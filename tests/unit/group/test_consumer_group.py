@@ -357,16 +357,52 @@ def test_waiting_member_is_woken_by_a_death(
     os.wait()
 
 
-def test_slot_of_a_dead_member_may_be_taken_at_once(
+def test_slot_of_a_dead_member_stays_free_as_long_as_the_group_has_it(
     path: Path, opened: Callable[..., Any]
 ) -> None:
-    """The new member is not taken for the old one."""
+    """No one is taken for it."""
     child = Child(path, lambda one: one.poll())
     child.kill()
     two = opened()
     settle(two)
     _, generation, member = two.group_metadata()
-    assert (generation, member[:11]) == (2, "consumer-0-")
+    assert (generation, member[:11]) == (2, "consumer-1-")
+    assert len(two.assignment()) == 4
+    three = opened()
+    settle(two, three)
+    assert three.group_metadata()[2][:11] == "consumer-0-"
+
+
+def test_member_that_assigns_itself_is_not_taken_for_a_dead_one(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """The static member may come back, and its partitions are shared again."""
+    child = Child(path, lambda one: one.poll(), instance="a")
+    child.kill()
+    alone = opened(topics=())
+    alone.assign([T0])
+    alone.poll()
+    two = opened(instance="a")
+    two.poll()
+    assert two.group_metadata()[2].startswith("a-")
+    assert len(two.assignment()) == 3  # the other one has T0
+
+
+def test_room_is_made_in_a_group_whose_members_are_all_dead(
+    path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If their slots are all that there are."""
+    from logstore.group import slots
+
+    child = Child(path, lambda one: one.poll(), instance="a", assignor="roundrobin")
+    child.kill()
+    monkeypatch.setattr(slots, "MEMBERS_MAX", 1)
+    alone = opened(topics=())
+    alone.assign([T0])
+    assert alone.poll(timeout_ms=10)
+    alone.close()
+    two = opened(instance="a")
+    two.poll()
     assert len(two.assignment()) == 4
 
 

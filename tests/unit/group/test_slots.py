@@ -108,6 +108,14 @@ def test_slots_are_taken_lowest_first(root: Directory) -> None:
     assert opened(root).join(5, 100) == 1
 
 
+def test_slots_may_be_left_out(root: Directory) -> None:
+    """Those that have another meaning, although they are free."""
+    one, two = opened(root), opened(root)
+    assert one.join(5, 100, {0, 2}) == 1
+    assert two.join(5, 100, range(MEMBERS_MAX)) is None
+    assert two.join(5, 100, {0}) == 2
+
+
 def test_slots_are_limited(root: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is free if all are taken."""
     monkeypatch.setattr(slots_module, "MEMBERS_MAX", 1)
