@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore.errors import ConfigError
 from logstore.group.assignors import Assignor, GroupSubscription, checked_assignment
+from logstore.group.errors import GroupError
 from logstore.group.slots import ROWS_MAX, LockFile
 from logstore.group.state import GroupState, Member, Row
 from logstore.io.layout import TopicPartition
@@ -40,7 +42,12 @@ class Subscription(NamedTuple):
     pattern: str | None = None
 
     def of(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of some names that it asks for."""
+        """Those of some names that it asks for.
+
+        Raises:
+            re.error, OverflowError, RecursionError: this Python cannot compile the
+                pattern; one that a consumer of this process has was checked.
+        """
         pattern = None if self.pattern is None else re.compile(self.pattern)
         return frozenset(
             name
@@ -49,11 +56,27 @@ class Subscription(NamedTuple):
         )
 
 
-def universe(now: Topics, members: Iterable[Member]) -> Topics:
-    """Those of the topics that exist that some members ask for."""
+def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
+    """Those of the topics that exist that some members ask for.
+
+    Raises:
+        GroupError: a member has a pattern that this Python cannot compile, and so there
+            is no telling what it is to have: another Python's member would find others.
+    """
     wanted: set[str] = set()
-    for topics, pattern in {(one.topics, one.pattern) for one in members}:
-        wanted |= Subscription(topics, pattern).of(now)
+    asked = {(one.topics, one.pattern): one.id for one in members}
+    for (topics, pattern), member in asked.items():
+        try:
+            wanted |= Subscription(topics, pattern).of(now)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise GroupError(
+                f"member {member!r:.200} of group {group!r:.100} asks for topics by "
+                f"the pattern {pattern!r:.180}, which Python "
+                f"{platform.python_version()} cannot compile: {error}. "
+                f"Nothing was changed; use one version of Python for all members, or "
+                f"end that member",
+                group=group,
+            ) from error
     return {name: now[name] for name in sorted(wanted)}
 
 

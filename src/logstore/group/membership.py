@@ -226,7 +226,7 @@ class Membership:
 
     def _universe(self, members: Iterable[Member]) -> Topics:
         """The topics that some members ask for."""
-        return universe(self._topics_now(), members)
+        return universe(self.group, self._topics_now(), members)
 
     # ------------------------------------------------------------ other members
 
