@@ -377,10 +377,21 @@ class ConsumerTransaction:
                     group=self._positions.identity,
                 )
             if found != before:
+                # From there on, also where it has not known of any commit.
+                news = {
+                    each: published[each]
+                    for each, (mine, known) in moved.items()
+                    if each in published
+                    and published[each].topic_id == mine.topic_id
+                    and published[each].offset != known
+                }
+                if news:
+                    self._inputs.published(news)
                 raise FencedError(
                     f"partition {key} is at offset {found}, and this consumer has "
-                    f"begun at {before}: another member has processed the input. "
-                    f"Nothing was published",
+                    f"begun at {before}: another member has processed the input, or "
+                    f"this one in a transaction whose end it does not know. Nothing "
+                    f"was published",
                     group=self._positions.identity,
                 )
             if position.offset != before:

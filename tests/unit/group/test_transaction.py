@@ -479,6 +479,26 @@ def test_commit_waits_no_longer_than_it_may(
     assert one.committed(T0) == one.committed(T1) == OffsetAndMetadata(10)
 
 
+def test_first_commit_that_is_published_after_its_time_is_found(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """The consumer has seen no commit so far: it continues behind this one."""
+    one = opened()
+    with logstore.open(path), pytest.raises(logstore.PublicationTimeoutError):
+        with one.transaction(timeout_ms=20) as transaction:
+            for value in drain(one):
+                transaction.append("out", value)
+    config = logstore.StoreConfig(publish_for_others=True)
+    with logstore.open(path, config=config) as owner:
+        owner._hand_in.serve()
+    assert outputs(path) == ALL
+    with pytest.raises(logstore.FencedError, match="whose end it does not know"):
+        copy_some(one)
+    assert copy_some(one) == 0
+    assert outputs(path) == ALL
+    assert one.committed(T0) == OffsetAndMetadata(10)
+
+
 @pytest.mark.parametrize("timeout_ms", [-1, 1.5, "1", True])
 def test_bad_timeout_is_refused(opened: Callable[..., Any], timeout_ms: Any) -> None:
     """Before there is a transaction."""
