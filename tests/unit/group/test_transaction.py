@@ -383,7 +383,9 @@ def test_positions_of_deleted_topics_are_dropped(
     deadline = time.monotonic() + 60
     while ("v", 0) not in positions_in(path):
         assert time.monotonic() < deadline
-        copy_some(one)
+        # Until it has found that this is another topic, a commit is refused.
+        with contextlib.suppress(logstore.CommitFailedError):
+            copy_some(one)
     assert positions_in(path) == {T0: 10, T1: 10, ("v", 0): 1}
     assert outputs(path).count(b"again") == 1
 
@@ -415,7 +417,8 @@ def test_input_of_a_topic_that_was_deleted_meanwhile(
     deadline = time.monotonic() + 60
     while b"again" not in outputs(path):
         assert time.monotonic() < deadline
-        copy_some(one)
+        with contextlib.suppress(logstore.CommitFailedError):
+            copy_some(one)
     assert outputs(path) == [b"0:0", b"0:1", b"0:2", b"again"]
 
 
