@@ -35,7 +35,7 @@ from logstore.group.options import (
     as_subscription,
 )
 from logstore.group.positions import offsets_for_times
-from logstore.group.reading import PartitionReader
+from logstore.group.reading import Before, PartitionReader
 from logstore.group.transaction import ConsumerTransaction
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_offset, as_time_ms, refuse_pickling
@@ -337,8 +337,15 @@ class Consumer:
         if max_records is not None:
             check_int("max_records", max_records, 1, 1 << 31)
             limit = max_records
-        with self._call(from_callback=False) as core:
-            return core.poll(limit, timeout_ms / 1000)
+        before: Before = []
+        try:
+            with self._call(from_callback=False) as core:
+                return core.poll(limit, timeout_ms / 1000, before)
+        except BaseException:
+            # The records that it has read are not delivered.
+            for reader, position in before:
+                reader.back_to(position)
+            raise
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """The records, one by one, without an end. The position of a partition is
@@ -346,13 +353,19 @@ class Consumer:
         return self
 
     def __next__(self) -> TopicRecord:
-        with self._call(from_callback=False) as core:
-            record = core.next_at_once()
-            if record is None:
-                core.read_ahead(self._options.max_poll_records, None)
-                record = core.next_read()
-            assert record is not None  # it waits without a limit
-            return record
+        record = None
+        try:
+            with self._call(from_callback=False) as core:
+                record = core.next_at_once()
+                if record is None:
+                    core.read_ahead(self._options.max_poll_records, None)
+                    record = core.next_read()
+                assert record is not None  # it waits without a limit
+                return record
+        except BaseException:
+            if record is not None:
+                self._core.not_delivered(record)
+            raise
 
     def next_read(self, *, at_once: bool) -> TopicRecord | None:
         """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,

@@ -8,29 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from logstore._native.locks import logger
 from logstore.errors import (
     ConfigError,
-    CorruptionError,
     LogStoreError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
-    RecordTooLargeError,
     TopicNotFoundError,
-    UnsupportedError,
 )
-from logstore.group.errors import (
-    CommitFailedError,
-    FencedError,
-    NoOffsetForPartitionError,
-)
+from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.generations import Subscription
 from logstore.group.membership import Membership
 from logstore.group.options import Callback, Callbacks, OffsetAndMetadata, Options
 from logstore.group.positions import Positions, commit_of
-from logstore.group.reading import GROUP_S_MAX, PartitionReader, Waiter
+from logstore.group.reading import GROUP_S_MAX, LASTING, Before, PartitionReader, Waiter
 from logstore.group.state import BY_TRANSACTIONS
 from logstore.group.transaction import ConsumerTransaction, GroupPositions, Positioned
 from logstore.io.layout import TopicPartition
@@ -47,14 +41,6 @@ _CHECK_S: Final = 0.1
 _AGAIN_S: Final = 0.002
 # All partitions are looked at once in this time, also without a report.
 _LOOK_S: Final = 1.0
-
-# The errors of a partition that come again until a `seek`.
-_LASTING: Final = (
-    CorruptionError,
-    NoOffsetForPartitionError,
-    RecordTooLargeError,
-    UnsupportedError,
-)
 
 _Result = TypeVar("_Result")
 Commits: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
@@ -246,16 +232,23 @@ class Core:
 
     # ------------------------------------------------------------ reading
 
-    def collect(self, limit: int) -> dict[TopicPartition, list[TopicRecord]]:
+    def collect(
+        self, limit: int, before: Before
+    ) -> dict[TopicPartition, list[TopicRecord]]:
         """Records that are there now, at most `limit`.
+
+        Args:
+            before: gets the positions before it, of what it reads.
 
         Raises: the error of a partition that needs a `seek`, or what reading it met, if
         no other partition has given records before.
         """
         found: dict[TopicPartition, list[TopicRecord]] = {}
+        before.clear()
         for reader in self._in_turn():
+            before.append((reader, reader.position))
             try:
-                records = self._take(reader, limit)
+                records = self._read(reader, partial(reader.take, limit))
             except LogStoreError:
                 if found:
                     break  # the next call meets it again
@@ -288,7 +281,6 @@ class Core:
 
         Raises: why that cannot be; it needs a `seek`.
         """
-
         if reader.has_begun and reader.error is None:
             return
 
@@ -297,16 +289,16 @@ class Core:
                 self.positions.begin(reader)
             reader.begin()
 
-        if reader.error is None:
-            self._guarded(reader, begin)
-        if reader.error is not None:
-            raise reader.error.with_traceback(None)
+        self._read(reader, begin)
 
-    def _take(self, reader: PartitionReader, limit: int) -> list[TopicRecord]:
-        records = self._guarded(reader, lambda: reader.take(limit))
+    def _read(
+        self, reader: PartitionReader, work: Callable[[], _Result]
+    ) -> _Result | None:
+        """What `work` returns. Raises: the error of a partition that needs a `seek`."""
+        found = None if reader.error is not None else self._guarded(reader, work)
         if reader.error is not None:
             raise reader.error.with_traceback(None)
-        return records or []
+        return found
 
     def _guarded(
         self, reader: PartitionReader, work: Callable[[], _Result]
@@ -327,20 +319,20 @@ class Core:
             self._check_at = 0.0
             if self.wanted is None:
                 reader.error = error
-        except _LASTING as error:
+        except LASTING as error:
             reader.error = error
         return None
 
     def poll(
-        self, limit: int, seconds: float | None
+        self, limit: int, seconds: float | None, before: Before
     ) -> dict[TopicPartition, list[TopicRecord]]:
         """Records as soon as there are any; none after `seconds` (None: no limit)."""
         is_plain = self.options.auto_commit_ms is None
         if is_plain and self._files.monotonic() < self._check_at:
-            found = self.collect(limit)
+            found = self.collect(limit, before)
             if found:
                 return found
-        return self._until(lambda: self.collect(limit), seconds) or {}
+        return self._until(lambda: self.collect(limit, before), seconds) or {}
 
     def next_at_once(self) -> TopicRecord | None:
         """The next record, if it was read ahead, and it is not time to look at the
@@ -352,6 +344,11 @@ class Core:
         """The next record, if it was read ahead."""
         reader = self._current
         return None if reader is None or reader.is_paused else reader.next_ahead()
+
+    def not_delivered(self, record: TopicRecord) -> None:
+        """Deliver the record again that was delivered last."""
+        if self._current is not None:
+            self._current.back_to(record.offset)
 
     def read_ahead(self, limit: int, seconds: float | None) -> bool:
         """Read records ahead, as soon as there are any. Whether there are; none after
@@ -367,9 +364,7 @@ class Core:
             if is_there:
                 return current
         for reader in self._in_turn():
-            records = self._take(reader, limit)
-            if records:
-                reader.put_back(records)
+            if self._read(reader, partial(reader.read_ahead, limit)):
                 return reader
         return None
 

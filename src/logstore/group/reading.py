@@ -6,11 +6,17 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from logstore import _native as native
 from logstore._native.locks import Signal, wait_for_any
-from logstore.errors import LogStoreError
+from logstore.errors import (
+    CorruptionError,
+    LogStoreError,
+    RecordTooLargeError,
+    UnsupportedError,
+)
+from logstore.group.errors import NoOffsetForPartitionError
 from logstore.group.slots import Slots
 from logstore.io.directory import Directory, held_open
 from logstore.io.filesystem import kind_of
@@ -20,7 +26,15 @@ from logstore.store.inside import views_of
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Turn
 
-__all__ = ["PartitionReader", "Waiter"]
+__all__ = ["LASTING", "Before", "PartitionReader", "Waiter"]
+
+# The errors of a partition that come again until a `seek`.
+LASTING: Final = (
+    CorruptionError,
+    NoOffsetForPartitionError,
+    RecordTooLargeError,
+    UnsupportedError,
+)
 
 # Sleep no longer: a group may change without a sign where the file system gives none.
 GROUP_S_MAX: Final = 0.5
@@ -115,10 +129,34 @@ class PartitionReader:
         """
         if self._ahead:
             found = self._ahead[: -limit - 1 : -1]
+            position: int | None = found[-1].offset + 1
             del self._ahead[-limit:]
-            self.position = found[-1].offset + 1
-            return found
-        found = []
+        else:
+            found, position = self._read(limit)
+        self.position = position
+        return found
+
+    def read_ahead(self, limit: int) -> bool:
+        """Read at most `limit` records for `next_ahead`; whether there are any.
+
+        Raises: as `take`.
+        """
+        if not self._ahead:
+            try:
+                found, position = self._read(limit)
+                if found:
+                    self._ahead = found[::-1]
+                else:
+                    self.position = position
+            except BaseException:
+                self._begin_again()
+                raise
+        return bool(self._ahead)
+
+    def _read(self, limit: int) -> tuple[list[TopicRecord], int | None]:
+        """(the next records, the position after them), which is not set yet: whatever
+        fails before it is, the records are read again."""
+        position, found = self.position, list[TopicRecord]()
         try:
             while len(found) < limit:
                 run = self._run
@@ -126,8 +164,8 @@ class PartitionReader:
                     item = self._next_item()
                     if isinstance(item, Turn):
                         self.turn = item
-                        assert self.position is not None
-                        self.position = max(self.position, item.offset)
+                        assert position is not None
+                        position = max(position, item.offset)
                         break
                     run = self._run = item
                 count = min(limit - len(found), self._step)
@@ -135,8 +173,8 @@ class PartitionReader:
                 if len(part) < count:
                     self._run = None
                 if part:
-                    self.position = part[-1].offset + 1
                     found = found + part if found else part
+                    position = part[-1].offset + 1
         except BaseException as error:
             # The records taken from the run are not delivered: read them again.
             self._begin_again()
@@ -145,10 +183,16 @@ class PartitionReader:
             if not found and self._step > 1:
                 # Maybe there are records before the one that cannot be read.
                 self._step = 1
-                return self.take(limit)
+                return self._read(limit)
             if not found:
                 raise
-        return found
+        return found, position
+
+    def back_to(self, position: int | None) -> None:
+        """Deliver again from a position on, which it had before: the records since then
+        were read, and nobody has got them."""
+        self.position = position
+        self._begin_again()
 
     @property
     def is_ahead(self) -> bool:
@@ -180,22 +224,20 @@ class PartitionReader:
         assert self._items is not None
         return next(self._items)
 
-    def put_back(self, records: list[TopicRecord]) -> None:
-        """Deliver records that were taken again, one by one or by `take`."""
-        self._ahead = records[::-1]
-        self.position = records[0].offset
-
     @property
     def has_ahead(self) -> bool:
-        """Whether there are such records."""
+        """Whether there are records that were read and not delivered."""
         return bool(self._ahead)
 
     def next_ahead(self) -> TopicRecord | None:
         """Deliver one of those."""
         if not self._ahead:
             return None
-        record = self._ahead.pop()
-        self.position = record.offset + 1
+        record = self._ahead[-1]
+        position = record.offset + 1
+        # Nothing is called from here on: an interrupt comes before it or after it.
+        del self._ahead[-1]
+        self.position = position
         return record
 
     def readable_end(self) -> int:
@@ -211,6 +253,10 @@ class PartitionReader:
         """Whether there are records that are not durable yet."""
         turn = self.turn
         return turn is not None and turn.view.log_end > turn.view.end_offset
+
+
+# Positions that readers had before they read.
+Before: TypeAlias = list[tuple[PartitionReader, int | None]]
 
 
 class Waiter:

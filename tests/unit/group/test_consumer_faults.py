@@ -13,9 +13,12 @@ import pytest
 
 from logstore import StorageError
 from logstore.errors import LogStoreError
+from logstore.group.consumer import _Call
+from logstore.group.core import Core
 from logstore.group.membership import Membership
 from logstore.group.positions import Positions
-from support.groups import T0, T1, consumer, drain, settle, store_with
+from logstore.group.reading import PartitionReader
+from support.groups import T0, T1, consumer, drain, store_with
 
 
 @pytest.fixture
@@ -195,3 +198,70 @@ def test_the_iterator_delivers_nothing_of_topics_that_were_given_up(
     next(one)
     one.unsubscribe()
     assert one.next_read(at_once=False) is None
+
+
+# ------------------------------------------------------------------ records
+
+ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "at", "error"),
+    [
+        (PartitionReader, "take", 1, Interrupt()),
+        (PartitionReader, "take", 2, Interrupt()),
+        (PartitionReader, "take", 2, MemoryError()),
+        (PartitionReader, "_next_item", 2, Interrupt()),
+        (PartitionReader, "_next_item", 3, Interrupt()),
+        (Core, "collect", 1, MemoryError()),
+        (Core, "poll", 1, Interrupt()),
+        (_Call, "__exit__", 1, Interrupt()),
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+def test_a_poll_that_fails_loses_no_records(
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    of: Any,
+    name: str,
+    at: int,
+    error: BaseException,
+    after: bool,
+) -> None:
+    one = opened()
+    found: list[bytes] = []
+    with monkeypatch.context() as patch:
+        once(patch, of, name, error, at=at, after=after)
+        with pytest.raises(type(error)):
+            for _ in range(10):
+                found += drain(one, 15)
+    one.commit()
+    assert sorted(found + drain(one)) == ALL
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (PartitionReader, "read_ahead"),
+        (PartitionReader, "_next_item"),
+        (PartitionReader, "_read"),
+        (_Call, "__exit__"),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_an_iteration_that_fails_loses_no_record(
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    of: Any,
+    name: str,
+    before: int,
+) -> None:
+    one = opened(max_poll_records=3)
+    found = [next(one).value for _ in range(before)]
+    with monkeypatch.context() as patch:
+        once(patch, of, name, Interrupt(), after=True)
+        with pytest.raises(Interrupt):
+            for _ in range(20 - before):
+                found.append(next(one).value)
+    found += [next(one).value for _ in range(20 - len(found))]
+    assert sorted(found) == ALL
