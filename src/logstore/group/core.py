@@ -215,7 +215,7 @@ class Core:
         self._told.difference_update(keys)
         for key in keys:
             reader = self.readers.pop(key, None)
-            if reader is not None and reader.is_ahead:
+            if reader is not None and reader.has_delivered:
                 self._given_up.add(key)
         if self.member is not None:
             self.member.release(keys)
@@ -444,6 +444,7 @@ class Core:
             reader = self.readers.get(key)
             if reader is not None:
                 reader.set_committed(commit.offset)
+                reader.has_delivered = False
 
     def _commit_to_file(
         self, member: Membership, offsets: Commits, durable: bool
@@ -567,6 +568,8 @@ class Core:
         member = self._in_group()
         for key, position in positions.items():
             self.readers[key].set_committed(position.offset)
+        for reader in self.readers.values():
+            reader.has_delivered = False
         # For those that look at the group; the publication is what counts.
         now_ms = self._files.now_ms()
         commits = [
@@ -593,7 +596,7 @@ class Core:
         """See `logstore.group.transaction.Inputs`."""
         self._given_up.clear()
         for reader in self.readers.values():
-            reader.seek(reader.base if reader.committed is None else None)
+            reader.rewind()
         self.look_now()
 
     # ------------------------------------------------------------ the end

@@ -121,12 +121,17 @@ class Positions:
 
     def begin(self, reader: PartitionReader) -> None:
         """Give a reader its position: that which is committed, else by ``reset``.
+        After a `rewind` it is `base`, unless somebody else has committed since.
 
         Raises:
             NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
         """
         if self._file is not None:
             commit = self.committed([reader.key]).get(reader.key)
+            offset = None if commit is None else commit.offset
+            if reader.base is not None and offset == reader.committed:
+                reader.seek(reader.base)
+                return
             if commit is not None:
                 reader.seek(commit.offset)
                 reader.set_committed(commit.offset)

@@ -54,8 +54,10 @@ class PartitionReader:
         partition: the same, open.
         topic_id: of the topic when the reader was made: another one may have the name.
         position: the next offset to be delivered; None: it is not known yet.
-        base: the position that the next commit begins at: what is committed, or the
-            target of a `seek`.
+        base: where it began to deliver after the last commit: what is committed, or
+            the target of a `seek`.
+        has_delivered: whether it has delivered records since the last commit; a `seek`
+            does not change that.
         committed: the offset that was committed last, as far as it is known.
         is_paused: whether `poll` leaves it out.
         error: raised by each `poll` until a `seek`; None: none.
@@ -75,6 +77,7 @@ class PartitionReader:
         "base",
         "committed",
         "error",
+        "has_delivered",
         "is_paused",
         "key",
         "partition",
@@ -97,6 +100,7 @@ class PartitionReader:
         self.position: int | None = None
         self.base: int | None = None
         self.committed: int | None = None
+        self.has_delivered = False
         self.is_paused = False
         self.error: LogStoreError | None = None
         self.turn: Turn | None = None
@@ -111,7 +115,9 @@ class PartitionReader:
 
     def seek(self, offset: int | None) -> None:
         """Deliver from an offset on; None: from where the consumer says."""
-        self.position = self.base = offset
+        if offset is None or self.base is None or not self.has_delivered:
+            self.base = offset
+        self.position = offset
         self.error = None
         self._step = 1 << 30
         self._begin_again()
@@ -134,6 +140,7 @@ class PartitionReader:
         else:
             found, position = self._read(limit)
         self.position = position
+        self.has_delivered = self.has_delivered or bool(found)
         return found
 
     def read_ahead(self, limit: int) -> bool:
@@ -194,10 +201,12 @@ class PartitionReader:
         self.position = position
         self._begin_again()
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it has delivered records since the last commit or `seek`."""
-        return self.position != self.base
+    def rewind(self) -> None:
+        """Deliver again what was delivered since the last commit: from `base` on, as
+        soon as the consumer knows that nobody else has committed since."""
+        base, self.has_delivered = self.base, False
+        self.seek(None)
+        self.base = base
 
     def set_committed(self, offset: int) -> None:
         """Note what was committed."""
@@ -238,6 +247,7 @@ class PartitionReader:
         # Nothing is called from here on: an interrupt comes before it or after it.
         del self._ahead[-1]
         self.position = position
+        self.has_delivered = True
         return record
 
     def readable_end(self) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from logstore import StorageError
+import logstore
+from logstore import CommitFailedError, StorageError
 from logstore.errors import LogStoreError
 from logstore.group.consumer import _Call
 from logstore.group.core import Core
@@ -265,3 +266,44 @@ def test_an_iteration_that_fails_loses_no_record(
                 found.append(next(one).value)
     found += [next(one).value for _ in range(20 - len(found))]
     assert sorted(found) == ALL
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def test_a_seek_in_a_transaction_does_not_hide_what_was_delivered(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    with logstore.open(path) as store:
+        store.create_topic("out", 1)
+    one = opened()
+    transaction = one.transaction()
+    for value in drain(one):
+        transaction.append("out", value)
+    for key in (T0, T1):
+        one.seek(key, 10)
+    opened().poll()
+    while one.assignment() == {T0, T1}:
+        one._core.look_now()
+        one._core.coordinate()
+    with pytest.raises(CommitFailedError, match="were delivered"):
+        transaction.commit()
+    with logstore.open(path, read_only=True) as store:
+        assert list(store.topic("out")[0].read()) == []
+
+
+def test_an_abort_delivers_the_same_records_again_after_a_seek(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    with logstore.open(path) as store:
+        store.create_topic("out", 1)
+    one = opened()
+    with one.transaction() as transaction:
+        for value in drain(one):
+            transaction.append("out", value)
+    one.seek(T0, 4)
+    transaction = one.transaction()
+    assert len(drain(one)) == 6
+    one.seek(T0, 9)
+    transaction.abort()
+    assert len(drain(one)) == 6

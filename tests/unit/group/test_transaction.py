@@ -491,6 +491,7 @@ def test_first_commit_that_is_published_after_its_time_is_found(
         with one.transaction(timeout_ms=20) as transaction:
             for value in drain(one):
                 transaction.append("out", value)
+    assert [one.position(key) for key in (T0, T1)] == [0, 0]
     config = logstore.StoreConfig(publish_for_others=True)
     with logstore.open(path, config=config) as owner:
         owner._hand_in.serve()
