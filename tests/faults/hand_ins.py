@@ -21,11 +21,12 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import logstore
+from faults.children import forked
 from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import spread
@@ -106,7 +107,7 @@ def store_of(folder: str, seed: int, rounds: int) -> tuple[int, list[str], int]:
         for number in range(rounds):
             for role in range(_WORKERS + 1):
                 if role not in living and rng.random() < 0.9:
-                    living[role] = _fork(
+                    living[role] = forked(
                         lambda r=role, n=number: _live(path, r, seed + n, shared), log
                     )
             time.sleep(rng.uniform(0, 0.06))
@@ -135,23 +136,6 @@ def store_of(folder: str, seed: int, rounds: int) -> tuple[int, list[str], int]:
             failures.append(f"{what}: {error!r} {traceback.format_exc()[-400:]}"[:900])
     shutil.rmtree(own, ignore_errors=True)
     return max(done, len(failures), 1), failures, count
-
-
-def _fork(work: Callable[[], None], log: Path) -> int:
-    """A child that does some work; what it meets is written to `log`."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        work()
-        status = 0
-    except BaseException:
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(traceback.format_exc()[-1400:])
-    finally:
-        os._exit(status)
 
 
 def _live(path: Path, role: int, seed: int, shared: _Shared) -> None:

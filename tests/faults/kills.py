@@ -18,12 +18,12 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import logstore
+from faults.children import forked
 from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import spread
@@ -92,14 +92,14 @@ def _loop(
     with logstore.open(path) as store:
         store.create_topic("orders", _PARTITIONS, _config(magic, codec))
     readers = [
-        _fork(lambda work=work: work(path, magic, seed, shared), log)
+        forked(lambda work=work: work(path, magic, seed, shared), log)
         for work in (_read, _follow, _fetch)
     ]
     done = refused = 0
     failures: list[str] = []
     try:
         for number in range(rounds):
-            child = _fork(lambda n=number: _write(path, seed, n, shared), log)
+            child = forked(lambda n=number: _write(path, seed, n, shared), log)
             is_stuck = not _kill_soon(child, rng, number)
             done += 1
             if is_stuck:
@@ -129,23 +129,6 @@ def _config(magic: int, codec: str) -> Any:
         flush_ms=3, flush_messages=200, retention_bytes=20_000,
         file_delete_delay_ms=60_000,
     )  # fmt: skip
-
-
-def _fork(work: Callable[[], None], log: Path) -> int:
-    """A child that does some work; what it meets is written to `log`."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        work()
-        status = 0
-    except BaseException:
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(traceback.format_exc()[-1400:])
-    finally:
-        os._exit(status)
 
 
 def _kill_soon(child: int, rng: random.Random, number: int) -> bool:

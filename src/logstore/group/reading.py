@@ -339,7 +339,7 @@ class Waiter:
             with directory.use() as fd:
                 files.watch(watch.fd, fd)
         with self._root.use() as fd:
-            files.watch_names(watch.fd, fd)
+            files.watch(watch.fd, fd, native.WATCH_NAMES)
         if slots is not None:
-            files.watch_file(watch.fd, slots.fd)
+            files.watch(watch.fd, slots.fd, native.WATCH_WRITES)
         return watch

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import struct
 from collections.abc import Sequence
@@ -91,20 +92,30 @@ class ByteLocks:
             ranges += [(first, low), (high, stop)]
         return sorted(found)
 
+    def boot_id(self) -> bytes:
+        """16 bytes that are others after each start of the machine; empty: unknown."""
+        return _boot_id()
+
     def process_id(self) -> ProcessId:
         """Identifies this process among all that this machine ever runs."""
         pid = os.getpid()
-        start, boot = _start_of("self"), bytes(16)
-        with contextlib.suppress(OSError, ValueError):
-            text = read_text("/proc/sys/kernel/random/boot_id")
-            boot = bytes.fromhex(text.strip().replace("-", ""))
-        return ProcessId(pid, start, boot)
+        return ProcessId(pid, _start_of("self"), self.boot_id() or bytes(16))
 
     def is_running(self, process: ProcessId) -> bool:
         """Whether a process has not ended, as far as can be seen: one of another user
         may be hidden."""
         boot = self.process_id().boot
         return process.boot == boot and process.start == _start_of(process.pid) != 0
+
+
+@functools.lru_cache(maxsize=1)
+def _boot_id() -> bytes:
+    try:
+        text = read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
+        found = bytes.fromhex(text)
+    except (OSError, ValueError):
+        return b""
+    return found if len(found) == 16 else b""
 
 
 def _start_of(pid: int | str) -> int:

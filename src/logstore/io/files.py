@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import itertools
 import os
 import re
@@ -476,10 +475,6 @@ class Files(ByteLocks):
         """Wait at most `seconds`; True if woken before."""
         return waiter.wait(seconds)
 
-    def boot_id(self) -> bytes:
-        """16 bytes that are others after each start of the machine; empty: unknown."""
-        return _boot_id()
-
     # -- changes by other processes
 
     def new_watch(self) -> int:
@@ -503,15 +498,6 @@ class Files(ByteLocks):
     def unwatch(self, fd: int, number: int) -> None:
         """Report no more changes of a directory."""
         native.remove_watch(fd, number)
-
-    def watch_file(self, fd: int, file_fd: int) -> None:
-        """Report when an open file is written to, and when a process closes it that
-        could write to it, also by its end."""
-        native.add_watch(fd, f"/proc/self/fd/{file_fd}", native.WATCH_WRITES)
-
-    def watch_names(self, fd: int, dir_fd: int) -> None:
-        """As `watch`, without what is written to an entry."""
-        native.add_watch(fd, f"/proc/self/fd/{dir_fd}", native.WATCH_NAMES)
 
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if
@@ -562,16 +548,6 @@ class Files(ByteLocks):
         for fd in fds:
             poll.register(fd, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000))
-
-
-@functools.lru_cache(maxsize=1)
-def _boot_id() -> bytes:
-    try:
-        text = read_text("/proc/sys/kernel/random/boot_id").strip().replace("-", "")
-        found = bytes.fromhex(text)
-    except (OSError, ValueError):
-        return b""
-    return found if len(found) == 16 else b""
 
 
 def _file_size_limit() -> int | None:

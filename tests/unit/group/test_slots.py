@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore import _native as native
 from logstore.group import slots as slots_module
 from logstore.group.slots import (
     MEMBERS_MAX,
@@ -302,7 +303,7 @@ def test_wake_is_reported(root: Directory) -> None:
     one, two = opened(root), opened(root)
     files = root.files
     watch = files.new_watch()
-    files.watch_file(watch, one.fd)
+    files.watch(watch, one.fd, native.WATCH_WRITES)
     assert not files.wait_for_change(watch, 0)
     two.wake()
     assert files.wait_for_change(watch, 5)
@@ -317,7 +318,7 @@ def test_names_are_reported_without_what_is_written(root: Directory) -> None:
     files = root.files
     watch = files.new_watch()
     with root.use() as fd:
-        files.watch_names(watch, fd)
+        files.watch(watch, fd, native.WATCH_NAMES)
     one = root.create("x")
     assert files.wait_for_change(watch, 5)
     files.write(one, b"x", 0)
