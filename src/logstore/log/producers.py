@@ -78,7 +78,11 @@ class Identity(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A batch that the log has."""
+    """A batch that the log has, or had.
+
+    Attributes:
+        last_offset: -1 if it was deleted and its offsets are not known.
+    """
 
     first_sequence: int
     last_sequence: int
@@ -152,7 +156,7 @@ class Producers:
             producer.timestamp_ms = entry.timestamp
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction = entry.current_txn_first_offset
-            if entry.last_offset >= 0:
+            if entry.last_sequence >= 0:
                 count = entry.offset_delta + 1
                 first = (entry.last_sequence - entry.offset_delta) % SEQUENCES
                 known = _Known(first, entry.last_sequence, entry.last_offset, count)
@@ -241,7 +245,7 @@ class Producers:
         sequence; None if that is not one of the last five."""
         producer = self._named(identity)
         for known in reversed(producer.batches if producer else ()):
-            if known.last_sequence == last_sequence:
+            if known.last_sequence == last_sequence and known.last_offset >= 0:
                 return known.offsets
         return None
 
@@ -260,6 +264,20 @@ class Producers:
                 found.batches.extend(batches)
                 found.timestamp_ms = producer.timestamp_ms
         return before
+
+    def named_missing_in(self, other: Producers) -> set[int]:
+        """The ids of the named producers that another state of the same log lacks."""
+        ids = {key for key, producer in self._by_id.items() if producer.is_named}
+        return ids - other._by_id.keys()
+
+    def add_before(self, batch: SentBatch) -> None:
+        """Add a named producer as it was before one of its batches: its sequences never
+        begin again, so its last one is known, though nothing else of that batch."""
+        last = batch.first_sequence - 1
+        if last >= 0:
+            producer = self._producer(batch.producer_id, batch.epoch)
+            producer.batches.append(_Known(last, last, _NONE, 1))
+            producer.timestamp_ms = batch.timestamp_ms
 
     def _named(self, identity: Identity) -> _Producer | None:
         """A named producer under its newest id that has a batch in the log."""
@@ -352,7 +370,8 @@ def _offsets_of(producer: _Producer, batch: SentBatch) -> range | None:
     """Those of a batch that is one of the newest of its producer."""
     if batch.epoch == producer.epoch:
         for known in producer.batches:
-            if known[:2] == (batch.first_sequence, batch.last_sequence):
+            sequences = batch.first_sequence, batch.last_sequence
+            if known[:2] == sequences and known.last_offset >= 0:
                 return known.offsets
     return None
 
@@ -381,7 +400,9 @@ def _check_next(
     oldest = next(iter(window), None)
     if oldest is not None and not is_new:
         # By half the circle: what is nearer behind than ahead lies before.
-        distance = (oldest.first_sequence - 1 - batch.last_sequence) % SEQUENCES
+        is_known = oldest.last_offset >= 0
+        before = oldest.first_sequence - 1 if is_known else oldest.last_sequence
+        distance = (before - batch.last_sequence) % SEQUENCES
         if distance < SEQUENCES // 2:
             raise DuplicateSequenceError(
                 f"{where} has sequences {batch.first_sequence} to "

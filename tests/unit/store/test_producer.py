@@ -348,6 +348,40 @@ def test_named_producer_is_known_after_a_deletion_and_a_cut(tmp_path: Path) -> N
         assert other.append(partition, b"2", sequence=2) == 5
 
 
+def test_named_producer_is_known_after_a_cut_of_all_its_batches(tmp_path: Path) -> None:
+    """What it had before was deleted, and the snapshots have its last batch only: the
+    first batch that is cut tells the sequence before it."""
+    path, killed = tmp_path / "a", tmp_path / "b"
+    with logstore.open(path) as store:
+        partition = made(store, file_delete_delay_ms=0)
+        producer = store.producer("outbox")
+        producer.append(partition, b"0")
+        producer.append(partition, b"1")
+        partition.flush()
+        crash(path, killed)
+    with logstore.open(killed) as store:
+        partition = store.topic("orders")[0]
+        partition.append(b"plain")
+        partition.roll()
+        partition.append(b"plain")
+        partition.delete_before(3)
+        producer = store.producer("outbox")
+        producer.append(partition, b"2")
+        producer.append(partition, b"3")
+    with logstore.open(killed) as store:
+        partition, producer = store.topic("orders")[0], store.producer("outbox")
+        partition.truncate_to(4)
+        assert producer.last_sequence(partition) == 1
+        with pytest.raises(logstore.DuplicateSequenceError):
+            producer.append(partition, b"1", sequence=1)
+        with pytest.raises(logstore.OutOfOrderSequenceError):
+            producer.append(partition, b"3", sequence=3)
+    with logstore.open(killed) as store:
+        partition, producer = store.topic("orders")[0], store.producer("outbox")
+        assert producer.append(partition, b"2", sequence=2) == 4
+        assert producer.last_sequence(partition) == 2
+
+
 def test_copy_of_a_log_with_its_producers_is_checked(tmp_path: Path) -> None:
     """Batches of named producers keep their rules when they are appended as they
     are: their sequences go on over an epoch."""

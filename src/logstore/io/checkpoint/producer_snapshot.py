@@ -36,7 +36,8 @@ class ProducerEntry(NamedTuple):
     Attributes:
         last_sequence, last_offset, offset_delta: of its last batch: the sequence and
             the offset of the last record, and how many records are before that; -1,
-            -1, 0 if there is none since its epoch was raised.
+            -1, 0 if there is none since its epoch was raised. The offset alone is -1 if
+            the batch was deleted and only its sequence is known.
         timestamp: largest one of its last batch or marker, in ms.
         coordinator_epoch: of its last marker, or -1.
         current_txn_first_offset: of its open transaction, or -1.

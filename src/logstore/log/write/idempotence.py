@@ -203,15 +203,34 @@ class Idempotence:
         try:
             if not self._snapshots(extent):
                 return
-            named = self._upto(extent).named_before(end)
-            if named.has_named:
+            known = self._upto(extent)
+            if known.has_named:
                 producers = self._load(extent._replace(end=end))
-                producers.inherit(named)
-                self._write(producers, end)
+                producers.inherit(known.named_before(end))
+                missing = known.named_missing_in(producers)
+                if missing:
+                    self._add_before(producers, missing, extent, end)
+                if producers.has_named:
+                    self._write(producers, end)
         except LogStoreError as error:
             logger.warning(
                 "named producers of %s may be forgotten: %s", self._context.name, error
             )
+
+    def _add_before(
+        self, producers: Producers, missing: set[int], extent: Extent, end: int
+    ) -> None:
+        """Add producers whose batches below an offset were all deleted, from the first
+        batch that each of them has from there on."""
+        segments, missing = extent.segments, set(missing)
+        for segment in segments[slot_of(segments, end) :]:
+            for header, _, _ in segment.headers(segment.locate(end)):
+                key = header.producer_id
+                if header.base_offset >= end and key in missing:
+                    producers.add_before(sent_batch(header))
+                    missing.remove(key)
+                    if not missing:
+                        return
 
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known. It never
