@@ -63,6 +63,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ),
         ("consumer_records", "kafka_records", "slots"),
         ("offsets_log", "state"),
+        ("batches", "commit_calls"),
         ("broker", "generations", "group_file"),
         ("membership", "options", "reading", "transaction"),
         ("overview", "positions", "resets"),

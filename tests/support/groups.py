@@ -20,7 +20,14 @@ T1 = TopicPartition("t", 1)
 
 
 class OneMember:
-    """The two files of a group, as one member has them open."""
+    """The two files of a group, as one member has them open.
+
+    Attributes:
+        at_once: whether a commit is tried in one call before it is made step by step,
+            as a consumer does it.
+    """
+
+    at_once = True
 
     def __init__(self, path: Path | str, group: str = "g", files: Any = None) -> None:
         self.root = Directory.open_root(files or Files(), str(path))
@@ -37,10 +44,14 @@ class OneMember:
         **more: Any,
     ) -> None:
         """Commit an offset, as a member does."""
+        commit = OffsetCommit("g", *key, offset, commit_ms=1, **more)
+        if self.at_once and self.file.append_at_once(
+            self.slots, [commit], durable=durable
+        ):
+            return
 
         def work() -> None:
             self.file.refresh_held(self.slots)
-            commit = OffsetCommit("g", *key, offset, commit_ms=1, **more)
             self.file.append(self.slots, [commit])
 
         self.slots.locked(work, 10)

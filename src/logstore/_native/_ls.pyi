@@ -33,6 +33,13 @@ class _Lib:
     LS_WATCH_CLOSES: Final[int]
     LS_WATCH_NAMES: Final[int]
     LS_WATCH_WRITES: Final[int]
+    LS_STEP_LOCK: Final[int]
+    LS_STEP_UNLOCK: Final[int]
+    LS_STEP_FILE: Final[int]
+    LS_STEP_BYTES: Final[int]
+    LS_STEP_WRITE: Final[int]
+    LS_STEP_SYNC: Final[int]
+    LS_STEP_BYTES_MAX: Final[int]
     LS_STOP_END: Final[int]
     LS_STOP_PARTIAL: Final[int]
     LS_STOP_ZEROS: Final[int]
@@ -319,6 +326,7 @@ class _Lib:
         out: Any,
         /,
     ) -> int: ...
+    def ls_sys_steps(self, steps: Any, count: int, error: Any, /) -> int: ...
     def ls_sys_fs_type(self, fd: int, /) -> int: ...
 
 lib: _Lib

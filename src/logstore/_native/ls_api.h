@@ -563,5 +563,30 @@ int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int32_t outside, int32_t inside,
                     int64_t *out);
 
+/* One of the system calls that `ls_sys_steps` makes, and what must come of it. */
+enum ls_step_kind {
+    LS_STEP_LOCK = 1,   /* the byte `pos` is free, and is locked for this open file (F_OFD_SETLK) from now on */
+    LS_STEP_UNLOCK = 2, /* this lock is given back */
+    LS_STEP_FILE = 3,   /* the file `data` of the open directory has these numbers, and `size` unless that is -1 */
+    LS_STEP_BYTES = 4,  /* `size` bytes at `pos` are `data`; at most LS_STEP_BYTES_MAX */
+    LS_STEP_WRITE = 5,  /* `size` bytes of `data` are written at `pos` */
+    LS_STEP_SYNC = 6,   /* all data of the file is on stable storage */
+};
+#define LS_STEP_BYTES_MAX 256
+
+typedef struct ls_step {
+    int32_t kind;
+    int32_t fd;
+    int64_t pos;
+    int64_t size;
+    int64_t device, inode; /* of a file */
+    const uint8_t *data;   /* a name has a zero byte at its end */
+} ls_step;
+
+/* Make system calls one after the other, until one has another result than it must.  Returns how many had the right one;
+   `*error`: that of the next one, as errno; 0: it is not as it must be, or all are done.  After an error of a write some
+   of it may be written. */
+int32_t ls_sys_steps(const ls_step *steps, int32_t count, int32_t *error);
+
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);

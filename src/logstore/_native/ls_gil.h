@@ -90,6 +90,7 @@
 #define ls_sys_rename(from_fd, from, to_fd, to) LS_GIL_WRITER(ls_sys_rename(from_fd, from, to_fd, to))
 #define ls_sys_unlink(dir_fd, name) LS_GIL_WRITER(ls_sys_unlink(dir_fd, name))
 #define ls_sys_stat(fd, name, out) LS_GIL_WRITER(ls_sys_stat(fd, name, out))
+#define ls_sys_steps(steps, count, error) LS_GIL_WRITER(ls_sys_steps(steps, count, error))
 /* These wait, too. */
 #define ls_sys_wait_watch(fd, milliseconds) LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds))
 #define ls_sys_add_watch(fd, path, what) LS_GIL_CALL(1, ls_sys_add_watch(fd, path, what))

@@ -1,8 +1,9 @@
 /*
  * ls_sys.c - system calls.  What Python's os module cannot ask of the system: disk space reserved behind the end of a
- * file, writing back that begins before a sync, reports of changes by other processes, several files examined at once,
- * which kind of file system a file is on.  And what it can ask, but with another use of the interpreter lock: reads and
- * writes that keep it, and calls of writers, which readers let have it back at once (ls_gil.h).
+ * file, writing back that begins before a sync, reports of changes by other processes, several files examined or several
+ * calls made at once, which kind of file system a file is on.  And what it can ask, but with another use of the
+ * interpreter lock: reads and writes that keep it, and calls of writers, which readers let have it back at once
+ * (ls_gil.h).
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
@@ -176,6 +177,84 @@ int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int3
     }
     (void)close(fd);
     return status;
+}
+
+/* Lock one byte for an open file, or give its lock back. */
+static int32_t ls_sys_lock_byte(int32_t fd, int64_t pos, short type)
+{
+#if defined(F_OFD_SETLK)
+    struct flock one = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)pos, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &one) < 0 ? -errno : 0;
+#else
+    (void)fd;
+    (void)pos;
+    (void)type;
+    return -EOPNOTSUPP;
+#endif
+}
+
+/* Make one step: 1, 0 where it has another result than it must, or -errno. */
+static int32_t ls_sys_step(const ls_step *step)
+{
+    int32_t status = -EINVAL;
+    switch (step->kind) {
+    case LS_STEP_LOCK:
+        status = ls_sys_lock_byte(step->fd, step->pos, F_WRLCK);
+        return status == -EAGAIN || status == -EACCES ? 0 : status < 0 ? status : 1;
+    case LS_STEP_UNLOCK:
+        status = ls_sys_lock_byte(step->fd, step->pos, F_UNLCK);
+        break;
+    case LS_STEP_FILE: {
+        struct stat found;
+        if (fstatat(step->fd, (const char *)step->data, &found, AT_SYMLINK_NOFOLLOW) < 0) {
+            return errno == ENOENT ? 0 : -errno;
+        }
+        return (int64_t)found.st_dev == step->device && (int64_t)found.st_ino == step->inode
+            && (step->size < 0 || (int64_t)found.st_size == step->size);
+    }
+    case LS_STEP_BYTES: {
+        uint8_t there[LS_STEP_BYTES_MAX];
+        if (step->size < 0 || step->size > LS_STEP_BYTES_MAX) {
+            break;
+        }
+        int64_t n = ls_sys_read(step->fd, there, step->size, step->pos);
+        return n < 0 ? (int32_t)n : n == step->size && memcmp(there, step->data, (size_t)n) == 0;
+    }
+    case LS_STEP_WRITE: {
+        int64_t done = 0;
+        while (done < step->size) {
+            int64_t n = ls_sys_write(step->fd, step->data + done, step->size - done, step->pos + done);
+            if (n < 0) {
+                return (int32_t)n;
+            }
+            done += n;
+        }
+        status = 0;
+        break;
+    }
+    case LS_STEP_SYNC:
+        status = ls_sys_sync(step->fd);
+        break;
+    default:
+        break;
+    }
+    return status < 0 ? status : 1;
+}
+
+int32_t ls_sys_steps(const ls_step *steps, int32_t count, int32_t *error)
+{
+    *error = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t status;
+        do {
+            status = ls_sys_step(&steps[i]);
+        } while (status == -EINTR);
+        if (status <= 0) {
+            *error = -status;
+            return i;
+        }
+    }
+    return count;
 }
 
 #if defined(__linux__)

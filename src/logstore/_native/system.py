@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from logstore._native._ls import ffi, lib
 from logstore._native.core import WATCH_ENTRIES, allocate, pointer
@@ -123,6 +123,93 @@ def wait_watch(fd: int, seconds: float) -> bool:
     if result < 0 and result != -errno.EINTR:
         _refuse(result)
     return result == 1
+
+
+# ------------------------------------------------------------------ many at once
+
+STEP_LOCK: Final[int] = lib.LS_STEP_LOCK
+STEP_UNLOCK: Final[int] = lib.LS_STEP_UNLOCK
+STEP_FILE: Final[int] = lib.LS_STEP_FILE
+STEP_BYTES: Final[int] = lib.LS_STEP_BYTES
+STEP_WRITE: Final[int] = lib.LS_STEP_WRITE
+STEP_SYNC: Final[int] = lib.LS_STEP_SYNC
+
+
+class Step(NamedTuple):
+    """A system call, and what must come of it (``ls_step``).
+
+    Attributes:
+        kind: ``STEP_LOCK``: the byte `pos` is free, and is locked for this open file;
+            ``STEP_UNLOCK``: that lock is given back; ``STEP_FILE``: the file of a
+            directory has these numbers; ``STEP_BYTES``: `data` is there at `pos`, at
+            most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``.
+        fd: of the file; of a directory, with ``STEP_FILE``.
+        data: with ``STEP_FILE``, the name.
+        size: that of the file; -1: any.
+    """
+
+    kind: int
+    fd: int
+    pos: int = 0
+    data: bytes = b""
+    size: int = -1
+    device: int = 0
+    inode: int = 0
+
+
+class Steps:
+    """System calls that are made one after the other, until one has another result than
+    it must; for one thread at a time.
+
+    Raises:
+        ValueError: a name has a NUL.
+    """
+
+    __slots__ = ("_c", "_data", "_error")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._c = ffi.new("ls_step[]", len(steps))
+        self._data = [b""] * len(steps)
+        self._error = ffi.new("int32_t *")
+        for number, step in enumerate(steps):
+            one = self._c[number]
+            one.kind, one.fd, one.device, one.inode = (
+                step.kind, step.fd, step.device, step.inode,
+            )  # fmt: skip
+            if step.kind == STEP_FILE:
+                if b"\0" in step.data:
+                    raise ValueError("embedded null byte")
+                self.set_bytes(number, step.data + b"\0")
+                one.size = step.size
+            else:
+                self.set_bytes(number, step.data, step.pos)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, number: int) -> Step:
+        one, data = self._c[number], self._data[number]
+        data = data[:-1] if one.kind == STEP_FILE else data
+        return Step(one.kind, one.fd, one.pos, data, one.size, one.device, one.inode)
+
+    def set_bytes(self, number: int, data: bytes, pos: int | None = None) -> None:
+        """Other data of a step, and another position; None: the same."""
+        one = self._c[number]
+        # The reference keeps the bytes where they are.
+        self._data[number] = data
+        one.data, one.size = ffi.from_buffer("uint8_t[]", data), len(data)
+        if pos is not None:
+            one.pos = pos
+
+    def set_size(self, number: int, size: int) -> None:
+        """Another size that a file must have."""
+        self._c[number].size = size
+
+    def make(self, count: int) -> tuple[int, int]:
+        """Make the first `count`: (how many had the result that they must have, the
+        error of the next one as errno; 0: it is not as it must be, or all are done)."""
+        done = lib.ls_sys_steps(self._c, count, self._error)
+        return done, self._error[0]
 
 
 # ------------------------------------------------------------------ as in os

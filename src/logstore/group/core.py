@@ -401,9 +401,10 @@ class Core:
         """Wait for a change, at most `seconds`; whether something was reported."""
         slots = None if self.member is None else self.member.slots
         readers = [one for one in self.readers.values() if not one.is_paused]
-        is_woken = self._waiter.wait(
-            readers, slots, min(seconds, self._pause_s), self.options.durable_only
-        )
+        seconds = min(seconds, self._pause_s)
+        if self.member is not None:
+            seconds = min(seconds, self.member.due_s())
+        is_woken = self._waiter.wait(readers, slots, seconds, self.options.durable_only)
         again = _AGAIN_S if is_woken else self._pause_s * 2
         self._pause_s = min(again, GROUP_S_MAX)
         return is_woken

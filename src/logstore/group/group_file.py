@@ -21,7 +21,6 @@ from typing import Any, Final, TypeAlias
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.config import TopicConfig
 from logstore.errors import (
     CorruptCheckpointError,
     StorageError,
@@ -29,6 +28,8 @@ from logstore.errors import (
     UnsupportedError,
     storage_errors,
 )
+from logstore.group.batches import BATCH_BYTES_MAX, Batches, Item
+from logstore.group.commit_calls import CommitCalls
 from logstore.group.kafka_records import (
     GroupKey,
     GroupRecordError,
@@ -36,7 +37,6 @@ from logstore.group.kafka_records import (
     OffsetKey,
     format_group_key,
     format_offset_key,
-    format_offset_value,
     parse_key,
     parse_offset_value,
 )
@@ -45,7 +45,6 @@ from logstore.group.state import (
     HEADER,
     GroupState,
     LaterVersionError,
-    format_state,
     parse_state,
 )
 from logstore.group.torn_append import may_be_torn, whole_batch
@@ -53,7 +52,6 @@ from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.layout import TopicPartition
 from logstore.record.decoder import ChunkReader, Damage, iter_records
-from logstore.record.encoder import Encoder, pack_rows
 from logstore.record.record import Record
 
 __all__ = ["GroupFile", "record_id"]
@@ -64,8 +62,6 @@ _REWRITE_BYTES: Final = 1 << 20
 _REWRITE_RATIO: Final = 4
 
 _READ_BYTES: Final = 1 << 20
-# A batch is at most so long: more than any record here needs.
-_BATCH_BYTES_MAX: Final = 32 << 20
 _ID_BYTES_MAX: Final = (1 << 15) - 1
 _CRC_POS: Final = 17
 _HEADER_BYTES: Final = 61
@@ -76,8 +72,6 @@ _LATER: Final = "a batch of an unknown format"
 _SYNC_PAUSE_S: Final = 0.0001
 _SYNC_WAIT_S: Final = 10.0
 
-# Key, value (None: the key is removed), and the value of the header (None: none).
-_Item: TypeAlias = "tuple[bytes, bytes | None, bytes | None]"
 _Identity: TypeAlias = "tuple[int, int]"
 
 
@@ -112,14 +106,11 @@ class GroupFile:
         self.state = GroupState()
         self._root = root
         self._files = root.files
-        self._encoder = Encoder(
-            TopicConfig(max_message_bytes=_BATCH_BYTES_MAX, message_format=2)
-        )
+        self._batches = Batches(root.files)
         self._file: native.OpenFile | None = None
         self._forget()
         # The size at which to see whether to compact the file.
         self._rewrite_at = _REWRITE_BYTES
-        self._keys: dict[tuple[str, int], bytes] = {}
         # A sync has failed: the system may have dropped what it did not write.
         self._is_doubtful = False
 
@@ -128,6 +119,7 @@ class GroupFile:
         self._id = FileId()  # with its first batch, once that was read
         # Whether the durable point was seen to be of this file.
         self._is_confirmed = False
+        self._calls: CommitCalls | None = None
         # Where the last whole batch that was read ends, and its last offset.
         self._end = 0
         self._last_offset = -1
@@ -137,7 +129,7 @@ class GroupFile:
 
     def close(self) -> None:
         """Close it."""
-        self._file = None
+        self._file = self._calls = None
 
     # ------------------------------------------------------------ reading
 
@@ -230,7 +222,7 @@ class GroupFile:
                 if self._end == begin and is_all:
                     break
             if self._end == begin:
-                if is_all or wanted > _BATCH_BYTES_MAX:
+                if is_all or wanted > BATCH_BYTES_MAX:
                     break
                 wanted *= 2
                 continue
@@ -263,7 +255,7 @@ class GroupFile:
         if not self._end:
             self._id = self._id_with(data)
         capacity = min(16384, (end - pos) // _RECORD_BYTES + 1)
-        reader = ChunkReader(_BATCH_BYTES_MAX, capacity=capacity)
+        reader = ChunkReader(BATCH_BYTES_MAX, capacity=capacity)
         reader.begin(self._last_offset, native.CHECK_ORDER)
         for run in reader.columns(c, data, end, pos, 0, native.OFFSET_MAX):
             for record in iter_records(run):
@@ -436,69 +428,62 @@ class GroupFile:
             ConfigError: a text is too long for a record.
             DiskFullError, StorageError: nothing was appended.
         """
-        items: list[_Item] = []
-        if state is not None:
-            items.append(self._state_item(state))
-        for commit in commits:
-            key = self._key(commit.topic, commit.partition)
-            items.append((key, format_offset_value(commit), None))
-        for one in removed:
-            items.append((self._key(*one), None, None))
-        data = self._encoded(items, self._last_offset + 1)
+        items = self._batches.items(self.group, commits, removed, state)
+        data = self._batches.batch(items, self._last_offset + 1)
         with storage_errors("write", self.path):
             self._write(slots, data)
-        self._end += len(data)
-        self._last_offset += len(items)
-        for key, value, header in items:
-            if key[:2] == _GROUP_TYPE:
-                assert value is not None
-                assert state is not None
-                self.state, self._group_record = state, (value, header)
-            elif value is None:
-                self._offsets.pop(key[2:], None)
-            else:
-                self._offsets[key[2:]] = value
+        self._appended(items, data)
+        if state is not None:
+            _, value, header = items[0]
+            assert value is not None
+            self.state, self._group_record = state, (value, header)
         if self._end >= self._rewrite_at or self._is_doubtful:
             self._rewrite_if_worth(slots)
 
-    def _key(self, topic: str, partition: int) -> bytes:
-        """The key of the committed offset of a partition."""
-        key = self._keys.get((topic, partition))
-        if key is None:
-            key = format_offset_key(self.group, topic, partition)
-            self._keys[topic, partition] = key
-        return key
+    def _appended(self, items: Sequence[Item], data: bytes) -> None:
+        """Note the offsets, and the end, of a batch that was appended."""
+        self._end += len(data)
+        self._last_offset += len(items)
+        for key, value, _ in items:
+            if value is None:
+                self._offsets.pop(key[2:], None)
+            elif key[:2] != _GROUP_TYPE:
+                self._offsets[key[2:]] = value
 
-    def _state_item(self, state: GroupState) -> _Item:
-        value, header = format_state(self.group, state)
-        return format_group_key(self.group), value, header
+    def append_at_once(
+        self, slots: Slots, commits: Sequence[OffsetCommit], *, durable: bool
+    ) -> bool:
+        """Take the mutex, append offsets, and sync them, all in one call, if nothing is
+        in the way: the file is as it was read, and nobody has the mutex. False: nothing
+        was done; do it step by step.
 
-    def _encoded(self, items: Sequence[_Item], offset: int) -> bytes:
-        now_ms = self._files.now_ms()
-        if len(items) == 1 and items[0][2] is None:
-            # As nearly always: the commit of one partition, which is small.
-            key, value, _ = items[0]
-            one = self._encoder.rows_of_one(value, key, now_ms)
-            ((data, size),) = self._encoder.encode(one, offset, now_ms, 0)
-            return bytes(native.buffer_of(data, size))
-        has_headers = any(header is not None for _, _, header in items)
-        headers = [
-            () if header is None else ((HEADER, header),) for _, _, header in items
-        ]
-        rows = pack_rows(
-            [value for _, value, _ in items],
-            [key for key, _, _ in items],
-            None,
-            headers if has_headers else None,
-            now_ms=now_ms,
-            magic=2,
-        )
-        self._encoder.measure(rows)
-        parts = [
-            bytes(native.buffer_of(data, size))
-            for data, size in self._encoder.encode(rows, offset, now_ms, 0)
-        ]
-        return b"".join(parts)
+        Args:
+            durable: as `sync` does it.
+
+        Raises: as `append`, and as `sync` if `durable`.
+        """
+        if not self._is_confirmed or self._is_doubtful or self._file is None:
+            return False
+        items = self._batches.items(self.group, commits)
+        data = self._batches.batch(items, self._last_offset + 1)
+        if not self._end or self._end + len(data) >= self._rewrite_at:
+            return False
+        if self._calls is None or self._calls.slots is not slots:
+            self._calls = CommitCalls(
+                self._root, slots, self.name, self._file, self._identity, self._id
+            )
+        made = self._calls.make(self._end, data, durable=durable)
+        if made.is_appended:
+            self._appended(items, data)
+        if made.has_sync_failed:
+            assert made.error is not None
+            self._is_doubtful = True
+            raise self._not_durable(made.error)
+        if made.error is not None:
+            raise made.error
+        if made.is_appended and durable and not made.is_synced:
+            self.sync(slots, self.end)
+        return made.is_appended
 
     def _write(self, slots: Slots, data: bytes) -> None:
         if self._file is None:
@@ -590,8 +575,8 @@ class GroupFile:
 
     # ------------------------------------------------------------ compacting it
 
-    def _live_items(self) -> list[_Item]:
-        items: list[_Item] = []
+    def _live_items(self) -> list[Item]:
+        items: list[Item] = []
         if self._group_record is not None:
             value, header = self._group_record
             items.append((format_group_key(self.group), value, header))
@@ -621,7 +606,7 @@ class GroupFile:
         finally:
             slots.end_sync_turn()
 
-    def _rewrite(self, slots: Slots, items: Sequence[_Item]) -> None:
+    def _rewrite(self, slots: Slots, items: Sequence[Item]) -> None:
         """Replace the file by one with the records that count, durably.
 
         1. Write a temporary file, and sync it. 2. Sync the old one, and let the durable
@@ -630,7 +615,7 @@ class GroupFile:
         """
         files, temporary = self._files, f"{self.name}.tmp"
         offset = self._last_offset + 1
-        data = self._encoded(items, offset)
+        data = self._batches.batch(items, offset)
         file = held_open(files, self._root.create(temporary, exclusive=False))
         files.write(file.fd, data, 0)
         files.sync(file.fd)
@@ -640,6 +625,7 @@ class GroupFile:
         slots.set_durable_point(FileId(), 0, is_new=True)
         self._root.rename(temporary, self.name)
         self._file, self._identity = file, (info.device, info.inode)
+        self._calls = None
         self._id, self._is_confirmed = self._id_with(data), False
         self._end, self._last_offset = len(data), offset + len(items) - 1
         self._root.sync()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -244,6 +245,14 @@ class Membership:
             if now - began >= _IDLE_S and not member.is_idle:
                 found.add(member.id)
         return frozenset(found)
+
+    def due_s(self) -> float:
+        """In how many seconds a `check` may find a partition that was free for too
+        long; infinite: none is free."""
+        now = self._files.monotonic()
+        ends = [began + _IDLE_S - now for began in self._free_since.values()]
+        # One that is over is found by any check; a wait may end a millisecond early.
+        return min((left for left in ends if left > 0), default=math.inf) + 0.001
 
     def _stuck(self, state: GroupState) -> frozenset[str]:
         """The members that are to be thrown out; those that are not are logged."""
@@ -494,8 +503,18 @@ class Membership:
             SyncFailedError: it is committed, and may be lost in a power failure.
         """
 
+        keys = [TopicPartition(one.topic, one.partition) for one in commits]
+        # What this finds wrong is found again below, with the mutex.
+        with contextlib.suppress(CommitFailedError, FencedError):
+            self.check_holds(keys)
+            is_plain = self.in_way(way) is None
+            if is_plain and self.file.append_at_once(
+                self.slots, commits, durable=durable
+            ):
+                return
+
         def work() -> None:
-            self.check_holds([TopicPartition(c.topic, c.partition) for c in commits])
+            self.check_holds(keys)
             self.file.append(self.slots, commits, state=self.in_way(way))
 
         self._locked(work)

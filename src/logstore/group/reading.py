@@ -36,8 +36,8 @@ LASTING: Final = (
     UnsupportedError,
 )
 
-# Sleep no longer: a group may change without a sign where the file system gives none.
-GROUP_S_MAX: Final = 0.5
+# Sleep no longer: members that are stuck, and what a watch has missed, give no sign.
+GROUP_S_MAX: Final = 1.0
 # The same where a thread of this process appends: only its own changes wake it.
 _WRITER_S_MAX: Final = 0.25
 # The same if the system reports no changes.

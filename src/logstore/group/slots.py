@@ -57,6 +57,8 @@ _DURABLE_AT: Final = 64
 _DURABLE_NEWER_AT: Final = 128
 _DURABLE: Final = struct.Struct("<Qq12s16s")
 _DURABLE_CRC: Final = struct.Struct("<I")
+_POINT_BYTES: Final = _DURABLE.size + _DURABLE_CRC.size
+_DURABLE_BYTES: Final = _DURABLE_NEWER_AT - _DURABLE_AT + _POINT_BYTES
 _INFOS_AT: Final = 4096
 _INFO_BYTES: Final = 64
 _INFO: Final = struct.Struct("<IIQ16sqq")
@@ -377,10 +379,15 @@ class Slots(LockFile):
 
     def durable_point(self) -> DurablePoint:
         """What is known to be durable of the group's file."""
-        size = _DURABLE.size + _DURABLE_CRC.size
-        skip = _DURABLE_NEWER_AT - _DURABLE_AT
-        data = self._read(_DURABLE_AT, skip + size)
-        first, newer = _point(data[:size]), _point(data[skip:])
+        return self.durable_point_of(self.durable_bytes())
+
+    def durable_bytes(self) -> bytes:
+        """What the file has about that."""
+        return self._read(_DURABLE_AT, _DURABLE_BYTES)
+
+    def durable_point_of(self, data: bytes) -> DurablePoint:
+        """What `durable_bytes` say."""
+        first, newer = _point(data[:_POINT_BYTES]), _point(data[-_POINT_BYTES:])
         if first is None:
             return DurablePoint(FileId(), 0, is_of_this_boot=False)
         file, size, boot = first
@@ -399,8 +406,7 @@ class Slots(LockFile):
                 then it is made durable, too, in the place of all before. A power
                 failure that takes a later one leaves this one.
         """
-        fields = _DURABLE.pack(file.inode, size, file.first, self._process.boot)
-        data = fields + _DURABLE_CRC.pack(native.crc32c(fields))
+        data = self._point_bytes(file, size)
         if not is_new:
             self._write(data, _DURABLE_NEWER_AT)
             return
@@ -410,6 +416,48 @@ class Slots(LockFile):
             self.files.sync(self._file.fd)
         except OSError as error:
             raise storage_error(error, "sync", self.path) from error
+
+    def give_back(self) -> None:
+        """Give back the mutex and the turn to sync; what was not taken is no error."""
+        try:
+            self._unlock(_SYNC)
+        finally:
+            self._unlock(_MUTEX)
+
+    def next_point(self, before: bytes, file: FileId, size: int) -> tuple[bytes, bytes]:
+        """(what is to be written for the durable point of the same file, what are the
+        `durable_bytes` then), after some that were `before`."""
+        data = self._point_bytes(file, size)
+        return data, before[:-_POINT_BYTES] + data
+
+    def _point_bytes(self, file: FileId, size: int) -> bytes:
+        fields = _DURABLE.pack(file.inode, size, file.first, self._process.boot)
+        return fields + _DURABLE_CRC.pack(native.crc32c(fields))
+
+    # ------------------------------------------------------------ many calls at once
+
+    def mutex_steps(self) -> tuple[native.Step, native.Step, native.Step]:
+        """The calls that take the mutex and give it back: see `locked`."""
+        device, inode = self._id
+        name = os.fsencode(self.name)
+        root_fd = self._root.held().fd
+        return (
+            native.Step(native.STEP_LOCK, self.fd, _MUTEX),
+            native.Step(
+                native.STEP_FILE, root_fd, data=name, device=device, inode=inode
+            ),
+            native.Step(native.STEP_UNLOCK, self.fd, _MUTEX),
+        )
+
+    def sync_steps(self) -> tuple[native.Step, native.Step, native.Step, native.Step]:
+        """The calls that take the turn to sync, look whether the durable point is as it
+        was, write the next one (`next_point`), and give the turn back."""
+        return (
+            native.Step(native.STEP_LOCK, self.fd, _SYNC),
+            native.Step(native.STEP_BYTES, self.fd, _DURABLE_AT),
+            native.Step(native.STEP_WRITE, self.fd, _DURABLE_NEWER_AT),
+            native.Step(native.STEP_UNLOCK, self.fd, _SYNC),
+        )
 
     def _write(self, data: bytes, pos: int) -> None:
         try:

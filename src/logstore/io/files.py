@@ -369,6 +369,48 @@ class Files(ByteLocks):
             self.close(fd)
         return Look(b"".join(parts))
 
+    def make_steps(self, steps: native.Steps, count: int) -> tuple[int, OSError | None]:
+        """Make the first `count` of some calls, in one call, until one has another
+        result than it must.
+
+        Returns how many had the right one, and the error of the next one; None: it is
+        not as it must be, or all are done.
+        """
+        if type(self) is Files:
+            done, error = steps.make(count)
+            return done, OSError(error, os.strerror(error)) if error else None
+        # Other methods may be replaced: this is the same, call by call.
+        for number in range(count):
+            try:
+                if not self._made(steps[number]):
+                    return number, None
+            except OSError as error:
+                return number, error
+        return count, None
+
+    def _made(self, step: native.Step) -> bool:
+        """Make one of them; whether it has the result that it must have."""
+        kind, fd, pos, data, size, device, inode = step
+        if kind == native.STEP_LOCK:
+            return self.lock_byte(fd, pos)
+        if kind == native.STEP_UNLOCK:
+            self.unlock_byte(fd, pos)
+        elif kind == native.STEP_FILE:
+            try:
+                info = self.stat_name(fd, os.fsdecode(data))
+            except FileNotFoundError:
+                return False
+            is_same = (info.device, info.inode) == (device, inode)
+            return is_same and size in (-1, info.size)
+        elif kind == native.STEP_BYTES:
+            there = bytearray(len(data))
+            return self.read(fd, there, pos) == len(data) and there == data
+        elif kind == native.STEP_WRITE:
+            self.write(fd, data, pos)
+        else:
+            self.sync(fd)
+        return True
+
     def size(self, fd: int) -> int:
         return native.stat(fd)[0]
 

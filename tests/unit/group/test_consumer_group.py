@@ -480,6 +480,19 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
     assert sorted(map(len, partitions_of([two, three]))) == [2, 2]
 
 
+def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> None:
+    """A member that waits for records looks at the group then, and not all the time."""
+    one = opened()
+    drain(one)
+    member = one._core.member
+    assert member.due_s() > 1e9
+    now = time.monotonic()
+    member._free_since = {T0: now - 100, T1: now}
+    assert 0 < member.due_s() <= membership_module._IDLE_S + 0.001
+    member._free_since = {T0: now - 100}  # the last check found it already
+    assert member.due_s() > 1e9
+
+
 def test_hung_holder_of_the_mutex_is_a_named_error(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,12 @@ from support.power_cut import cuts
 NAME = ".logstore-group-g"
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["in steps", "at once"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds for a commit holds in both ways of making it."""
+    monkeypatch.setattr(OneMember, "at_once", request.param)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is soon large enough to be written anew."""
