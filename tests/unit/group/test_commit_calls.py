@@ -125,15 +125,16 @@ def test_end_of_the_file_that_is_not_looked_at_is_found(
         for offset in range(10):
             one.commit(offset, T0)
             two.commit(offset, T1)
+        one.commit(10, T0)
         return [offset_in(path, T0), offset_in(path, T1)]
 
-    assert commit_in_turn(tmp_path / "right") == [9, 9]
+    assert commit_in_turn(tmp_path / "right") == [10, 9]
     monkeypatch.setattr(native.Steps, "set_size", lambda self, number, size: None)
     try:
         found: object = commit_in_turn(tmp_path / "wrong")
     except logstore.LogStoreError as error:
         found = error
-    assert found != [9, 9]
+    assert found != [10, 9]
 
 
 def test_taken_turn_and_changed_point_are_synced_step_by_step(
