@@ -10,7 +10,7 @@ Byte layout: docs/format.md, "Offset index", "Time index", "Transaction index".
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import xxhash
@@ -34,7 +34,9 @@ __all__ = [
     "TxnEntry",
     "add_closing_entry",
     "digest_of",
+    "format_txn_index",
     "parse_txn_index",
+    "valid_txn_entries",
 ]
 
 INDEX_ENTRY_BYTES: Final = 8
@@ -244,14 +246,31 @@ def parse_txn_index(data: bytes, path: str) -> list[TxnEntry]:
             path=path,
             position=len(data) - len(data) % TXN_ENTRY_BYTES,
         )
-    entries = [TxnEntry(*fields) for fields in _TXN_ENTRY.iter_unpack(data)]
+    entries = valid_txn_entries(data)
+    valid = len(entries) * TXN_ENTRY_BYTES
+    if valid < len(data):
+        raise CorruptIndexError(
+            f"transaction index {path} is out of order at entry {len(entries)}",
+            path=path,
+            position=valid,
+        )
+    return entries
+
+
+def valid_txn_entries(data: bytes) -> list[TxnEntry]:
+    """The entries of a transaction index up to the first one that cannot be one."""
+    whole = len(data) - len(data) % TXN_ENTRY_BYTES
+    entries: list[TxnEntry] = []
     last = -1
-    for slot, entry in enumerate(entries):
+    for fields in _TXN_ENTRY.iter_unpack(data[:whole]):
+        entry = TxnEntry(*fields)
         if entry.version > 0 or entry.last_offset <= last:
-            raise CorruptIndexError(
-                f"transaction index {path} is out of order at entry {slot}",
-                path=path,
-                position=slot * TXN_ENTRY_BYTES,
-            )
+            break
+        entries.append(entry)
         last = entry.last_offset
     return entries
+
+
+def format_txn_index(entries: Iterable[TxnEntry]) -> bytes:
+    """The content of a transaction index."""
+    return b"".join(_TXN_ENTRY.pack(*entry) for entry in entries)

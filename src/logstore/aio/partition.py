@@ -316,6 +316,7 @@ class Partition:
         buffer: ReadableBuffer,
         *,
         check_producers: bool = True,
+        transactions: bool = False,
         expected_offset: int | None = None,
         durable: bool = False,
     ) -> range:
@@ -334,6 +335,7 @@ class Partition:
             self.blocking.append_batches,
             data,
             check_producers=check_producers,
+            transactions=transactions,
             expected_offset=expected_offset,
         )
         return await self.in_turn(call, _stop_of, durable)

@@ -1,4 +1,4 @@
-"""`rebuild-index`: offset and time indexes from the log."""
+"""`rebuild-index`: offset, time and transaction indexes from the log."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ EXAMPLES: Final = ["rebuild-index data --dry-run", "rebuild-index data/orders-0"
 
 @command(
     "rebuild-index",
-    "Build offset and time indexes from the log (needs the writer's lock).",
+    "Build offset, time and transaction indexes from the log (needs the writer's "
+    "lock).",
     EXAMPLES,
-    path="a store, a partition directory, or a .log, .index or .timeindex file",
+    path="a store, a partition directory, or a .log file or an index of one",
 )
 @options.path(many=True)
 @options.dry_run
@@ -49,22 +50,26 @@ def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
     return max(map(_status, failures), default=CLEAN)
 
 
-def _print(printer: Printer, row: tuple[str, int, int], given: dict[str, Any]) -> None:
-    log, entries, times = row
+def _print(
+    printer: Printer, row: tuple[str, int, int, int], given: dict[str, Any]
+) -> None:
+    log, entries, times, aborted = row
     if given["form"] == "jsonl":
         values = {
             "path": log,
             "entries": entries,
             "time_entries": times,
+            "aborted_transactions": None if aborted < 0 else aborted,
             "dry_run": given["dry_run"],
         }
         printer.json(finding("index", values))
         return
     what = "would build" if given["dry_run"] else "built"
-    printer.line(
-        f"{what} {counted(entries, 'offset index entry')} and "
-        f"{counted(times, 'time index entry')} of {escape(relative(log))}"
-    )
+    text = f"{counted(entries, 'offset index entry')} and "
+    text += counted(times, "time index entry")
+    if aborted > 0:
+        text += f", and {counted(aborted, 'aborted transaction')},"
+    printer.line(f"{what} {text} of {escape(relative(log))}")
 
 
 def _status(error: logstore.LogStoreError) -> int:

@@ -12,7 +12,7 @@ sequences go on when another epoch begins, and they are never forgotten.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _native as native
@@ -22,6 +22,7 @@ from logstore.errors import (
     OutOfOrderSequenceError,
     UnsupportedError,
 )
+from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
 from logstore.io.checkpoint.producer_snapshot import ProducerEntry
 
@@ -30,6 +31,7 @@ __all__ = [
     "SEQUENCES",
     "WINDOW",
     "Identity",
+    "Marker",
     "Producers",
     "SentBatch",
     "sent_batch",
@@ -46,12 +48,26 @@ SEQUENCES: Final = 1 << 31
 _NONE: Final = -1
 
 
+class Marker(NamedTuple):
+    """What a control batch says that ends a transaction.
+
+    Attributes:
+        is_abort: else it commits.
+        coordinator_epoch: of the coordinator that wrote it.
+    """
+
+    is_abort: bool
+    coordinator_epoch: int
+
+
 class SentBatch(NamedTuple):
     """A batch, as it is in the log or is to be appended.
 
     Attributes:
         producer_id: -1 if its producer does not number its records.
         size: number of its offsets.
+        is_transactional: it is part of a transaction, or ends one.
+        marker: of a batch that ends one.
     """
 
     producer_id: int
@@ -59,6 +75,8 @@ class SentBatch(NamedTuple):
     first_sequence: int
     size: int
     timestamp_ms: int
+    is_transactional: bool = False
+    marker: Marker | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -150,17 +168,25 @@ class Producers:
         """
         self.end = end
         self._by_id: dict[int, _Producer] = {}
+        # The first offsets of the open transactions, by producer; ascending.
+        self._open: dict[int, int] = {}
         for entry in entries:
             key = entry.producer_id
             producer = self._by_id[key] = _Producer(key, entry.producer_epoch)
             producer.timestamp_ms = entry.timestamp
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction = entry.current_txn_first_offset
+            if producer.transaction >= 0:
+                self._open[key] = producer.transaction
             if entry.last_sequence >= 0:
                 count = entry.offset_delta + 1
                 first = (entry.last_sequence - entry.offset_delta) % SEQUENCES
                 known = _Known(first, entry.last_sequence, entry.last_offset, count)
                 producer.batches.append(known)
+        self._sort_open()
+
+    def _sort_open(self) -> None:
+        self._open = dict(sorted(self._open.items(), key=lambda one: one[1]))
 
     # ------------------------------------------------------------ before an append
 
@@ -193,6 +219,10 @@ class Producers:
             if producer is not None and producer.has_expired(now_ms):
                 producer = None
             epoch, last = ahead.get(key) or _state_of(producer)
+            if batch.marker is not None:
+                _check_marker(batch, batch.marker, epoch, producer, where)
+                ahead[key] = batch.epoch, last if batch.epoch == epoch else _NONE
+                continue
             offsets = None
             if key not in ahead and producer is not None:
                 offsets = _offsets_of(producer, batch)
@@ -200,10 +230,12 @@ class Producers:
                 found.append(offsets)
                 repeated = key
                 continue
-            if producer is not None and producer.transaction >= 0:
+            is_open = producer is not None and producer.transaction >= 0
+            if is_open and not batch.is_transactional and key not in ahead:
                 raise UnsupportedError(
                     f"producer {key} has a transaction open since offset "
-                    f"{producer.transaction} of {where}: nothing was written"
+                    f"{producer.transaction if producer else _NONE} of {where}, and "
+                    f"this batch is not part of it: nothing was written"
                 )
             window = producer.batches if producer and key not in ahead else ()
             _check_next(batch, epoch, last, window, where)
@@ -291,15 +323,21 @@ class Producers:
         """Take the producers that only another state of the same log has: those before
         the batches that were added here."""
         for key, producer in other._by_id.items():
-            self._by_id.setdefault(key, producer)
+            if self._by_id.setdefault(key, producer).transaction >= 0:
+                self._open[key] = self._by_id[key].transaction
+        self._sort_open()
 
     # ------------------------------------------------------------ what is in the log
 
-    def add(self, batch: SentBatch, last_offset: int, *, transactional: bool) -> None:
-        """Add a batch that is in the log, whatever its epoch and sequence."""
+    def add(self, batch: SentBatch, last_offset: int) -> TxnEntry | None:
+        """Add a batch that is in the log, whatever its epoch and sequence. Returns the
+        entry of the transaction index that it makes: that of an ABORT marker that ends
+        a transaction."""
         if batch.producer_id < 0:
-            return
+            return None
         producer = self._producer(batch.producer_id, batch.epoch)
+        if batch.marker is not None:
+            return self._end_transaction(producer, batch, batch.marker, last_offset)
         first = last_offset - batch.size + 1
         if batch.first_sequence >= 0:
             known = _Known(
@@ -312,8 +350,42 @@ class Producers:
                 producer.batches.clear()
             producer.batches.append(known)
         producer.timestamp_ms = batch.timestamp_ms
-        if transactional and producer.transaction < 0:
-            producer.transaction = first
+        if batch.is_transactional and producer.transaction < 0:
+            producer.transaction = self._open[batch.producer_id] = first
+        return None
+
+    def _end_transaction(
+        self, producer: _Producer, batch: SentBatch, marker: Marker, offset: int
+    ) -> TxnEntry | None:
+        first = producer.transaction
+        producer.transaction = _NONE
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.timestamp_ms = batch.timestamp_ms
+        self._open.pop(batch.producer_id, None)
+        if first < 0 or not marker.is_abort:
+            return None
+        stable = self.first_open(offset + 1)
+        return TxnEntry(0, batch.producer_id, first, offset, stable)
+
+    def first_open(self, end: int) -> int:
+        """The first offset of the oldest open transaction; `end` if none is open."""
+        return next(iter(self._open.values()), end)
+
+    def aborted_by(self, batches: Iterable[SentBatch], base: int) -> list[TxnEntry]:
+        """The entries of the transaction index that batches make which are about to be
+        appended at an offset. Nothing is added."""
+        ahead = Producers(base)
+        ahead._open = dict(self._open)
+        for key, first in self._open.items():
+            ahead._by_id[key] = _Producer(key, self._by_id[key].epoch)
+            ahead._by_id[key].transaction = first
+        made = []
+        for batch in batches:
+            base += batch.size
+            entry = ahead.add(batch, base - 1)
+            if entry is not None:
+                made.append(entry)
+        return made
 
     def next_place(self, producer_id: int) -> tuple[int, int, int] | None:
         """(epoch, last sequence, timestamp) that the next batch of a producer follows;
@@ -322,15 +394,6 @@ class Producers:
         if producer is None or not producer.batches or producer.transaction >= 0:
             return None
         return *_state_of(producer), producer.timestamp_ms
-
-    def add_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp_ms: int
-    ) -> None:
-        """Add the marker that ends a transaction."""
-        producer = self._producer(producer_id, epoch)
-        producer.transaction = _NONE
-        producer.coordinator_epoch = coordinator_epoch
-        producer.timestamp_ms = timestamp_ms
 
     def _producer(self, producer_id: int, epoch: int) -> _Producer:
         producer = self._by_id.get(producer_id)
@@ -345,7 +408,8 @@ class Producers:
         """For a snapshot at `end`; those that have expired are forgotten."""
         for key in [k for k, one in self._by_id.items() if one.has_expired(now_ms)]:
             del self._by_id[key]
-        return [_entry_of(key, producer) for key, producer in self._by_id.items()]
+        keys = sorted(self._by_id, key=_hash_order(len(self._by_id)))
+        return [_entry_of(key, self._by_id[key]) for key in keys]
 
     def is_short(self, now_ms: int) -> bool:
         """Whether there may be producers with fewer batches here than batches before
@@ -374,6 +438,31 @@ def _offsets_of(producer: _Producer, batch: SentBatch) -> range | None:
             if known[:2] == sequences and known.last_offset >= 0:
                 return known.offsets
     return None
+
+
+def _check_marker(
+    batch: SentBatch,
+    marker: Marker,
+    epoch: int,
+    producer: _Producer | None,
+    where: str,
+) -> None:
+    """Raise if a marker is older than what is known of its producer."""
+    key = batch.producer_id
+    known = producer.coordinator_epoch if producer else _NONE
+    is_old = batch.epoch < epoch
+    if not is_old and marker.coordinator_epoch >= known:
+        return
+    mine, theirs = (batch.epoch, epoch) if is_old else (marker.coordinator_epoch, known)
+    what = "epoch" if is_old else "a transaction coordinator of epoch"
+    raise InvalidProducerEpochError(
+        f"producer {key} has {what} {theirs} in {where}, and this marker has {mine}: "
+        f"another one has taken its place; nothing was written",
+        producer_id=key,
+        partition=where,
+        epoch=mine,
+        expected=theirs,
+    )
 
 
 def _check_next(
@@ -435,11 +524,28 @@ def _entry_of(key: int, producer: _Producer) -> ProducerEntry:
     )
 
 
-def sent_batch(header: native.BatchHeader) -> SentBatch:
+def _hash_order(count: int) -> Callable[[int], int]:
+    """The order in which the JVM's hash map of so many ids goes over them: that of
+    Kafka's snapshots, as long as the map was not larger before."""
+    slots = 16
+    while count > slots * 3 // 4:
+        slots *= 2
+
+    def slot(key: int) -> int:
+        code = (key ^ key >> 32) & 0xFFFFFFFF
+        return (code ^ code >> 16) & slots - 1
+
+    return slot
+
+
+def sent_batch(header: native.BatchHeader, marker: Marker | None = None) -> SentBatch:
+    """A batch with this header; `marker` if it ends a transaction."""
     return SentBatch(
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
         header.last_offset - header.base_offset + 1,
         header.max_timestamp,
+        header.is_transactional,
+        marker,
     )

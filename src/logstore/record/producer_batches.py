@@ -1,7 +1,9 @@
 """Batches that a producer made: checking them and assigning their offsets.
 
 `prepare` copies the caller's bytes, checks and decompresses them, which takes no lock;
-`Prepared.place` assigns the offsets once they are known.
+`Prepared.place` assigns the offsets once they are known. Batches of transactions, and
+the markers that end them, are refused unless the caller asks for them: a broker's log
+has them, and no producer sends a marker.
 
 Magic and codec of each batch stay. If the format allows it, only the offset is patched,
 which no checksum covers; wrappers of magic 0, and of magic 1 whose inner offsets are
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from logstore import _native as native
@@ -24,6 +26,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.record import compression
+from logstore.record.batch import ABORT, COMMIT, ControlRecord, RecordBatch
 from logstore.record.decoder import Damage, damage_of, memoryview_slicer, open_payload
 from logstore.record.encoder import wrap
 
@@ -127,12 +130,20 @@ class Prepared:
 
     Attributes:
         count: number of offsets that they take.
+        markers: what the control batches among them say, each of which ends a
+            transaction.
     """
 
-    def __init__(self, parts: list[_Part], max_bytes: int) -> None:
+    def __init__(
+        self,
+        parts: list[_Part],
+        max_bytes: int,
+        markers: Sequence[ControlRecord] = (),
+    ) -> None:
         self._parts = parts
         self._max_bytes = max_bytes
         self.count = sum(sum(part.counts) for part in parts)
+        self.markers = markers
 
     def has_producer(self) -> bool:
         """Whether a batch is of a producer that numbers its records."""
@@ -199,17 +210,20 @@ def prepare(
     decompressed_max: int,
     is_append_time: bool,
     where: str,
+    transactions: bool = False,
 ) -> Prepared:
     """Check producer batches. The caller may change `buffer` afterwards.
 
     Args:
         is_append_time: their timestamps will be replaced.
+        transactions: batches of transactions and their markers may be among them.
         where: the partition, for messages.
 
     Raises:
         CorruptRecordError: a bad checksum or structure, a partial last batch, or a
             timestamp below -1.
-        UnsupportedError: a control batch, one of a transaction, or an unknown magic.
+        UnsupportedError: an unknown magic; a control batch that ends no transaction;
+            without `transactions`, any control batch, or one of a transaction.
         RecordTooLargeError: a batch exceeds `max_bytes` or `decompressed_max`.
     """
     try:
@@ -220,14 +234,19 @@ def prepare(
             f"written"
         ) from None
     data = bytearray(view.cast("B"))
-    check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
+    check = _Check(
+        max_bytes,
+        decompressed_max,
+        is_append_time=is_append_time,
+        transactions=transactions,
+    )
     pos = 0
     while pos < len(data):
         pos += check.take_plain(data, pos)
         if pos < len(data):
             pos = _take_others(check, data, pos, max_bytes, where)
     check.end()
-    return Prepared(check.parts, max_bytes)
+    return Prepared(check.parts, max_bytes, check.markers)
 
 
 def _take_others(
@@ -296,16 +315,24 @@ class _Check:
 
     Attributes:
         parts: the batches taken.
+        markers: as in `Prepared`.
     """
 
     def __init__(
-        self, max_bytes: int, decompressed_max: int, *, is_append_time: bool
+        self,
+        max_bytes: int,
+        decompressed_max: int,
+        *,
+        is_append_time: bool,
+        transactions: bool,
     ) -> None:
         self._max_bytes = max_bytes
         self._decompressed_max = decompressed_max
         self._is_append_time = is_append_time
+        self._transactions = transactions
         self._decoder = _decoder()
         self.parts: list[_Part] = []
+        self.markers: list[ControlRecord] = []
 
     def end(self) -> None:
         """Another check may have its decoder."""
@@ -335,10 +362,12 @@ class _Check:
         Raises:
             Damage: the batch is refused.
         """
-        if header.is_control or header.is_transactional:
+        is_of_broker = header.is_control or header.is_transactional
+        if is_of_broker and not self._transactions:
             kind = "a control batch" if header.is_control else "part of a transaction"
             raise Damage(
-                f"it is {kind}, which only a broker can append",
+                f"it is {kind}, which is appended only with transactions=True: a copy "
+                f"of a broker's log",
                 header.pos,
                 unsupported=True,
             )
@@ -373,6 +402,8 @@ class _Check:
         if header.magic == 2:
             _check_header_names(decoder, payload, header.pos)
             _check_numbers(header, count, is_dense, offsets)
+            if header.is_control:
+                self._take_marker(data, header, count)
             _set_max_timestamp(data, header, max(times))
             self._add(data, header, count)
         elif header.magic == 0:
@@ -384,6 +415,29 @@ class _Check:
                 _rewrapped(header, payload, 0, count - 1, max(times), self._max_bytes)
             )
             self._add(rewrapped, header._replace(pos=0, size=len(rewrapped)), count)
+
+    def _take_marker(
+        self, data: bytearray, header: native.BatchHeader, count: int
+    ) -> None:
+        """Keep what a control batch says, or refuse it."""
+        batch = RecordBatch(
+            header._replace(pos=0),
+            bytes(data[header.pos : header.pos + header.size]),
+            0,
+            self._decompressed_max,
+            _at(header.pos),
+        )
+        control = batch.control_record()
+        is_end = control is not None and control.type in (ABORT, COMMIT)
+        is_marker = header.is_transactional and header.producer_id >= 0 and count == 1
+        if control is None or not (is_end and is_marker):
+            raise Damage(
+                "it is a control batch that ends no transaction: those of Kafka's own "
+                "logs are not appended",
+                header.pos,
+                unsupported=True,
+            )
+        self.markers.append(control)
 
     def _add(
         self,
@@ -420,6 +474,16 @@ class _Check:
             )
 
 
+def _at(pos: int) -> Callable[[Damage], Exception]:
+    """Damage inside a batch, as damage of the batch at a position."""
+
+    def moved(damage: Damage) -> Exception:
+        damage.pos = pos
+        return damage
+
+    return moved
+
+
 def _decoder() -> native.Decoder:
     """One that nobody uses, a new one or not."""
     try:
@@ -452,6 +516,10 @@ def _check_numbers(
         raise Damage(
             f"its {count} records do not have the offsets 0, 1, 2, ...", header.pos
         )
+    if header.is_transactional and header.producer_id < 0:
+        raise Damage("it is part of a transaction of no producer", header.pos)
+    if header.is_control:
+        return
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise Damage(
             f"producer {header.producer_id} gave it the sequence number "

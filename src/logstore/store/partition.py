@@ -13,7 +13,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.log import retention
-from logstore.log.producers import SentBatch, sent_batch
+from logstore.log.producers import Marker, SentBatch, sent_batch
 from logstore.log.read import reader
 from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
@@ -22,6 +22,7 @@ from logstore.record.arguments import (
     as_items,
     as_offset,
 )
+from logstore.record.batch import ABORT
 from logstore.record.encoder import (
     as_bytes,
     check_payload_type,
@@ -29,7 +30,7 @@ from logstore.record.encoder import (
     pack_rows,
 )
 from logstore.record.extras import arrow_module
-from logstore.record.producer_batches import prepare
+from logstore.record.producer_batches import Prepared, prepare
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -313,6 +314,7 @@ class Partition(ReadablePartition):
         buffer: ReadableBuffer,
         *,
         check_producers: bool = True,
+        transactions: bool = False,
         expected_offset: int | None = None,
         durable: bool = False,
     ) -> range:
@@ -323,6 +325,11 @@ class Partition(ReadablePartition):
         timestamp in a header is corrected.
 
         Args:
+            transactions: take batches of transactions and the control batches that end
+                them, for a copy of a broker's log. Each aborted transaction gets an
+                entry in the transaction index, synced before its marker is in the log.
+                Readers with ``isolation="read_committed"`` stop at a transaction until
+                its marker is appended: nothing else ends it.
             check_producers: check the sequences of idempotent producers as a broker
                 does. A batch that is one of the last five of its producer is not
                 appended again: its offsets are returned, also if `expected_offset` is
@@ -336,7 +343,11 @@ class Partition(ReadablePartition):
             InvalidProducerEpochError: a later epoch of the producer has appended.
             CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
                 producer's sequence below 0; nothing was written.
-            UnsupportedError: control batches and those of transactions.
+            CorruptIndexError: the transaction index that an aborted transaction belongs
+                into is damaged: build it with `rebuild_index`; nothing was written.
+            UnsupportedError: batches of transactions and control batches, without
+                `transactions`; control batches that end no transaction; a batch outside
+                of the transaction that its producer has open.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
         if expected_offset is None:
@@ -352,11 +363,12 @@ class Partition(ReadablePartition):
             decompressed_max=self._views.decompressed_max,
             is_append_time=writer.appends.append_time() is not None,
             where=writer.context.name,
+            transactions=transactions,
         )
 
         sent: list[SentBatch] = []
         if prepared.has_producer():
-            sent = [sent_batch(header) for header in prepared.headers()]
+            sent = _sent(prepared)
 
         def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
             return prepared.place(base, epoch, writer.appends.append_time())
@@ -489,3 +501,16 @@ class Partition(ReadablePartition):
                 deletions[-1].reason,
             )
         return deletions
+
+
+def _sent(prepared: Prepared) -> list[SentBatch]:
+    """Checked batches, for what is known of their producers."""
+    markers = iter(prepared.markers)
+    sent = []
+    for header in prepared.headers():
+        marker = None
+        if header.is_control:
+            control = next(markers)
+            marker = Marker(control.type == ABORT, control.coordinator_epoch)
+        sent.append(sent_batch(header, marker))
+    return sent

@@ -17,6 +17,7 @@ from logstore.log.producers import (
     EXPIRY_MS,
     WINDOW,
     Identity,
+    Marker,
     Producers,
     SentBatch,
 )
@@ -42,7 +43,7 @@ class Log:
         base = end = self.producers.end
         for batch in sent:
             end += batch.size
-            self.producers.add(batch, end - 1, transactional=False)
+            self.producers.add(batch, end - 1)
         self.producers.end = end
         return range(base, end)
 
@@ -146,13 +147,13 @@ def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
 def test_marker_ends_a_transaction_and_raises_the_epoch() -> None:
     """With a raised epoch the next batch begins at 0."""
     producers = Producers(0)
-    producers.add(SentBatch(1, 0, 0, 2, NOW), 1, transactional=True)
+    producers.add(SentBatch(1, 0, 0, 2, NOW, is_transactional=True), 1)
     with pytest.raises(UnsupportedError, match="transaction open since offset 0"):
         producers.check([SentBatch(1, 0, 2, 1, NOW)], NOW, "orders-0")
     assert producers.entries(NOW + 2 * EXPIRY_MS)[0].current_txn_first_offset == 0
-    producers.add_marker(1, 0, 5, NOW + 1)
+    producers.add(SentBatch(1, 0, -1, 1, NOW + 1, True, Marker(False, 5)), 2)
     assert producers.check([SentBatch(1, 0, 2, 1, NOW)], NOW, "orders-0") is None
-    producers.add_marker(1, 1, 6, NOW + 2)
+    producers.add(SentBatch(1, 1, -1, 1, NOW + 2, True, Marker(False, 6)), 3)
     assert producers.entries(NOW)[0][1:] == (1, -1, -1, 0, NOW + 2, 6, -1)
     assert producers.check([SentBatch(1, 1, 0, 1, NOW)], NOW, "orders-0") is None
     with pytest.raises(OutOfOrderSequenceError):
@@ -184,7 +185,7 @@ def test_producer_that_begins_again_has_no_batches_of_before() -> None:
     later = NOW + EXPIRY_MS
     again = SentBatch(1, 0, 0, 2, later)
     assert log.producers.check([again], later, "orders-0") is None
-    log.producers.add(again, 5, transactional=False)
+    log.producers.add(again, 5)
     log.producers.end = 6
     assert log.producers.check([again], later, "orders-0") == range(4, 6)
     following = again._replace(first_sequence=2)
@@ -221,6 +222,6 @@ def test_earlier_ids_of_a_named_producer_count_until_the_new_one_appends() -> No
     log.producers.check_named(new, batch, "orders-0")
     with pytest.raises(OutOfOrderSequenceError):
         log.producers.check_named(new, batch._replace(first_sequence=44), "orders-0")
-    log.producers.add(batch, 2, transactional=False)
+    log.producers.add(batch, 2)
     assert log.producers.last_sequence(new) == 42
     assert log.producers.batch_that_ends(new, 41) is None

@@ -36,11 +36,13 @@ from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_
 from logstore.log.recover.facts import ReadLog
 from logstore.log.recover.plan import Finding, Plan
 from logstore.log.recover.rebuild import (
+    cut_transactions,
     index_segment,
     remove_snapshots,
     write_indexes,
 )
 from logstore.log.recover.survey import Reading, Survey
+from logstore.log.recover.transactions import finish_transactions
 from logstore.segment import Segment
 
 __all__ = [
@@ -149,8 +151,9 @@ class _Application:
 
     def run(self) -> RecoveredLog:
         """1. finish operations; 2. put aside, build, cut, in the order of the findings;
-        3. make the log durable; 4. remove producer snapshots after its end; 5. write
-        the indexes of a closed log; 6. remove stale digests."""
+        3. make the log durable; 4. remove producer snapshots after its end, and finish
+        the transaction indexes; 5. write the indexes of a closed log; 6. remove stale
+        digests."""
         plan, directory = self.plan, self.directory
         finish_truncation(directory, plan)
         self.deleted += finish_deletion(directory, plan)
@@ -165,6 +168,7 @@ class _Application:
         if self.damage is None and not self.context.metadata.clean:
             # What was cut, or was never durable, is not in a later snapshot.
             remove_snapshots(directory, above=log.end_offset)
+            self.recover_transactions(log)
         if plan.is_index_written:
             self.write_last_indexes(log)
         if self.damage is None:
@@ -388,6 +392,16 @@ class _Application:
             index, times = self.survey.loaded
         assert state is not None  # else it was walked over
         return Reading(segment_state(state.active), index, times)
+
+    def recover_transactions(self, log: RecoveredLog) -> None:
+        """Let the transaction indexes agree with a log that was not closed."""
+        if not self.context.metadata.is_own:
+            metadata, end = self.context.metadata, log.end_offset
+            finish_transactions(self.directory, log.segments, end, metadata)
+        elif log.segments:
+            # An entry is written before its marker.
+            base = log.segments[-1].base_offset
+            cut_transactions(self.directory, base, log.end_offset)
 
     def write_last_indexes(self, log: RecoveredLog) -> None:
         """Write missing indexes of the last segment of a closed log.

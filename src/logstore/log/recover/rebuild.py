@@ -6,16 +6,15 @@ from logstore import _native as native
 from logstore.config import TopicConfig
 from logstore.errors import (
     CorruptCheckpointError,
-    CorruptIndexError,
     CorruptRecordError,
     UnsupportedError,
 )
 from logstore.index import (
-    TXN_ENTRY_BYTES,
     OffsetEntries,
     TimeEntries,
     add_closing_entry,
-    parse_txn_index,
+    format_txn_index,
+    valid_txn_entries,
 )
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
@@ -38,6 +37,7 @@ __all__ = [
     "rebuild",
     "remove_snapshots",
     "write_indexes",
+    "write_transactions",
 ]
 
 
@@ -140,19 +140,30 @@ def _record_time_digest(directory: Directory, base_offset: int, digest: int) -> 
 
 
 def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:
-    """Drop the aborted transactions of a segment that end at or after `offset`."""
+    """Drop the aborted transactions of a segment that end at or after `offset`, and
+    what cannot be one, as a write leaves it that was cut short."""
     name = segment_file(base_offset, TXN_INDEX)
     try:
         data = directory.read_file(name)
-        entries = parse_txn_index(data, directory.path_of(name))
     except FileNotFoundError:
         return
-    except CorruptIndexError:
-        directory.unlink(name, missing_ok=True)
+    kept = [one for one in valid_txn_entries(data) if one.last_offset < offset]
+    write_transactions(directory, base_offset, data, format_txn_index(kept))
+
+
+def write_transactions(
+    directory: Directory, base_offset: int, before: bytes | None, data: bytes
+) -> None:
+    """Replace a transaction index, of which the content is known; None: there is none.
+    One without entries is removed: Kafka makes it with the first."""
+    if data == (before or b"") and (before is None or data):
         return
-    kept = sum(entry.last_offset < offset for entry in entries)
-    if kept < len(entries):
-        directory.write_file(name, data[: kept * TXN_ENTRY_BYTES])
+    name = segment_file(base_offset, TXN_INDEX)
+    if data:
+        directory.write_file(name, data)
+    else:
+        directory.unlink(name, missing_ok=True)
+        directory.sync()
 
 
 def remove_snapshots(directory: Directory, *, above: int) -> None:

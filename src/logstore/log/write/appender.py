@@ -16,10 +16,12 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
+from logstore.index import TxnEntry
 from logstore.log.producers import SEQUENCES, Identity, SentBatch, sent_batch
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
+from logstore.log.write.transaction_index import add_aborted
 from logstore.record.encoder import Encoder, check_headers
 from logstore.record.producer_batches import headers_of, number_batches
 
@@ -354,16 +356,21 @@ class Appender:
         runs, count = make_runs(base, self.leader_epoch(base))
         if count:
             self.check_expected(None, count)
+            aborted: Sequence[TxnEntry] = ()
             if sent:
                 log.active.writer or log.writable()
+                if any(one.is_transactional for one in sent):
+                    log.admit_transactions()
+                    aborted = log.idempotence.aborted_by(log.extent, sent)
                 log.idempotence.begin_adding(log.extent, sent, is_named=is_named)
                 if self.encoder.log_append_time:
                     # As it is in the batches now.
-                    sent = _sent(runs)
+                    sent = _with_times(sent, runs)
             self.write_runs(
                 [(native.pointer(run), len(run)) for run in runs],
                 sum(map(len, runs)),
                 log.context.files.now_ms(),
+                aborted,
             )
             if sent:
                 log.idempotence.add(sent, base, log.extent.end)
@@ -469,7 +476,11 @@ class Appender:
         return writer
 
     def write_runs(
-        self, runs: Iterable[tuple[Any, int]], total: int, now_ms: int
+        self,
+        runs: Iterable[tuple[Any, int]],
+        total: int,
+        now_ms: int,
+        aborted: Sequence[TxnEntry] = (),
     ) -> None:
         """Write runs of whole batches; all of them or none.
 
@@ -479,6 +490,10 @@ class Appender:
         zeros in its place end the log for readers. Runs that need several segments are
         protected by a bar (`_bar`). Space is reserved first, so that a full disk shows
         before the first byte.
+
+        Args:
+            aborted: the transactions that they abort: in the index before the last
+                write, which makes the runs visible.
         """
         log, point = self._log, self._log.point
         writer = self.begin()
@@ -487,7 +502,9 @@ class Appender:
         if room < total <= segment_bytes:
             writer, room = log.roll_or_undo(writer), segment_bytes
         base = log.extent.end
-        saved = Savepoint(log.extent, writer)
+        saved = Savepoint(log.extent, writer, is_indexed=bool(aborted))
+        # With an index to write, even a single frame is held back until then.
+        held = total + bool(aborted)
         # No reader looks at the records of a publication before its commit anyway.
         is_hidden = not log.visibility.barrier.is_open
         try:
@@ -505,7 +522,7 @@ class Appender:
                         is_hidden or point.is_barred or writer.differs_from(saved.mark)
                     )
                     written, stop = writer.append(
-                        data + done, size - done, now_ms, total if is_first else 0
+                        data + done, size - done, now_ms, held if is_first else 0
                     )
                     done += written
                     if done < size and stop != native.STOP_FULL:
@@ -516,6 +533,8 @@ class Appender:
                             self._bar(writer, saved.mark)
                         writer.write_first_frame()
                         writer = log.roll(writer)
+            if aborted:
+                add_aborted(log.context.directory, log.extent.segments, aborted)
             writer.write_first_frame()
             if point.is_barred:
                 self._unbar(writer)
@@ -566,8 +585,12 @@ class Appender:
             ) from error
 
 
-def _sent(runs: Iterable[memoryview]) -> list[SentBatch]:
-    """The batches of runs."""
+def _with_times(
+    sent: Sequence[SentBatch], runs: Iterable[memoryview]
+) -> list[SentBatch]:
+    """The batches of runs, with the times that these have."""
+    headers = (header for run in runs for header in headers_of(run, 0, len(run)))
     return [
-        sent_batch(header) for run in runs for header in headers_of(run, 0, len(run))
+        one._replace(timestamp_ms=header.max_timestamp)
+        for one, header in zip(sent, headers, strict=True)
     ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import CorruptCheckpointError, LogStoreError, storage_error
+from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_snapshot import (
     ProducerEntry,
     format_snapshot,
@@ -27,7 +28,7 @@ from logstore.log.producers import (
     SentBatch,
     sent_batch,
 )
-from logstore.log.read.damage import make_batch
+from logstore.log.read.producer_state import read_producers
 from logstore.log.read.view import slot_of
 from logstore.log.write.context import LogContext
 from logstore.log.write.extent import Extent
@@ -160,13 +161,25 @@ class Idempotence:
         self._seed = None
         self._is_adding = True
 
+    def aborted_by(
+        self, extent: Extent, batches: Sequence[SentBatch]
+    ) -> list[TxnEntry]:
+        """The transactions that batches will abort which are to be appended at the end
+        of the log, as entries of the transaction index. From here on the producers are
+        known, so that the next snapshot has the open transactions.
+
+        Raises:
+            CorruptRecordError, StorageError: as `check`.
+        """
+        return self._upto(extent).aborted_by(batches, extent.end)
+
     def add(self, batches: Sequence[SentBatch], base: int, end: int) -> None:
         """Add batches that were appended from an offset on; the log ends at `end`."""
         producers = self._producers
         if producers is not None:
             for batch in batches:
                 base += batch.size
-                producers.add(batch, base - 1, transactional=False)
+                producers.add(batch, base - 1)
             producers.end = end
             for producer_id in {batch.producer_id for batch in batches}:
                 place = producers.next_place(producer_id)
@@ -278,7 +291,7 @@ class Idempotence:
         self._producers = None
         for batch in table.batches():
             sent = SentBatch(*batch[:-1])
-            producers.add(sent, batch.last_offset, transactional=False)
+            producers.add(sent, batch.last_offset)
         table.taken()
         producers.end = extent.end
         self._producers = producers
@@ -365,37 +378,11 @@ class Idempotence:
 
     def _read_on(self, producers: Producers, extent: Extent) -> None:
         """Add what follows, up to the end of the log."""
+        limit = self._context.services.store_config.max_batch_decompressed_bytes
         segments = extent.segments
         for segment in segments[slot_of(segments, producers.end) :]:
-            self._read_segment(producers, segment, extent.end)
+            read_producers(producers, segment, extent.end, limit)
         producers.end = extent.end
-
-    def _read_segment(self, producers: Producers, segment: Segment, end: int) -> None:
-        limit = self._context.services.store_config.max_batch_decompressed_bytes
-        begin = producers.end
-        for header, buffer, file_pos in segment.headers(segment.locate(begin)):
-            if header.base_offset >= end:
-                return
-            if header.last_offset < begin or header.producer_id < 0:
-                continue
-            batch = sent_batch(header)
-            if not header.is_control:
-                producers.add(
-                    batch,
-                    header.last_offset,
-                    transactional=header.is_transactional,
-                )
-            elif header.is_transactional:
-                control = make_batch(
-                    segment, header, buffer, file_pos, limit
-                ).control_record()
-                if control is not None:
-                    producers.add_marker(
-                        batch.producer_id,
-                        batch.epoch,
-                        control.coordinator_epoch,
-                        header.max_timestamp,
-                    )
 
 
 def _first_since(segments: Sequence[Segment], time_ms: int) -> int:

@@ -29,6 +29,7 @@ from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.log.producers import EXPIRY_MS
 from logstore.log.recover import RecoveredLog
+from logstore.log.recover.rebuild import cut_transactions
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.durable_page import DurablePage
@@ -59,19 +60,34 @@ class Savepoint:
         mark: of the active segment.
         index, times: its entries; there may be more of them than `mark` counts.
         is_exchanged: a staged file replaces that segment, which is empty.
+        is_indexed: its transaction index may get entries, too.
         new: segments that the call began.
     """
 
-    __slots__ = ("index", "is_exchanged", "mark", "new", "segments", "times")
+    __slots__ = (
+        "index",
+        "is_exchanged",
+        "is_indexed",
+        "mark",
+        "new",
+        "segments",
+        "times",
+    )
 
     def __init__(
-        self, extent: Extent, writer: SegmentWriter, *, is_exchanged: bool = False
+        self,
+        extent: Extent,
+        writer: SegmentWriter,
+        *,
+        is_exchanged: bool = False,
+        is_indexed: bool = False,
     ) -> None:
         self.segments = extent.segments
         self.mark = writer.mark()
         self.index = writer.index
         self.times = writer.times
         self.is_exchanged = is_exchanged
+        self.is_indexed = is_indexed
         self.new: tuple[Segment, ...] = ()
 
 
@@ -354,6 +370,9 @@ class LogWriter:
             self.context.directory.sync()
             active.writer = active.open(before[-1], self.rest, write_all=True)
             active.writer.back_to(mark)
+        if saved.is_indexed:
+            base_offset = before[-1].base_offset
+            cut_transactions(self.context.directory, base_offset, mark.next_offset)
         if new or self.point.is_barred:
             assert active.writer is not None
             self.point.commit(self.extent, active.writer.state)
@@ -398,6 +417,25 @@ class LogWriter:
             if context.config.segment_digests and segments[:-1]:
                 services.call_later(self.digests_due, 0)
         return active.writer
+
+    def admit_transactions(self) -> None:
+        """Record, before the first batch of a transaction is appended, that the log may
+        have some from here on: until then readers do not look for any.
+
+        Raises:
+            StorageError, SyncFailedError: this is not recorded.
+        """
+        context, writer = self.context, self.active.writer or self.writable()
+        before = context.foreign_end
+        if before == native.OFFSET_MAX:
+            return
+        self.sync_all()
+        try:
+            context.foreign_end = native.OFFSET_MAX
+            self.point.commit(self.extent, writer.state)
+        except BaseException:
+            context.foreign_end = before
+            raise
 
     def _add_segment(self, base_offset: int) -> None:
         """Create a segment, and put it into the list."""

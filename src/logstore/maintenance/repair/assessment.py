@@ -45,6 +45,7 @@ class Assessment:
         foreign: segments with contents that are not understood, or that the system
             refuses to read: (path, message). The log then stays as it is.
         missing: base offsets of segments that must exist and do not.
+        has_aborts: whether the log has markers that abort a transaction.
     """
 
     context: Context
@@ -53,6 +54,7 @@ class Assessment:
     notes: list[Note]
     foreign: list[tuple[str, str]]
     missing: list[int]
+    has_aborts: bool = False
 
     @property
     def is_contiguous(self) -> bool:
@@ -167,4 +169,5 @@ def assess(
         (p.path, p.message) for p in seen.refused() if p.path not in reported
     ]
     seen.missing = [s.base_offset for s in check.decided.plan.segments if s.is_lost]
+    seen.has_aborts = bool(check.transactions.aborted)
     return seen

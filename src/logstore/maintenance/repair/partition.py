@@ -32,6 +32,7 @@ from logstore.io.checkpoint.partition_state import (
 )
 from logstore.io.checkpoint.recovery_report import LEFTOVERS_REMOVED, SWAP_FINISHED
 from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
 from logstore.io.layout import (
     INDEX,
     LOG,
@@ -46,6 +47,7 @@ from logstore.log.recover import RecoveryContext, make_durable
 from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
+from logstore.log.recover.transactions import rebuild_all
 from logstore.maintenance.repair.assessment import Assessment, assess
 from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.plan import Source, Target, plan_cut, plan_skip
@@ -66,6 +68,7 @@ from logstore.maintenance.repair.report import (
 )
 from logstore.maintenance.repair.rewrite import Rewrite
 from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 
 
@@ -263,6 +266,9 @@ class PartitionRepair:
         for name, reason in bad_files.items():
             path = self.directory.path_of(name)
             if not self.directory.exists(name):
+                if name.endswith(TXN_INDEX):
+                    message = f"{reason}. Made anew from the log"
+                    self._report(INDEX_BUILT, path, message)
                 continue
             kept = self._move(name, None, None, reason)
             if name == layout.PARTITION_STATE:
@@ -270,6 +276,9 @@ class PartitionRepair:
                 if not self.facts.own:
                     message = f"{reason}. It did not count: another program wrote last"
                 self._report(STATE_BUILT, path, message, kept=kept)
+            elif name.endswith(TXN_INDEX):
+                message = f"{reason}. Made anew from the log"
+                self._report(INDEX_BUILT, path, message, kept=kept)
             else:
                 self._report(PUT_ASIDE, path, f"{reason}. Done without", kept=kept)
         if plan.is_change:
@@ -428,6 +437,7 @@ class PartitionRepair:
                 name = layout.digest_file(target.base)
                 directory.unlink(name, missing_ok=True)
         self._write_down(seen, plan, bases)
+        self._build_transactions(seen, bases)
         if directory.exists(layout.CLOSED):
             # The segment may be written to from here on.
             directory.unlink(layout.CLOSED, missing_ok=True)
@@ -442,6 +452,23 @@ class PartitionRepair:
             ):
                 # Its log is missing: remove it, as opening would do.
                 directory.unlink(name, missing_ok=True)
+
+    def _build_transactions(self, seen: Assessment, bases: list[int]) -> None:
+        """The transaction indexes, from the log as it is now."""
+        is_bad = any(name.endswith(TXN_INDEX) for name in seen.bad_files())
+        if not (seen.has_aborts or is_bad):
+            return
+        descriptors = Descriptors(self.directory.files, 1)
+        try:
+            segments = [
+                RawSegment(self.directory, descriptors, name, base, size)
+                for base in bases
+                for name in [segment_file(base, LOG)]
+                for size in [self.directory.stat(name).size]
+            ]
+            rebuild_all(self.directory, segments, OFFSET_MAX)
+        finally:
+            descriptors.close()
 
     def _leaves_gaps(self, seen: Assessment, plan: Plan) -> bool:
         """Whether offsets may be missing from the log after the repair."""

@@ -10,20 +10,15 @@ from array import array
 from typing import Final, NamedTuple, Protocol
 
 from logstore import _native as native
-from logstore.errors import CorruptIndexError
 from logstore.index import (
     INDEX_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
-    TXN_ENTRY_BYTES,
-    parse_txn_index,
 )
 from logstore.io.directory import Directory
-from logstore.io.layout import SegmentFile
 from logstore.maintenance.verify.report import (
     MISSING_INDEX,
     OFFSET_INDEX,
     TIME_INDEX_FAULT,
-    TXN_INDEX_FAULT,
     ZERO_TAIL,
     Run,
 )
@@ -376,40 +371,3 @@ def used_bytes(data: bytes, width: int) -> int:
     """Bytes of an index file up to its last entry that is not all zeros."""
     whole = len(data) // width * width
     return -(-len(data[:whole].rstrip(b"\0")) // width) * width
-
-
-def check_txn_index(
-    run: Run,
-    directory: Directory,
-    name: str,
-    parsed: SegmentFile,
-    aborted: set[tuple[int, int]] | None,
-) -> None:
-    path = directory.path_of(name)
-    try:
-        entries = parse_txn_index(directory.read_file(name), path)
-    except CorruptIndexError as error:
-        run.problem(TXN_INDEX_FAULT, path, str(error), position=error.position)
-        return
-    except OSError as error:
-        run.unreadable(path, error)
-        return
-    for slot, entry in enumerate(entries):
-        reason = ""
-        if not 0 <= entry.first_offset <= entry.last_offset or entry.version < 0:
-            reason = "contradicts itself"
-        elif entry.last_offset < parsed.base_offset:
-            reason = "lies before its segment"
-        elif (
-            run.deep
-            and aborted is not None
-            and (entry.producer_id, entry.last_offset) not in aborted
-        ):
-            reason = "names an ABORT marker that is not in the log"
-        if reason:
-            run.problem(
-                TXN_INDEX_FAULT,
-                path,
-                f"transaction index {path}: entry {slot} {reason}: {entry}",
-                position=slot * TXN_ENTRY_BYTES,
-            )

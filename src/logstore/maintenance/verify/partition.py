@@ -26,7 +26,6 @@ from logstore.io.layout import (
 )
 from logstore.maintenance.verify.context import Context, check_checkpoint
 from logstore.maintenance.verify.decided import Decided
-from logstore.maintenance.verify.indexes import check_txn_index
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import Job
 from logstore.maintenance.verify.report import (
@@ -41,6 +40,7 @@ from logstore.maintenance.verify.report import (
     Check,
     Run,
 )
+from logstore.maintenance.verify.transactions import TransactionIndexes, check_txn_index
 
 _ATTEMPTS: Final = 3
 
@@ -63,7 +63,7 @@ class PartitionCheck(Check):
         self.context = context
         self.on_segment = on_segment
         self.decided: Decided
-        self.aborted: set[tuple[int, int]] = set()
+        self.transactions = TransactionIndexes(directory)
         self._last: LogCheck | None = None
         self._last_offset = -1
 
@@ -148,6 +148,8 @@ class PartitionCheck(Check):
         self.run_of.merge(log.run_of)
         if log.base not in self.decided.plan.put_aside:
             self._check_next_offset(log)
+            end = log.end if log.is_intact and not log.is_deleted else None
+            self.transactions.add(self.run_of, log.name, log.base, end)
             self._last_offset = log.last_offset
             self._last = log
         if self.on_segment is not None:
@@ -158,6 +160,10 @@ class PartitionCheck(Check):
         try:
             self.decided.report_rest(self._last)
             self._check_others(names)
+            if self.run_of.deep:
+                metadata = self.context.metadata
+                is_finished = not (metadata.clean or metadata.is_own)
+                self.transactions.check(self.run_of, is_finished=is_finished)
         except OSError as error:
             self.run_of.unreadable(self.directory.path, error)
 
@@ -195,7 +201,7 @@ class PartitionCheck(Check):
             self.context,
             decided.following(base),
             end=decided.end_of(base),
-            aborted=self.aborted,
+            aborted=self.transactions.aborted,
         )
         if base in decided.indexed:
             return log  # its indexes are built
@@ -247,7 +253,15 @@ class PartitionCheck(Check):
             if parsed.suffix == SNAPSHOT:
                 self.check_snapshot(name)
             elif parsed.suffix == TXN_INDEX:
-                check_txn_index(run, directory, name, parsed, self.aborted)
+                entries = check_txn_index(
+                    run,
+                    directory,
+                    name,
+                    parsed,
+                    self.transactions.aborted,
+                    None if self.context.clean else self._last_offset + 1,
+                )
+                self.transactions.entries[parsed.base_offset] = entries
             elif parsed.suffix != LOG and parsed.base_offset not in self.decided.logs:
                 path = directory.path_of(name)
                 run.note(ORPHAN, path, f"{path} has no log beside it")

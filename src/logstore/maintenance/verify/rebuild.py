@@ -1,21 +1,29 @@
-"""Rebuilding indexes from the log, under the writer's lock."""
+"""Rebuilding indexes from the log, under the writer's lock.
+
+Offset and time index of a segment need its log alone. A transaction index also needs
+the logs before it, where a transaction may have begun.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
+    CorruptCheckpointError,
     CorruptRecordError,
     LogStoreError,
+    RecordTooLargeError,
     StoreNotFoundError,
     UnsupportedError,
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
+from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
@@ -36,6 +44,7 @@ from logstore.io.layout import (
 )
 from logstore.io.lock import StoreLock
 from logstore.log.recover.rebuild import index_segment, rebuild
+from logstore.log.recover.transactions import rebuild_all
 from logstore.log.resync import next_valid
 from logstore.log.scan import scan_log
 from logstore.maintenance.verify.context import topic_config
@@ -58,15 +67,16 @@ def rebuild_index(
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
     files: Files | None = None,
-) -> tuple[tuple[str, int, int], ...]:
-    """Rebuild the offset and time indexes from the log.
+) -> tuple[tuple[str, int, int, int], ...]:
+    """Rebuild the offset, time and transaction indexes from the log.
 
     Holds the writer's lock of the store during the call; the new files replace the old
     ones one by one, each whole. A torn tail, which `verify` notes and the next opening
     for writing cuts, is not damage: the indexes are those of the log before it.
 
     Args:
-        path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
+        path: a store, a partition directory, or one `.log`, `.index`, `.timeindex` or
+            `.txnindex`: the indexes of that segment are built.
         dry_run: only report the indexes that would be built; takes no lock.
         on_damage: called with the error of each log that is damaged or of a later
             version, and of each partition that the system refuses; all others are
@@ -77,7 +87,9 @@ def rebuild_index(
             system, is written to, and the modes of new files.
 
     Returns:
-        (path of the `.log`, offset index entries, time index entries) of each segment.
+        (path of the `.log`, offset index entries, time index entries, aborted
+        transactions) of each segment. The transaction index of a segment behind damage
+        stays as it is: -1.
 
     Raises:
         StoreLockedError: a writer has the store.
@@ -143,8 +155,8 @@ def _rebuild_all(
     config: TopicConfig | None,
     on_damage: OnDamage,
     meter: Meter,
-) -> tuple[tuple[str, int, int], ...]:
-    built: list[tuple[str, int, int]] = []
+) -> tuple[tuple[str, int, int, int], ...]:
+    built: list[tuple[str, int, int, int]] = []
     is_found = only is None
     meter.total = sum(log_bytes(directory) for directory in partitions)
     for directory in partitions:
@@ -156,12 +168,13 @@ def _rebuild_all(
                 if (p := parse_segment_file(name))
                 if p.suffix == LOG and not p.transition
             )
+            rows: list[_Built] = []
             for base, following in zip(logs, [*logs[1:], None], strict=False):
                 if only is not None and base != only:
                     continue
                 is_found = True
                 try:
-                    counts = _rebuild_one(directory, base, chosen, dry_run=dry_run)
+                    row = _rebuild_one(directory, base, chosen, dry_run=dry_run)
                 except CorruptRecordError as error:
                     _set_end(error, directory, base, following)
                     on_damage(error)
@@ -169,9 +182,13 @@ def _rebuild_all(
                 except UnsupportedError as error:
                     on_damage(error)
                     continue
-                name = segment_file(base, LOG)
-                built.append((directory.path_of(name), *counts))
-                meter.advance(directory.stat(name).size)
+                rows.append(row)
+                meter.advance(directory.stat(segment_file(base, LOG)).size)
+            aborted = _transactions(directory, logs, rows, on_damage, dry_run=dry_run)
+            for row in rows:
+                path = directory.path_of(segment_file(row.base, LOG))
+                counts = row.entries, row.time_entries, aborted.get(row.base, -1)
+                built.append((path, *counts))
         except LogStoreError as error:
             on_damage(error)
         except OSError as error:
@@ -203,12 +220,27 @@ def _set_end(
         error.goes_on_at(end)
 
 
+class _Built(NamedTuple):
+    """A segment whose offset and time index were built, or would be.
+
+    Attributes:
+        size: where its batches end.
+    """
+
+    base: int
+    entries: int
+    time_entries: int
+    size: int
+
+
 def _rebuild_one(
     directory: Directory, base: int, config: TopicConfig, *, dry_run: bool
-) -> tuple[int, int]:
-    """Build the indexes of a segment; returns the numbers of their entries."""
+) -> _Built:
+    """Build the offset and time index of a segment."""
     try:
-        return (_dry_rebuild if dry_run else rebuild)(directory, base, config)
+        counts = (_dry_rebuild if dry_run else rebuild)(directory, base, config)
+        size = directory.stat(segment_file(base, LOG)).size
+        return _Built(base, *counts, size)
     except CorruptRecordError as error:
         path = directory.path_of(segment_file(base, LOG))
         if not _is_torn_tail(directory, path, error.position):
@@ -220,7 +252,61 @@ def _rebuild_one(
     if not dry_run:
         directory.write_file(segment_file(base, TIME_INDEX), times.data())
         directory.write_file(segment_file(base, INDEX), index.data())
-    return index.count, times.count
+    return _Built(base, index.count, times.count, end)
+
+
+def _transactions(
+    directory: Directory,
+    logs: list[int],
+    rows: list[_Built],
+    on_damage: OnDamage,
+    *,
+    dry_run: bool,
+) -> dict[int, int]:
+    """Build the transaction indexes of segments; returns the numbers of their entries,
+    by base offset. Those behind a log that is damaged are left out.
+
+    Args:
+        logs: the base offsets of all segments.
+        rows: those that are asked for, and were read.
+    """
+    if not _may_have_transactions(directory):
+        return dict.fromkeys((row.base for row in rows), 0)
+    if not rows:
+        return {}
+    sizes = {row.base: row.size for row in rows}
+    is_all = len(rows) == len(logs)
+    only = None if is_all or len(rows) > 1 else rows[0].base
+    descriptors = Descriptors(directory.files, 1)
+    try:
+        segments: list[RawSegment] = []
+        for base in logs:
+            if base > rows[-1].base or (only is None and base not in sizes):
+                break
+            name = segment_file(base, LOG)
+            size = sizes.get(base)
+            if size is None:
+                size = directory.stat(name).size
+            segments.append(RawSegment(directory, descriptors, name, base, size))
+        counts = rebuild_all(
+            directory, segments, native.OFFSET_MAX, only=only, dry_run=dry_run
+        )
+    except (CorruptRecordError, UnsupportedError, RecordTooLargeError) as error:
+        on_damage(error)
+        return {}
+    finally:
+        descriptors.close()
+    read = {segment.base_offset for segment in segments}
+    return {base: counts.get(base, 0) for base in read}
+
+
+def _may_have_transactions(directory: Directory) -> bool:
+    """Whether the log may have any: not if logstore's own state says so."""
+    try:
+        state = PartitionState.read(directory)
+    except (CorruptCheckpointError, UnsupportedError):
+        return True
+    return state is None or state.foreign_end > 0
 
 
 def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:

@@ -48,7 +48,6 @@ from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
     TimeIndexCheck,
-    check_txn_index,
 )
 from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
@@ -73,6 +72,7 @@ from logstore.maintenance.verify.report import (
     VerifyReport,
 )
 from logstore.maintenance.verify.report import STATE as STATE_FAULT
+from logstore.maintenance.verify.transactions import check_txn_index
 
 PathLike = str | os.PathLike[str]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from pathlib import Path
 from typing import Any
 
-import crc32c
 import pytest
 
 import logstore
@@ -18,38 +16,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.store import open_store
-
-
-def varint(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def batch(
-    base: int, records: list[tuple[bytes, bytes]], producer: int, *, control: bool
-) -> bytes:
-    """A batch of a transaction, of magic 2."""
-    area = b""
-    for at, (key, value) in enumerate(records):
-        body = b"\0" + varint(0) + varint(at) + varint(len(key)) + key
-        body += varint(len(value)) + value + varint(0)
-        area += varint(len(body)) + body
-    attributes = 0x10 | (0x20 if control else 0)
-    times, count = (1000, 1000), len(records)
-    head = struct.pack(">hiqq", attributes, count - 1, *times)
-    head += struct.pack(">qhii", producer, 0, -1 if control else base, count)
-    crc = struct.pack(">I", crc32c.crc32c(head + area))
-    rest = struct.pack(">ib", 0, 2) + crc + head + area
-    return struct.pack(">qi", base, len(rest)) + rest
-
-
-def marker(base: int, producer: int, *, commit: bool) -> bytes:
-    key = struct.pack(">hh", 0, int(commit))
-    return batch(base, [(key, struct.pack(">hi", 0, 0))], producer, control=True)
+from support.transactions import batch, marker
 
 
 class Log:
