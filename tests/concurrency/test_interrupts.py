@@ -21,8 +21,7 @@ from unittest import mock
 import pytest
 
 import logstore
-from logstore.io import layout
-from logstore.io.directory import Directory
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.store.publisher import Publisher
@@ -291,13 +290,17 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
                     stage.append_many(topic[number], [b"published"])
                 return stage.finish()
 
-        def sync(directory: Directory) -> None:
-            if directory.exists(layout.PUBLISHED):
+        append = GrowingFile.append
+
+        def appended(file: GrowingFile, text: str) -> bool:
+            is_done = append(file, text)
+            if is_done and "test" in text:
                 raise Interrupt
+            return is_done
 
         with (
             mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
-            mock.patch.object(Directory, "sync", sync),
+            mock.patch.object(GrowingFile, "append", appended),
             pytest.raises(Interrupt),
         ):
             store.publish([staged(0, 1)], identity="test", sequence=1)

@@ -285,6 +285,7 @@ OWN_FILES = {
     "owner": ".logstore-owner",
     "topics": ".logstore-topics",
     "published": ".logstore-published",
+    "publication": ".logstore-publication",
     "producers": ".logstore-producers",
     "partition": ".logstore-state",
     "closed": ".logstore-closed",
@@ -301,7 +302,7 @@ def unpack(data: bytes) -> dict[str, Any]:
     assert head == b"xxh64 " + xxhash.xxh64(body, seed=0).hexdigest().encode()
     value = json.loads(body)
     assert isinstance(value, dict)
-    assert value["version"] in (1, 2)
+    assert value["version"] in (1, 2, 3)
     return value
 
 
@@ -320,9 +321,12 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
     if kind in ("digest", "closed"):
         return value
     if kind == "published":
-        bases = [f"{topic}-{n}@{base}" for topic, n, base in value["bases"]]
         done = [f"{identity}={last}" for identity, last, *_ in value["published"]]
-        return {**value, "bases": " ".join(bases), "published": " ".join(done)}
+        return {**value, "published": " ".join(done)}
+    if kind == "publication":
+        bases = [f"{topic}-{n}@{base}" for topic, n, base in value["bases"]]
+        done = [f"{identity}={last}" for identity, last, *_ in value["changes"]]
+        return {**value, "bases": " ".join(bases), "changes": " ".join(done)}
     if kind == "producers":
         named = [f"{n}={epoch}@{ids[0]}" for n, epoch, ids in value["producers"]]
         return {**value, "producers": " ".join(named)}
@@ -379,6 +383,10 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.publish(
                 staged, identity="docs", sequence=1, metadata=b"docs", pinned=True
             )
+        # The first entry: closing the store removes the file.
+        name = ".logstore-publication"
+        entry = b"\n".join((root / name).read_bytes().split(b"\n")[:2])
+        (root.parent / name).write_bytes(entry)
         store.producer("docs")
         store.create_topic("damaged")[0].append(b"value")
     with next((root / "damaged-0").glob("*.log")).open("ab") as file:
@@ -393,7 +401,7 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
     """All fields of a file that a store has just written are in its table, and the
     table has no others."""
     name = OWN_FILES[kind]
-    path = next(closed_store.rglob(name))
+    path = next(closed_store.parent.rglob(name))
     text = chapter(FORMAT, f"### `{name}`")
     listed = {in_code(cells[0])[0] for cells in rows(text, "field")}
     written = set(field_names(unpack(path.read_bytes())))

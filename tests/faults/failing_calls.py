@@ -177,7 +177,7 @@ def _truncated(seed: int) -> Program:
 def _half_published(seed: int) -> Program:
     """A kill in the middle of a publication that could not be undone."""
     program = _at_work(seed)
-    program.disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    program.disk.fail("write", errno.EIO, name=layout.PUBLICATION)
     program.disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
     with contextlib.suppress(LogStoreError):
         program.do_publish()

@@ -49,11 +49,10 @@ BUGS_OF_HAND_IN = (
         quick=1,
     ),
     Bug(
-        "what was published is read once, and not again under the lock",
-        "io/checkpoint/publications.py",
-        (("        value = checkpoints.read_state(self._root, layout.PUBLISHED)\n",
-          "        value = self.__dict__.setdefault(\"_once\", checkpoints.read_state("
-          "self._root, layout.PUBLISHED))\n"),),
+        "what the journal of publications has is not kept when it ends",
+        "io/checkpoint/publication_journal.py",
+        (("                self._fold(state)\n                self._file.forget()",
+          "                self._file.forget()"),),
         "hand_ins",
         quick=1,
     ),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import logstore
 from logstore.io import files as _files
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint import checkpoints, state_fields
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import LOST_REPORTED_MAX
 from logstore.io.directory import Directory
@@ -206,7 +206,7 @@ def test_partitions_of_a_store_have_a_limit_that_is_kept_when_writing(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the limit a topic is created, beyond it nothing is changed."""
-    monkeypatch.setattr(checkpoints, "STORE_PARTITIONS_MAX", 4)
+    monkeypatch.setattr(state_fields, "STORE_PARTITIONS_MAX", 4)
     with logstore.open(store) as opened:
         with pytest.raises(logstore.ConfigError, match="4"):
             opened.create_topic("more", 4)
@@ -513,7 +513,7 @@ def test_any_topic_is_read_as_it_was_written(topics: dict[str, Any]) -> None:
         }
         for name, (count, size, time) in topics.items()
     }
-    if sum(count for count, _, _ in topics.values()) > checkpoints.STORE_PARTITIONS_MAX:
+    if sum(c for c, _, _ in topics.values()) > state_fields.STORE_PARTITIONS_MAX:
         with pytest.raises(logstore.ConfigError):
             checkpoints.write_state(root, layout.TOPICS, {"topics": found})
         return

@@ -305,9 +305,13 @@ class MemoryDisk(ByteLocks):
         m.pending = kept
 
     def _forget(self, node: int) -> None:
-        """Drop a node without a name, unless somebody has it open."""
+        """Drop a node without a name, unless somebody has it open. After a power cut a
+        file may have two names (`move`)."""
         m = self.medium
-        if all(node != other for other, _ in self._fds.values()):
+        named = (n.values() for n in m.nodes.values() if isinstance(n, dict))
+        if all(node != other for other, _ in self._fds.values()) and not any(
+            node in numbers for numbers in named
+        ):
             m.nodes.pop(node, None)
             m.reserved.pop(node, None)
 

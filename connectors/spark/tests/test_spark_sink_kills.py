@@ -164,11 +164,20 @@ def go_on(query: KilledQuery, out: Path) -> None:
         time.sleep(0.05)
 
 
+def journal(out: Path) -> tuple[int, int]:
+    """What changes while something is published."""
+    try:
+        info = (out / PUBLICATION).stat()
+    except FileNotFoundError:
+        return 0, 0
+    return info.st_ino, info.st_size
+
+
 def strike(query: KilledQuery, victim: str, out: Path, rng: random.Random) -> bool:
     """Kill somebody; False where the moment for it did not come."""
     if victim.endswith("publication"):
-        deadline = time.monotonic() + 10
-        while not (out / PUBLICATION).exists():
+        deadline, before = time.monotonic() + 10, journal(out)
+        while journal(out) == before:
             if time.monotonic() > deadline:
                 return False
     else:

@@ -36,8 +36,10 @@ RANK_SYNC: Final = 6
 RANK_APPEND: Final = 8
 # The state that readers have of a partition that another process writes.
 RANK_REFRESH: Final = 9
-# The ownership of a store; open files; and locks held for a few lines only.
+# The ownership of a store; its journal of publications; open files; and locks held for
+# a few lines only.
 RANK_OWNERSHIP: Final = 10
+RANK_JOURNAL: Final = 11
 RANK_FILES: Final = 12
 RANK_LEAF: Final = 14
 

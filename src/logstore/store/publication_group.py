@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from logstore.io.checkpoint.publications import Entry
+from logstore.io.checkpoint.publications import Entry, evict
 from logstore.io.layout import TopicPartition
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.staged_files import StagedLog
@@ -60,7 +60,7 @@ class Group:
         repeated: those of requests that were published before, perhaps the same.
         published: what will be remembered.
         identities: those of the requests, which are.
-        is_changed: whether that differs from what is remembered now.
+        changes: what of that differs from what is remembered now.
     """
 
     def __init__(
@@ -73,14 +73,20 @@ class Group:
         self.logs: list[StagedLog] = []
         self.repeated: list[StagedLog] = []
         self.published = published
-        self.is_changed = False
+        self.changes: dict[str, Entry | None] = {}
 
     def remember(self, identity: str, entry: Entry) -> None:
         """Remember a publication as the last one of all."""
         if identity:
             self.published.pop(identity, None)
-            self.published[identity] = entry
-            self.is_changed = True
+            self.changes.pop(identity, None)
+            self.published[identity] = self.changes[identity] = entry
+
+    def forget_oldest(self) -> None:
+        """Forget other identities, as the limits demand."""
+        if self.changes:
+            gone = evict(self.published, self.identities)
+            self.changes.update(dict.fromkeys(gone))
 
     def add(
         self, number: int, writers: Mapping[TopicPartition, PartitionWriter]

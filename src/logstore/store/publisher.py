@@ -1,7 +1,7 @@
 """Publishing: staged records go into any number of partitions at once, or not at all;
 those with an identity and a sequence number only once.
 
-`Publisher` is the writing side; the files and the commit are in publications.py.
+`Publisher` is the writing side; the commit is in publication_journal.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import itertools
 from collections.abc import (
     Callable,
@@ -33,16 +34,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.checkpoint.publications import (
-    Entry,
-    Publications,
-    bases_of,
-    evict,
-    is_of,
-    remembered,
-)
+from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.checkpoint.publications import Changes, Publications, evict, is_of
 from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -85,6 +79,7 @@ class Publisher:
         root: Directory,
         ownership: Ownership,
         publications: Publications,
+        journal: PublicationJournal,
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
         topic_id_of: Callable[[str], str],
@@ -98,11 +93,15 @@ class Publisher:
         self._topic_id_of = topic_id_of
         self._begin_writing = begin_writing
         self._publications = publications
+        self._journal = journal
         name = f"the publications of {root.path}"
         self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
         self.steps = 0
         # Of the publication in progress, or of the last one.
         self._barrier = VisibilityBarrier(is_open=True, publisher=self.lock)
+        self._targets: Sequence[Target] = ()
+        # It was neither committed nor undone, or an earlier one.
+        self._is_stuck = False
 
     # ------------------------------------------------------------ recovery
 
@@ -119,16 +118,16 @@ class Publisher:
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
         """
-        value = checkpoints.read_state(self._root, layout.PUBLICATION)
-        if value is None:
+        journal = self._publications.journal()
+        if journal is None:
             if not self._ownership.is_clean and self._root.exists(layout.PUBLISHED):
-                # The last commit may be in the page cache only.
+                # What an earlier version, or a close, wrote last may be in the page
+                # cache only.
                 self._root.sync()
             return
         pending: dict[TopicPartition, int] = {}
-        for key, base in (
-            bases_of(value).items() if is_of(value, self._ownership) else ()
-        ):
+        is_own = is_of(journal, self._ownership)
+        for key, base in journal.bases.items() if is_own else ():
             try:
                 drop(key, base)
             except (TopicNotFoundError, PartitionNotFoundError):
@@ -137,19 +136,19 @@ class Publisher:
                 name = layout.partition_directory(*key)
                 logger.error("cannot undo a publication to %s: %s", name, error)
                 pending[key] = base
-        self._end(value, pending)
+        self._journal.settle(pending)
+        self._is_stuck = bool(pending)
 
-    def _end(
-        self, value: dict[str, Any], pending: Mapping[TopicPartition, int]
-    ) -> None:
-        """Record that no publication is in progress, except in the `pending`
-        partitions."""
-        if pending:
-            value = {**value, "bases": _rows(pending)}
-            checkpoints.write_state(self._root, layout.PUBLICATION, value)
-            return
-        self._root.unlink(layout.PUBLICATION, missing_ok=True)
-        self._root.sync()
+    def end(self) -> None:
+        """Before the store is closed, when all of its logs are: leave the files as
+        earlier versions read them. Not if a publication could not be undone, which the
+        next opening does.
+
+        Raises:
+            CorruptCheckpointError, OSError: a file cannot be read or written.
+        """
+        if not self._has_stuck():
+            self._journal.settle({})
 
     # ------------------------------------------------------------ publishing
 
@@ -186,19 +185,17 @@ class Publisher:
         the error in common."""
         self._end_earlier()
         now_ms = self._root.files.now_ms()
-        group = Group(requests, self._publications.published())
+        group = Group(requests, self._journal.published())
         for number, request in enumerate(requests):
             try:
                 group.outcomes[number] = self._admitted(group, number, request, now_ms)
             except LogStoreError as error:
                 group.outcomes[number] = error
-        if group.is_changed:
-            evict(group.published, group.identities)
+        group.forget_oldest()
         if group.targets:
             self._publish(group)
-        elif group.is_changed:
-            value = remembered(group.published)
-            checkpoints.write_state(self._root, layout.PUBLISHED, value)
+        elif group.changes:
+            self._journal.commit({}, group.changes)
         self.discard([*group.logs, *group.repeated])
         offsets = group.offsets()
         return [
@@ -223,8 +220,8 @@ class Publisher:
             raise PublicationConflictError(identity, sequence, last.sequence)
         if last is not None and sequence == last.sequence:
             # The caller that published it may not have seen it become durable.
-            entry = group.published[identity] = request.repeated(last)
-            group.is_changed = True
+            entry = request.repeated(last)
+            group.remember(identity, entry)
             group.repeated += logs
             return Publication.known(identity, entry)
         entry = request.entry(last, now_ms)
@@ -248,7 +245,7 @@ class Publisher:
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            self._publish_held(targets, imports, group.published)
+            self._publish_held(targets, imports, group.changes)
 
     def pin(self, identity: str, is_pinned: bool) -> bool:
         """Pin an identity, or no longer; the caller holds `lock`. Returns whether it
@@ -258,15 +255,15 @@ class Publisher:
             LogStoreError, OSError: what is remembered cannot be read or written.
         """
         self._end_earlier()
-        published = self._publications.published()
+        published = self._journal.published()
         entry = published.get(identity)
         if entry is None:
             return False
         if entry.is_pinned != is_pinned:
-            published[identity] = entry._replace(is_pinned=is_pinned)
-            evict(published, {identity})
-            value = remembered(published)
-            checkpoints.write_state(self._root, layout.PUBLISHED, value)
+            entry = entry._replace(is_pinned=is_pinned)
+            published[identity] = entry
+            gone = evict(published, {identity})
+            self._journal.commit({}, {**dict.fromkeys(gone), identity: entry})
         return True
 
     def _end_earlier(self) -> None:
@@ -278,17 +275,24 @@ class Publisher:
             StorageError: it was neither committed nor undone.
         """
         root = self._root
-        if root.exists(layout.PUBLICATION):
+        if self._has_stuck():
             raise StorageError(
                 f"an earlier publication to {root.path} could not be undone; "
                 f"nothing was published. Open the store again.",
                 path=root.path_of(layout.PUBLICATION),
                 action="publish to",
             )
-        if not self._barrier.is_open:
-            # A power failure must not restore the file that would undo it.
-            root.sync()
-            self._barrier.is_open = True
+        self._barrier.is_open = True
+
+    def _has_stuck(self) -> bool:
+        """Whether a publication was neither committed nor undone."""
+        if not (self._barrier.is_open or self._is_stuck):
+            targets = self._targets
+            self._is_stuck = _is_there(targets) and not self._has_committed(targets)
+        return self._is_stuck
+
+    def _has_committed(self, targets: Iterable[Target]) -> bool:
+        return self._journal.has_committed({t.key: t.base for t in targets})
 
     def _writers(
         self, logs: Iterable[StagedLog]
@@ -338,7 +342,7 @@ class Publisher:
         self,
         targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
-        published: Mapping[str, Entry],
+        changes: Changes,
     ) -> None:
         """Publish, with the locks of the partitions held: no other thread appends.
 
@@ -349,18 +353,14 @@ class Publisher:
         # Before the first byte: the disk must have room for everything.
         copied = (log.bytes for t in targets for log in t.parts if log not in imports)
         targets[0].log.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
-        under_way = {
-            "generation": self._ownership.store_epoch,
-            "bases": _rows({target.key: target.base for target in targets}),
-            **remembered(published),
-        }
+        self._targets = targets
         barrier = self._barrier = VisibilityBarrier(is_open=False, publisher=self.lock)
         is_settled = False
         try:
-            self._put_in(targets, imports, under_way)
+            self._put_in(targets, imports, changes)
             is_settled = True
         except BaseException as error:
-            failure = self._failed(targets, under_way, error)
+            failure = self._failed(targets, error)
             is_settled = True
             if failure is error:
                 raise
@@ -373,32 +373,33 @@ class Publisher:
         self,
         targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
-        value: dict[str, Any],
+        changes: Changes,
     ) -> None:
         """Append, make durable, commit.
 
-        1. record where the logs end, and what will be published; 2. append to each log;
-        3. sync each; 4. rename the file (commit); 5. sync the directory.
+        1. record where the logs end, durably, unless that is recorded; 2. append to
+        each log; 3. sync each; 4. record where they end now, and what is remembered,
+        durably: the commit.
         """
-        root = self._root
+        journal = self._journal
         for target in targets:
-            target.log.raise_barrier(self._barrier)
-        checkpoints.write_state(root, layout.PUBLICATION, value)
+            # Before the journal has its end.
+            release = functools.partial(journal.release, target.key)
+            target.log.raise_barrier(self._barrier, release)
+        journal.begin({target.key: target.base for target in targets})
         # All locks are held: no record with a later time is appended before these.
-        now_ms = root.files.now_ms()
+        now_ms = self._root.files.now_ms()
         for target in targets:
             self._append(target, imports, now_ms)
         for target in targets:
             target.log.sync()
-        root.rename(layout.PUBLICATION, layout.PUBLISHED)
-        root.sync()
+        if imports:
+            # The files that became segments must not have their old names again.
+            self._root.sync()
+        ends = {target.key: target.writer.end_offset for target in targets}
+        journal.commit(ends, changes)
 
-    def _failed(
-        self,
-        targets: Sequence[Target],
-        value: dict[str, Any],
-        error: BaseException,
-    ) -> BaseException:
+    def _failed(self, targets: Sequence[Target], error: BaseException) -> BaseException:
         """Undo what was not committed; returns the error to raise.
 
         If something cannot be made durable now, the writers end: records appended later
@@ -406,9 +407,9 @@ class Publisher:
         """
         root, what = self._root, "publish to"
         try:
-            if root.exists(layout.PUBLICATION):
-                self._undo(targets, value)
-            elif any(target.writer.end_offset > target.base for target in targets):
+            if not (_is_there(targets) and self._has_committed(targets)):
+                self._undo(targets)
+            else:
                 self._show(targets)
                 self._end_writers(targets, error)
                 return SyncFailedError(
@@ -419,6 +420,7 @@ class Publisher:
                     action=what,
                 )
         except (LogStoreError, OSError) as failure:
+            self._is_stuck = True
             self._end_writers(targets, failure)
         if is_system_error(error):
             return storage_error(error, what, root.path, "Nothing was published.")
@@ -491,15 +493,10 @@ class Publisher:
         with contextlib.closing(runs()) as moved:
             log.append_runs(moved, total, count)
 
-    def _undo(self, targets: Sequence[Target], value: dict[str, Any]) -> None:
-        """Remove the records again. A log in which this fails takes no more appends,
-        and is restored when the store is opened again.
-
-        Raises:
-            LogStoreError, OSError: the file that records the publication cannot be
-                removed.
-        """
-        pending: dict[TopicPartition, int] = {}
+    def _undo(self, targets: Sequence[Target]) -> None:
+        """Remove the records again: the logs end where the journal says. A log in which
+        this fails takes no more appends, and is restored when the store is opened
+        again."""
         for target in targets:
             writer, failed = target.writer, target.writer.health.failed
             if failed is None and writer.end_offset == target.base:
@@ -512,8 +509,7 @@ class Publisher:
                 name = writer.context.name
                 logger.error("cannot undo a publication to %s: %s", name, error)
                 writer.fail(error)
-                pending[target.key] = target.base
-        self._end(value, pending)
+                self._is_stuck = True
 
     # ------------------------------------------------------------ staged files
 
@@ -552,5 +548,6 @@ class Publisher:
             logger.warning("cannot remove the staged file %s: %s", name, error)
 
 
-def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:
-    return [[topic, number, base] for (topic, number), base in sorted(bases.items())]
+def _is_there(targets: Iterable[Target]) -> bool:
+    """Whether logs have any records of their publication."""
+    return any(target.writer.end_offset > target.base for target in targets)

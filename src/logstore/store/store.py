@@ -29,6 +29,7 @@ from logstore.errors import (
     storage_error,
     storage_errors,
 )
+from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
@@ -136,14 +137,18 @@ class Store(PublishingStore):
         group = context.lock_group
         self._close_lock = native.Mutex(RANK_CLOSE, f"the close of store {path}", group)
         self._publications = Publications(context.root)
+        journal = PublicationJournal(
+            context.root, context.ownership, self._publications, group
+        )
         self._topics = OpenTopics(context, self._publications)
-        self._changes = TopicChanges(context, self._topics)
+        self._changes = TopicChanges(context, self._topics, journal)
         self._topics.changes = self._changes
         self._topics.writers.on_recovery = on_recovery
         self._publisher = Publisher(
             context.root,
             context.ownership,
             self._publications,
+            journal,
             config,
             self._topics.writer_of,
             self._topics.topic_id,
@@ -451,6 +456,13 @@ class Store(PublishingStore):
                 writer.close(closed, record_end=self._context.ownership.is_writing)
             except LogStoreError as error:
                 failure = self._failure = self._failure or error
+        if failure is None:
+            try:
+                self._publisher.end()
+            except LogStoreError as error:
+                failure = error
+            except OSError as error:
+                failure = storage_error(error, "close", self.path)
         if failure is None and self._context.ownership.is_writing:
             self._topics.catalog.close()
             ends = writers.ends()

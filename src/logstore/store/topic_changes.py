@@ -26,7 +26,8 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints, publications
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
@@ -43,9 +44,12 @@ __all__ = ["TopicChanges"]
 class TopicChanges:
     """Changes the topics of one store, one change at a time."""
 
-    def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, journal: PublicationJournal
+    ) -> None:
         self._context = context
         self._topics = topics
+        self._journal = journal
         context.attach(self.before_first_change, self._writers.starts)
 
     @property
@@ -123,7 +127,7 @@ class TopicChanges:
                 self._writers.forget(TopicPartition(name, number))
             keys = [TopicPartition(name, number) for number in numbers]
             self._forget_ownership(keys)
-            publications.forget(self._context.root, keys)
+            self._journal.forget(keys)
             settings = self._catalog.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )

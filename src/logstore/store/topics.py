@@ -32,6 +32,7 @@ from logstore.io.checkpoint.recovery_report import (
     STATE_DAMAGED,
     RecoveryAction,
 )
+from logstore.io.checkpoint.state_fields import check_partition_count
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
@@ -314,7 +315,7 @@ class Catalog:
         if self._is_in_doubt:
             known = sum(map(_partitions, self.settings.values()))
         count = known + _partitions(value) - _partitions(self.settings.get(name))
-        checkpoints.check_partition_count(count)
+        check_partition_count(count)
         if value is not None:
             checkpoints.check_state(
                 self._root, layout.TOPICS, {"topics": {name: value}}

@@ -188,15 +188,19 @@ def test_group_that_cannot_be_committed_has_an_error_for_each() -> None:
     disk = MemoryDisk()
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))
-    disk.fail("rename", errno.EIO, name=layout.PUBLICATION, times=3)
+    store.publish([stage(store, {a[0]: 2})])
+    # The entry, and then the whole file, for each of the requests.
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("create", errno.EIO, name=f"{layout.PUBLICATION}.tmp")
     staged = [stage(store, {a[0]: 2}) for _ in range(2)]
     found = publish_all(store, *(asked(s, f"i{n}") for n, s in enumerate(staged)))
     assert all(isinstance(f, StorageError) for f in found)
-    assert (a[0].end_offset, store.published("i0")) == (0, None)
+    assert (a[0].end_offset, store.published("i0")) == (2, None)
+    disk.heal()
     staged = [stage(store, {a[0]: 2}) for _ in range(2)]
     found = publish_all(store, *(asked(s, f"i{n}") for n, s in enumerate(staged)))
     assert all(map(is_new, found))
-    assert a[0].end_offset == 4
+    assert a[0].end_offset == 6
 
 
 # ---------------------------------------------------------------- metadata
@@ -243,7 +247,7 @@ def test_metadata_of_a_failed_publication_is_not_kept() -> None:
     store = open_quietly(disk)
     a = store.create_topic("a", 1, config_of(1))
     store.publish([stage(store, {a[0]: 2})], identity="g", sequence=1, metadata=b"one")
-    disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION)
     with pytest.raises(StorageError):
         store.publish(
             [stage(store, {a[0]: 2})], identity="g", sequence=2, metadata=b"two"
@@ -375,10 +379,14 @@ def test_file_without_pins_and_metadata_has_the_version_of_before(
         return int(json.loads(path.read_bytes().split(b"\n")[1])["version"])
 
     store.publish([stage(store, {a[0]: 1})], identity="x", sequence=1, note="n")
+    store.close()
     assert version() == 1
-    store.publish([stage(store, {a[0]: 1})], identity="x", sequence=2, pinned=True)
+    with logstore.open(store.path) as again:
+        a = again.topic("a")
+        again.publish([stage(again, {a[0]: 1})], identity="x", sequence=2, pinned=True)
     assert version() == 2
-    store.publish([], identity="x", sequence=2, pinned=False)
+    with logstore.open(store.path) as again:
+        again.publish([], identity="x", sequence=2, pinned=False)
     assert version() == 1
 
 
@@ -422,7 +430,7 @@ def test_pins_and_metadata_survive_a_publication_that_a_crash_undoes() -> None:
     store.publish(
         [stage(store, {a[0]: 2})], identity="g", sequence=1, metadata=b"1", pinned=True
     )
-    disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION)
     disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
     with pytest.raises(StorageError):
         store.publish(

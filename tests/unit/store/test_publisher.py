@@ -223,13 +223,16 @@ def test_damaged_memory_of_what_was_published_is_a_named_error(store: Store) -> 
     """Whether it was published cannot be told, so it is not."""
     partition = store.create_topic("a", 1, config_of(2))[0]
     store.publish([stage(store, {partition: 1})], identity="test", sequence=1)
+    store.close()
     path = Path(store.path, layout.PUBLISHED)
     path.write_bytes(path.read_bytes().replace(b"test", b"tost"))
-    with pytest.raises(CorruptCheckpointError):
-        store.published("test")
-    with pytest.raises(CorruptCheckpointError):
-        store.publish([stage(store, {partition: 1})], identity="test", sequence=1)
-    assert partition.end_offset == 1
+    with logstore.open(store.path) as again:
+        partition = again.topic("a")[0]
+        with pytest.raises(CorruptCheckpointError):
+            again.published("test")
+        with pytest.raises(CorruptCheckpointError):
+            again.publish([stage(again, {partition: 1})], identity="test", sequence=1)
+        assert partition.end_offset == 1
 
 
 # ---------------------------------------------------------------- for no reader in part

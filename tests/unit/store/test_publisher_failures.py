@@ -26,7 +26,7 @@ from logstore import (
     UnsupportedError,
 )
 from logstore.io import layout
-from logstore.io.directory import Directory
+from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
 from logstore.store.open_topics import OpenTopics
 from logstore.store.store import open_store
@@ -54,7 +54,6 @@ def untouched(store: Store, ends: list[int]) -> None:
     """Nothing was published, and everything works."""
     topic = store.topic("a")
     assert [p.end_offset for p in topic] == ends
-    assert not Path(store.path, layout.PUBLICATION).exists()
     assert store.published("test") is None
     for partition, end in zip(topic, ends, strict=True):
         assert list(partition.read()) == expected(WAY.magic, 0, end)
@@ -187,7 +186,7 @@ def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
     for partition in topic:
         fill(partition, 2)
     staged = stage(store, dict(zip(topic, counts.values(), strict=True)), 1)
-    disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION)
     disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
     with pytest.raises(StorageError):
         store.publish([staged], identity="test", sequence=1)
@@ -266,28 +265,19 @@ def test_full_disk_publishes_nothing_and_ends_nothing() -> None:
             assert [p.end_offset for p in again.topic("a")] == [e + 1 for e in ends]
 
 
-def test_commit_that_may_be_lost_ends_the_writers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_commit_that_may_be_lost_ends_the_writers() -> None:
     """What they appended later would be lost with it; repeating it makes it safe."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     topic = store.create_topic("a", 2, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 3), 1)
-    sync = Directory.sync
-
-    def failing(directory: Directory) -> None:
-        if directory.exists(layout.PUBLISHED):
-            raise OSError(errno.EIO, "no")
-        sync(directory)
-
-    monkeypatch.setattr(Directory, "sync", failing)
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
     with pytest.raises(logstore.SyncFailedError, match="it was published"):
         store.publish([staged], identity="test", sequence=1)
     with pytest.raises(logstore.SyncFailedError):
         topic[0].append(b"x")
     assert [p.end_offset for p in topic] == [3, 3]
-    monkeypatch.undo()
+    disk.heal()
     disk = disk.kill()
     assert f"store/{layout.PUBLISHED}" not in tree(disk.medium.base)
     with open_quietly(disk) as again:
@@ -295,22 +285,25 @@ def test_commit_that_may_be_lost_ends_the_writers(
         assert tree(disk.medium.base)[f"store/{layout.PUBLISHED}"]
 
 
-def test_time_lookup_stops_where_readers_stop(tmp_path: Path) -> None:
+def test_time_lookup_stops_where_readers_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a publication has put into segments of its own, and not committed, may be
     taken back: no lookup leads there, in either process."""
     seen: list[object] = []
 
-    class Watched(Unsynced):
-        def rename(self, dir_fd: int, old: str, new: str) -> None:
-            if new == ".logstore-published":
-                with open_store(tmp_path, read_only=True) as reading:
-                    for looking in (partition, reading.topic("orders")[0]):
-                        seen.append(looking.offset_for_time(2000))
-                        since = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
-                        seen.append(list(looking.read(since)) or None)
-            super().rename(dir_fd, old, new)
+    commit = PublicationJournal.commit
 
-    with open_store(tmp_path, files=Watched()) as store:
+    def look(self: PublicationJournal, *arguments: Any) -> None:
+        with open_store(tmp_path, read_only=True) as reading:
+            for looking in (partition, reading.topic("orders")[0]):
+                seen.append(looking.offset_for_time(2000))
+                since = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
+                seen.append(list(looking.read(since)) or None)
+        commit(self, *arguments)
+
+    monkeypatch.setattr(PublicationJournal, "commit", look)
+    with open_store(tmp_path, files=Unsynced()) as store:
         config = config_of(2, segment_bytes=1 << 20)
         partition = store.create_topic("orders", config=config)[0]
         partition.append_many([b"x"] * 10, timestamps_ms=[1000] * 10)
@@ -351,7 +344,7 @@ def test_publication_is_not_undone_in_a_later_topic_of_the_name(names: str) -> N
     with open_quietly(disk) as store:
         partitions = [store.create_topic(n, 1, config_of(WAY.magic))[0] for n in "ab"]
         staged = stage(store, {p: 3 for p in partitions if p.topic in names})
-        disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+        disk.fail("write", errno.EIO, name=layout.PUBLICATION)
         disk.fail("truncate", errno.EIO)
         with pytest.raises(logstore.LogStoreError):
             store.publish([staged])

@@ -9,17 +9,14 @@ accepts: nothing is written that could not be read again.
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
 
-from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.io.checkpoint.entries import (
     FileEnd,
@@ -27,22 +24,19 @@ from logstore.io.checkpoint.entries import (
     later_entries,
     split_entries,
 )
+from logstore.io.checkpoint.state_fields import CHECKS, check_journal
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
-    CLOSED,
     LEADER_EPOCHS,
     OFFSET_MAX,
-    OWNER,
     PARTITION_MAX,
     PARTITION_STATE,
-    PRODUCERS,
     PUBLICATION,
     PUBLISHED,
     RECOVERY_CHECKPOINT,
     TOPICS,
     TopicPartition,
-    check_topic_name,
 )
 
 __all__ = [
@@ -60,17 +54,12 @@ __all__ = [
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1
 # Files of which there are later versions, too, and the last of them.
-_LATER_VERSIONS: Final = {PUBLICATION: 2, PUBLISHED: 2}
-# What is kept with a publication.
-METADATA_BYTES_MAX: Final = 4096
-# Limits of reading: a file, its nesting, its numbers, the partitions it names.
+_LATER_VERSIONS: Final = {PUBLICATION: 3, PUBLISHED: 2}
+# Limits of reading: a file, its nesting, its numbers.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
-STORE_PARTITIONS_MAX: Final = 2_000_000
 _DIGITS_MAX: Final = 19
 _EPOCH_MAX: Final = (1 << 31) - 1
-# Of a producer: a batch has 16 bits for it.
-EPOCH_MAX: Final = (1 << 15) - 1
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
@@ -303,10 +292,17 @@ def _merge_partition(value: dict[str, Any], change: dict[str, Any]) -> None:
     value.update(change, sealed=sealed)
 
 
+def _merge_publication(value: dict[str, Any], change: dict[str, Any]) -> None:
+    check_journal(change)
+    value["bases"] += change["bases"]
+    value["changes"] += change["changes"]
+
+
 # The files that entries are appended to, and how an entry changes what was before.
 _MERGES: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     TOPICS: _merge_topics,
     PARTITION_STATE: _merge_partition,
+    PUBLICATION: _merge_publication,
 }
 
 
@@ -368,132 +364,6 @@ def _refuse(text: str) -> Any:
 _DECODER: Final = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
-def integer(what: str, value: object, low: int, high: int) -> int:
-    """`value`, an integer in [low, high]; raises ValueError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{what} is no integer")
-    if not low <= value <= high:
-        raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
-    return value
-
-
-def boolean(what: str, value: object) -> bool:
-    """`value`, true or false; raises ValueError for anything else."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{what} is neither true nor false")
-    return value
-
-
-def check_partition_count(count: int) -> None:
-    """Raise `ConfigError` if a store would have too many partitions."""
-    if count > STORE_PARTITIONS_MAX:
-        raise ConfigError(
-            f"{count} partitions are more than a store may have, "
-            f"{STORE_PARTITIONS_MAX}; nothing was changed",
-            name="partitions",
-            value=count,
-        )
-
-
-def _check_owner(value: dict[str, Any]) -> None:
-    boolean("clean", value["clean"])
-    fingerprints = value["fingerprints"]
-    if not isinstance(fingerprints, list) or not all(
-        isinstance(f, dict) for f in fingerprints
-    ):
-        raise ValueError("fingerprints is no list of objects")
-
-
-def _check_closed(value: dict[str, Any]) -> None:
-    if not isinstance(value["generation"], str):
-        raise ValueError("generation is no text")
-    for name in ("base_offset", "size"):
-        integer(name, value[name], -1, OFFSET_MAX)
-
-
-def _check_topics(value: dict[str, Any]) -> None:
-    topics = value["topics"]
-    if not isinstance(topics, dict):
-        raise ValueError("topics is no object")
-    for name, settings in topics.items():
-        # A text that becomes the name of a directory is checked whatever its source.
-        check_topic_name(name)
-        if not isinstance(settings, dict):
-            raise ValueError(f"topic {name} is no object")
-        integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
-        if not isinstance(settings.get("config", {}), dict):
-            raise ValueError(f"config of topic {name} is no object")
-        for flag in ("creating", "deleting"):
-            boolean(flag, settings.get(flag, False))
-        if not isinstance(settings.get("id", ""), str):
-            raise ValueError(f"id of topic {name} is no text")
-    check_partition_count(sum(map(operator.itemgetter("partitions"), topics.values())))
-
-
-def _check_publication(value: dict[str, Any]) -> None:
-    if not isinstance(value["generation"], str):
-        raise ValueError("generation is no text")
-    for row in _list("bases", value["bases"]):
-        topic, number, base = _list("a row of bases", row, 3)
-        check_topic_name(topic)
-        integer("partition", number, 0, PARTITION_MAX)
-        integer("base", base, 0, OFFSET_MAX)
-    _check_published(value)
-
-
-def _check_published(value: dict[str, Any]) -> None:
-    for row in _list("published", value["published"]):
-        identity, *numbers = _list("a row of published", row, 4)
-        if not isinstance(identity, str):
-            raise ValueError("an identity is no text")
-        for name, number in zip(
-            ("sequence", "records", "time_ms"), numbers, strict=True
-        ):
-            integer(name, number, 0, OFFSET_MAX)
-    for row in _list("notes", value.get("notes", [])):
-        if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
-            raise ValueError("a note is no text")
-    for identity in _list("pinned", value.get("pinned", [])):
-        if not isinstance(identity, str):
-            raise ValueError("a pinned identity is no text")
-    for row in _list("metadata", value.get("metadata", [])):
-        identity, text = _list("a row of metadata", row, 2)
-        if not isinstance(identity, str) or not isinstance(text, str):
-            raise ValueError("metadata is no text")
-        if len(base64.b64decode(text, validate=True)) > METADATA_BYTES_MAX:
-            raise ValueError(f"metadata has more than {METADATA_BYTES_MAX} bytes")
-
-
-def _check_producers(value: dict[str, Any]) -> None:
-    names = set()
-    for row in _list("producers", value["producers"]):
-        name, epoch, ids = _list("a row of producers", row, 3)
-        if not isinstance(name, str) or not name or name in names:
-            raise ValueError("a name of a producer is no text, or occurs twice")
-        names.add(name)
-        integer("epoch", epoch, 0, EPOCH_MAX)
-        if not _list("ids", ids):
-            raise ValueError("a producer has no id")
-        for one in ids:
-            integer("id", one, 0, OFFSET_MAX)
-
-
-def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
-    if not isinstance(value, list) or size not in (None, len(value)):
-        raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
-    return value
-
-
-_CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
-    OWNER: _check_owner,
-    CLOSED: _check_closed,
-    TOPICS: _check_topics,
-    PUBLICATION: _check_publication,
-    PUBLISHED: _check_published,
-    PRODUCERS: _check_producers,
-}
-
-
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
     """A state file of logstore; None if there is none.
 
@@ -515,11 +385,18 @@ def read_growing(
 
 
 def read_changes(
-    directory: Directory, name: str, end: FileEnd, size: int
+    directory: Directory,
+    name: str,
+    end: FileEnd,
+    size: int,
+    check: Callable[[dict[str, Any]], None] = lambda value: None,
 ) -> tuple[list[dict[str, Any]], FileEnd] | None:
     """What was appended to a state file of `size` bytes since it ended at `end`: the
     value of each entry, and the new end. None if the file has to be read whole: it has
     no more bytes, others, or a bad entry.
+
+    Args:
+        check: raises ValueError or KeyError for a value that cannot be.
 
     Raises:
         CorruptCheckpointError, UnsupportedError: as `read_state`.
@@ -535,13 +412,19 @@ def read_changes(
     if entries is None:
         return None
     path = directory.path_of(name)
-    return [entry_value(path, body, name) for body in entries[0]], entries[1]
+    values = [entry_value(path, body, name) for body in entries[0]]
+    try:
+        for value in values:
+            check(value)
+    except (KeyError, ValueError):
+        return None
+    return values, entries[1]
 
 
 def _state_of(path: str, name: str, data: bytes) -> tuple[dict[str, Any], FileEnd]:
     """The checked content of a state file, and where its entries end."""
     value, end = _unpack(path, data, name)
-    check = _CHECKS.get(name)
+    check = CHECKS.get(name)
     if check is not None:
         try:
             check(value)
@@ -562,7 +445,7 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
         ConfigError: the reader refuses it; nothing was changed.
     """
     data = pack_state(value)
-    if name in _CHECKS:
+    if name in CHECKS:
         _check_readable(directory, name, data)
     _write(directory, name, data)
 

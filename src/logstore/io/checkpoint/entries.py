@@ -11,11 +11,14 @@ written, and nowhere else. The next entry is written after the sync of the one b
 has returned. So a power failure can damage the last entry only, and leaves the file as
 it was before that change, as an interrupted rename does. A bad entry that another one
 follows is damage. So that one damaged bit never undoes a change in silence, callers
-append only changes whose loss recovery makes up for, or that an entry follows at once.
+append only changes whose loss recovery makes up for, or that an entry follows at once,
+or they have the entry sealed: a short entry without content follows it, written after
+its sync, and is overwritten by the next entry. A power failure takes the seal alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, NamedTuple
 
 import xxhash
@@ -39,6 +42,8 @@ _PREFIX: Final = b"xxh64 "
 _HEAD_BYTES: Final = len(_PREFIX) + 17
 # Bytes of an entry besides its JSON: the checksum line, and a line end.
 ENTRY_BYTES: Final = _HEAD_BYTES + 1
+# What stands in the place of the JSON of a seal: no state has it.
+_SEAL: Final = b"[]"
 # More bytes of entries may follow the first one, whatever its own size.
 _GROWTH_BYTES_MIN: Final = 64 << 10
 
@@ -48,7 +53,7 @@ class FileEnd(NamedTuple):
 
     Attributes:
         first: bytes of the first entry.
-        size: bytes of all.
+        size: bytes of all, without a seal.
         checksum: that of the last one.
         stamp: of the file after the last write.
     """
@@ -58,11 +63,14 @@ class FileEnd(NamedTuple):
     checksum: int
     stamp: FileStamp | None = None
 
-    @property
-    def is_long(self) -> bool:
+    def is_long(self, growth_bytes: int = _GROWTH_BYTES_MIN) -> bool:
         """Whether the file is to be written whole again: so a change costs at most
-        twice what it says, in the long run, and reading it twice what it holds."""
-        return self.size - self.first > max(self.first, _GROWTH_BYTES_MIN)
+        twice what it says, in the long run, and reading it twice what it holds.
+
+        Args:
+            growth_bytes: so many of later entries are never too many.
+        """
+        return self.size - self.first > max(self.first, growth_bytes)
 
 
 def first_entry(body: bytes) -> bytes:
@@ -92,13 +100,14 @@ def _checksum(body: bytes | memoryview, before: int, pos: int) -> int:
 
 def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
     """The JSON of the valid entries of a file, and where they end. A bad last entry is
-    left out.
+    left out, and so is a seal.
 
     Raises:
         ValueError: the first entry is bad, or one that others follow.
     """
     bodies: list[bytes] = []
     pos = checksum = first = 0
+    sealed: tuple[int, int] | None = None
     while pos < len(data) or not bodies:
         begin = pos + _HEAD_BYTES
         stop = data.find(b"\n", begin)
@@ -111,29 +120,38 @@ def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
             if not bodies or _is_followed(data, pos, checksum):
                 raise ValueError("its checksum differs")
             break
+        sealed = (pos, checksum) if body == _SEAL else None
         bodies.append(body)
         pos, checksum, first = min(stop + 1, len(data)), found, first or stop + 1
+    if sealed is not None and len(bodies) > 1:
+        # It may be overwritten by the next entry.
+        bodies.pop()
+        pos, checksum = sealed
     return bodies, FileEnd(first, pos, checksum)
 
 
 def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | None:
     """The JSON of the entries that were appended to a file since it ended at `end`, and
     where they end. None if these bytes, those of the file from there on, are not valid
-    entries up to the last byte.
+    entries up to the last byte. A seal is left out.
 
     An entry continues only the bytes that were before it when it was written. So one
     that is valid shows, too, that the file has not been written whole since.
     """
     bodies: list[bytes] = []
     pos, checksum = 0, end.checksum
+    before = checksum
     while pos < len(data):
         stop = data.find(b"\n", pos + _HEAD_BYTES)
         body = data[pos + _HEAD_BYTES : stop]
         checksum = _checksum(body, checksum, end.size + pos)
         if stop < 0 or data[pos : stop + 1] != _entry(body, checksum):
             return None
+        if body == _SEAL and stop + 1 == len(data):
+            checksum = before
+            break
         bodies.append(body)
-        pos = stop + 1
+        pos, before = stop + 1, checksum
     return bodies, FileEnd(end.first, end.size + pos, checksum)
 
 
@@ -167,9 +185,16 @@ def _stored(data: bytes, pos: int) -> set[int]:
 
 
 def append_entry(
-    directory: Directory, name: str, end: FileEnd, body: bytes
+    directory: Directory,
+    name: str,
+    end: FileEnd,
+    body: bytes,
+    *,
+    is_sealed: bool = False,
 ) -> FileEnd | None:
-    """Append an entry to a state file, durably: 1. write it; 2. sync the file.
+    """Append an entry to a state file, durably: 1. write it; 2. sync the file; 3. write
+    the seal. In a file that was read with `later_entries` or `split_entries`, all
+    entries have one, or none.
 
     Returns the new end; None if the file is not as it was left, and nothing was
     written: then it must be written whole. After an error, too.
@@ -185,5 +210,9 @@ def append_entry(
             return None
         files.write(fd, entry, end.size)
         files.sync(fd)
-        stamp = stamp_of(files.stat(fd))
-    return end._replace(size=end.size + len(entry), checksum=checksum, stamp=stamp)
+        new = end._replace(size=end.size + len(entry), checksum=checksum)
+        if is_sealed:
+            # The entry is durable, and a seal that is cut off does no harm.
+            with contextlib.suppress(OSError):
+                files.write(fd, later_entry(new, _SEAL), new.size)
+        return new._replace(stamp=stamp_of(files.stat(fd)))

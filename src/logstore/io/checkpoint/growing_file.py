@@ -17,15 +17,28 @@ __all__ = ["GrowingFile"]
 class GrowingFile:
     """Writes one state file. Its caller's lock guards it.
 
+    Args:
+        growth_bytes: so many bytes of entries may follow the first one in any case.
+        is_sealed: one damaged bit of the last entry must not undo it in silence.
+
     Invariant: while an end is known, the file has no bytes after it, unless another
     program has changed the file.
     """
 
-    __slots__ = ("_directory", "_end", "_name")
+    __slots__ = ("_directory", "_end", "_growth_bytes", "_is_sealed", "_name")
 
-    def __init__(self, directory: Directory, name: str) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        *,
+        growth_bytes: int = 64 << 10,
+        is_sealed: bool = False,
+    ) -> None:
         self._directory = directory
         self._name = name
+        self._growth_bytes = growth_bytes
+        self._is_sealed = is_sealed
         # None: the next write is of the whole file.
         self._end: FileEnd | None = None
 
@@ -33,6 +46,15 @@ class GrowingFile:
     def has_entries(self) -> bool:
         """Whether this object has appended to the file since it wrote it whole."""
         return self._end is not None and self._end.size > self._end.first
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this object has written the file, and no write has failed since."""
+        return self._end is not None
+
+    def forget(self) -> None:
+        """The file is removed: the next write is of the whole file."""
+        self._end = None
 
     def replace(self, text: str) -> None:
         """Write the file whole, durably; `text` is JSON as `state_text` makes it.
@@ -58,9 +80,11 @@ class GrowingFile:
         body = text.encode("utf-8", "surrogatepass")
         if (
             end is None
-            or end.is_long
+            or end.is_long(self._growth_bytes)
             or end.size + ENTRY_BYTES + len(body) > checkpoints.STATE_BYTES_MAX
         ):
             return False
-        self._end = append_entry(self._directory, self._name, end, body)
+        self._end = append_entry(
+            self._directory, self._name, end, body, is_sealed=self._is_sealed
+        )
         return self._end is not None

@@ -14,6 +14,7 @@ from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.entries import FileEnd
+from logstore.io.checkpoint.state_fields import boolean, integer
 from logstore.io.directory import Directory
 from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
 
@@ -118,9 +119,9 @@ class PartitionState:
                 _active(value["active"]),
                 _int64("time_digest", value["time_digest"], UNKNOWN_DIGEST),
                 _cuts(value["truncations"], value.get("cuts", [])),
-                checkpoints.boolean("is_gapless", value["is_gapless"]),
+                boolean("is_gapless", value["is_gapless"]),
                 str(value["generation"]),
-                checkpoints.boolean("is_truncating", value["is_truncating"]),
+                boolean("is_truncating", value["is_truncating"]),
                 _text("log_id", value.get("log_id", "")),
                 _int64("foreign_end", value.get("foreign_end", unknown), 0),
                 file_end,
@@ -223,7 +224,7 @@ _INTEGERS: Final = {int}
 
 
 def _int64(what: str, value: object, low: int) -> int:
-    return checkpoints.integer(what, value, low, OFFSET_MAX)
+    return integer(what, value, low, OFFSET_MAX)
 
 
 def _sealed(rows: list[Any]) -> list[SealedRow]:
@@ -281,7 +282,7 @@ def _active(fields: Mapping[str, Any]) -> dict[str, int]:
         _int64(name, active[name], 0)
     last, base = active["last_offset"], active["base_offset"]
     # One below the end of the offset space, because the end offset must also fit.
-    checkpoints.integer("last_offset", last, base - 1, OFFSET_MAX - 1)
+    integer("last_offset", last, base - 1, OFFSET_MAX - 1)
     return active
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.checkpoints import EPOCH_MAX
+from logstore.io.checkpoint.state_fields import EPOCH_MAX
 from logstore.io.directory import Directory
 
 __all__ = ["NAMED_ID_MIN", "NamedProducer", "read_names", "take_over"]

@@ -1,33 +1,40 @@
 """Publications: the files that record the present one and the last ones, and how
 readers use them (docs/format.md, docs/design.md "Publishing").
 
-    .logstore-publication  one is under way: where each log ended before
-    .logstore-published    the last sequence number of each identity
+    .logstore-published    the last publication of each identity
+    .logstore-publication  the journal: what has changed since that file was written,
+                           and where the logs end that are published to
 
-The first file already holds the content of the second. As long as it has its name, no
-reader reads past the ends that it gives, and a process that opens the store for writing
-removes all records after them. Renaming it to the second name is the commit.
+As long as the journal has the end of a log, no reader reads past it, and a process that
+opens the store for writing removes all records after it. The entry of the journal that
+moves these ends, and has the publications of identities, is the commit
+(`PublicationJournal` writes it). Earlier versions wrote `.logstore-publication` for one
+publication, which is not committed as long as the file is there.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Container, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.state_fields import JOURNAL_VERSION, check_journal
 from logstore.io.directory import Directory
+from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
 
 __all__ = [
+    "Changes",
     "Entry",
+    "Journal",
     "Publications",
-    "bases_of",
+    "change_rows",
     "evict",
-    "forget",
     "is_of",
     "remembered",
 ]
@@ -65,13 +72,85 @@ class Entry(NamedTuple):
     metadata: bytes = b""
 
 
+# The last publications of identities that have changed; None: it is forgotten.
+Changes: TypeAlias = "Mapping[str, Entry | None]"
+
+
+class Journal(NamedTuple):
+    """The content of `.logstore-publication`.
+
+    Attributes:
+        generation: the store epoch in which it was written.
+        bases: where the logs end that are published to.
+        changes: of what `.logstore-published` has.
+    """
+
+    generation: str
+    bases: Mapping[TopicPartition, int]
+    changes: Changes
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Journal:
+        """From the fields of the file, which were checked."""
+        empty = cls(value["generation"], {}, {})
+        if value["version"] >= JOURNAL_VERSION:
+            return empty.after([value])
+        # Of an earlier version: it commits nothing.
+        return empty.after([{"bases": value["bases"], "changes": []}])
+
+    def after(self, entries: Iterable[Mapping[str, Any]]) -> Journal:
+        """With the fields of further entries."""
+        bases, changes = dict(self.bases), dict(self.changes)
+        for entry in entries:
+            for topic, number, base in entry["bases"]:
+                key = TopicPartition(topic, number)
+                if base is None:
+                    bases.pop(key, None)
+                else:
+                    bases[key] = base
+            for identity, *fields in entry["changes"]:
+                changes.pop(identity, None)
+                changes[identity] = _entry_of(*fields) if fields else None
+        return Journal(self.generation, bases, changes)
+
+
+def _entry_of(
+    sequence: int, records: int, time_ms: int, note: str, pinned: bool, metadata: str
+) -> Entry:
+    data = base64.b64decode(metadata)
+    return Entry(sequence, records, time_ms, note, pinned, data)
+
+
+def change_rows(changes: Changes) -> list[list[Any]]:
+    """The rows of changes, as the journal has them."""
+    return [
+        [identity] if entry is None else [identity, *entry[:-1], _text(entry.metadata)]
+        for identity, entry in changes.items()
+    ]
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+class _Seen(NamedTuple):
+    """The journal when it was last read: its stamp, where it ended, its content."""
+
+    stamp: FileStamp
+    end: FileEnd
+    journal: Journal
+
+
 class Publications:
     """The publications of one store, for readers. Any thread may call the methods."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
+        self._seen: _Seen | None = None
         # The last key and the result of `high_watermarks` for it.
-        self._cached: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
+        self._cached: tuple[object, Mapping[TopicPartition, int]] = (_QUIET, {})
+        # The owner of the store, and what changes with it.
+        self._owner: tuple[object, Ownership] | None = None
 
     def cache_key(self) -> tuple[object, object]:
         """A value that changes when a publication begins or ends."""
@@ -79,10 +158,11 @@ class Publications:
 
     def high_watermarks(
         self, cache_key: tuple[object, object]
-    ) -> dict[TopicPartition, int] | None:
+    ) -> Mapping[TopicPartition, int] | None:
         """Where readers have to stop, by partition, at the time of a cache key.
 
-        Returns None if the publication of that time is over and its outcome is unknown.
+        Returns None if the publications of that time are over, and their outcome is
+        unknown.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read.
@@ -91,96 +171,121 @@ class Publications:
             return {}
         cached_key, high_watermarks = self._cached
         if cache_key != cached_key:
-            value = checkpoints.read_state(self._root, layout.PUBLICATION)
-            if value is None or self.cache_key() != cache_key:
+            journal = self.journal()
+            if journal is None or self.cache_key() != cache_key:
                 return None
-            ownership = Ownership(self._root)
-            ownership.read_owner(lambda action: None)
-            high_watermarks = bases_of(value) if is_of(value, ownership) else {}
+            high_watermarks = journal.bases if is_of(journal, self._owner_now()) else {}
             self._cached = cache_key, high_watermarks
         return high_watermarks
 
-    def published(self) -> dict[str, Entry]:
-        """The last publication of each identity; the most recent one comes last.
+    def _owner_now(self) -> Ownership:
+        """The owner of the store, read again if a file of it has changed."""
+        ownership = Ownership(self._root)
+        cache_key = ownership.cache_key()
+        seen = self._owner
+        if seen is not None and seen[0] == cache_key:
+            return seen[1]
+        ownership.read_owner(lambda action: None)
+        self._owner = cache_key, ownership
+        return ownership
+
+    def journal(self) -> Journal | None:
+        """The content of the journal; None if there is none.
 
         Raises:
             CorruptCheckpointError: the file is damaged.
             OSError: it cannot be read.
         """
-        value = checkpoints.read_state(self._root, layout.PUBLISHED)
-        if value is None:
-            return {}
-        notes = dict(value.get("notes", ()))
-        pinned = frozenset(value.get("pinned", ()))
-        metadata = {
-            identity: base64.b64decode(text)
-            for identity, text in value.get("metadata", ())
-        }
-        return {
-            identity: Entry(
-                last,
-                count,
-                time,
-                notes.get(identity, ""),
-                identity in pinned,
-                metadata.get(identity, b""),
+        root, seen = self._root, self._seen
+        stamp = root.stamp(layout.PUBLICATION)
+        if stamp is None:
+            return None
+        if seen is not None and stamp[0] == seen.stamp[0]:
+            # What was appended since: an entry is valid behind the same bytes only.
+            changes = checkpoints.read_changes(
+                root, layout.PUBLICATION, seen.end, stamp[-1], check_journal
             )
-            for identity, last, count, time in value["published"]
-        }
+            if changes is not None:
+                journal = seen.journal.after(changes[0]) if changes[0] else seen.journal
+                self._seen = _Seen(stamp, changes[1], journal)
+                return journal
+        found = checkpoints.read_growing(root, layout.PUBLICATION)
+        if found is None:
+            return None
+        value, end = found
+        journal = Journal.of(value)
+        self._seen = _Seen(stamp, end, journal)
+        return journal
+
+    def published(self) -> dict[str, Entry]:
+        """The last publication of each identity; the most recent one comes last.
+
+        Raises:
+            CorruptCheckpointError: a file is damaged.
+            OSError: one cannot be read.
+        """
+        # First: the other file is written anew before a journal ends.
+        journal = self.journal()
+        value = checkpoints.read_state(self._root, layout.PUBLISHED)
+        entries = {} if value is None else _entries_of(value)
+        for identity, entry in journal.changes.items() if journal is not None else ():
+            entries.pop(identity, None)
+            if entry is not None:
+                entries[identity] = entry
+        return entries
 
 
-def is_of(value: Mapping[str, Any], ownership: Ownership) -> bool:
-    """Whether only logstore has written to the store since a publication."""
-    return ownership.is_own and value["generation"] == ownership.store_epoch
-
-
-def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Where the logs of a publication ended before it began."""
+def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
+    """The last publication of each identity, from the fields of the file."""
+    notes = dict(value.get("notes", ()))
+    pinned = frozenset(value.get("pinned", ()))
+    metadata = {
+        identity: base64.b64decode(text) for identity, text in value.get("metadata", ())
+    }
     return {
-        TopicPartition(topic, number): base for topic, number, base in value["bases"]
+        identity: Entry(
+            last,
+            count,
+            time,
+            notes.get(identity, ""),
+            identity in pinned,
+            metadata.get(identity, b""),
+        )
+        for identity, last, count, time in value["published"]
     }
 
 
-def forget(root: Directory, keys: Container[TopicPartition]) -> None:
-    """Before there are new partitions with the names of deleted ones: a publication to
-    those that could not be undone must not be undone in the new ones.
-
-    Raises:
-        CorruptCheckpointError, OSError: the file cannot be read or written.
-    """
-    value = checkpoints.read_state(root, layout.PUBLICATION)
-    rows = [] if value is None else value["bases"]
-    remaining = [row for row in rows if TopicPartition(row[0], row[1]) not in keys]
-    if value is None or len(remaining) == len(rows):
-        return
-    if remaining:
-        checkpoints.write_state(root, layout.PUBLICATION, {**value, "bases": remaining})
-    else:
-        root.unlink(layout.PUBLICATION, missing_ok=True)
-        root.sync()
+def is_of(journal: Journal, ownership: Ownership) -> bool:
+    """Whether only logstore has written to the store since publications."""
+    return ownership.is_own and journal.generation == ownership.store_epoch
 
 
-def evict(published: dict[str, Entry], kept: Container[str] = ()) -> None:
+def evict(published: dict[str, Entry], kept: Container[str] = ()) -> list[str]:
     """Forget the identities that published longest ago, as far as the limits demand;
-    never a pinned one, nor one that is to be kept."""
+    never a pinned one, nor one that is to be kept. Returns those."""
+    if len(published) <= min(IDENTITIES_MAX, _ENTRIES_FIT):
+        return []
     others = [
         identity
         for identity, entry in published.items()
         if not entry.is_pinned and identity not in kept
     ]
     pinned = sum(entry.is_pinned for entry in published.values())
-    surplus = len(published) - pinned - IDENTITIES_MAX
-    for identity in others[: max(surplus, 0)]:
+    surplus = max(len(published) - pinned - IDENTITIES_MAX, 0)
+    gone = others[:surplus]
+    for identity in gone:
         del published[identity]
     if len(published) <= _ENTRIES_FIT or _fit(published):
-        return
+        return gone
     sizes = {identity: _size(identity, entry) for identity, entry in published.items()}
     size = sum(sizes.values())
-    for identity in others[max(surplus, 0) :]:
+    for identity in others[surplus:]:
         if size <= LEDGER_BYTES_MAX:
             break
         del published[identity]
+        gone.append(identity)
         size -= sizes[identity]
+    return gone
 
 
 def _fit(published: Mapping[str, Entry]) -> bool:
@@ -216,9 +321,7 @@ def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
     }
     pinned = [identity for identity, entry in rows if entry.is_pinned]
     metadata = [
-        [identity, base64.b64encode(entry.metadata).decode("ascii")]
-        for identity, entry in rows
-        if entry.metadata
+        [identity, _text(entry.metadata)] for identity, entry in rows if entry.metadata
     ]
     if pinned or metadata:
         value |= {"version": 2, "pinned": pinned, "metadata": metadata}

@@ -23,6 +23,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd, later_entry, split_entries
 from logstore.io.checkpoint.plain_errors import error_of, plain_error
+from logstore.io.checkpoint.state_fields import boolean, integer
 from logstore.io.directory import Directory
 from logstore.io.layout import OFFSET_MAX, TopicPartition
 
@@ -152,7 +153,7 @@ def _request_of(value: dict[str, Any], answer: Answer | None, end: FileEnd) -> R
     pinned = value["pinned"]
     if pinned is not None and not isinstance(pinned, bool):
         raise ValueError("pinned is neither true, false nor null")
-    sequence = checkpoints.integer("sequence", value["sequence"], 0, OFFSET_MAX)
+    sequence = integer("sequence", value["sequence"], 0, OFFSET_MAX)
     return Request(logs, identity, sequence, note, metadata, pinned, answer, end)
 
 
@@ -172,16 +173,16 @@ def _answer_of(value: dict[str, Any]) -> Answer:
     for topic, number, begin, end in value["offsets"]:
         layout.check_topic_name(topic)
         for each in (number, begin, end):
-            checkpoints.integer("a number of offsets", each, 0, OFFSET_MAX)
+            integer("a number of offsets", each, 0, OFFSET_MAX)
         offsets.append((TopicPartition(topic, number), range(begin, end)))
     return Answer(
         None,
-        checkpoints.integer("records", value["records"], 0, OFFSET_MAX),
+        integer("records", value["records"], 0, OFFSET_MAX),
         tuple(offsets),
-        checkpoints.boolean("is_new", value["is_new"]),
+        boolean("is_new", value["is_new"]),
         _text(value, "note"),
         base64.b64decode(_text(value, "metadata"), validate=True),
-        checkpoints.boolean("pinned", value["pinned"]),
+        boolean("pinned", value["pinned"]),
     )
 
 

@@ -3,7 +3,7 @@ logs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from logstore import _native as native
@@ -49,9 +49,12 @@ class ExclusiveLog:
         if not writer.has_room(size):
             raise writer.disk_full(size)
 
-    def raise_barrier(self, barrier: VisibilityBarrier) -> None:
-        """Hide all that is appended from now on from readers until the barrier is
-        open."""
+    def raise_barrier(
+        self, barrier: VisibilityBarrier, release: Callable[[], None]
+    ) -> None:
+        """Hide all that is appended from now on from readers until the barrier is open;
+        `release` is called before others append (`Health.release`)."""
+        self._log.health.release = release
         self._log.limit_visibility(barrier, self._log.extent.end)
 
     def leader_epoch(self, base: int) -> int:

@@ -22,6 +22,9 @@ class Health:
         failed: a sync or an undo has failed, for good: the first cause.
         closed: the writer was closed.
         suspended: appends are refused for now.
+        release: to be called before the next append that is not one of a publication:
+            the journal of publications says where the log ends. Raises why nothing may
+            be appended.
         is_poisoned: a call was interrupted, and no call can undo it.
         is_torn: a call was interrupted: readers finish it first (`LogWriter.settle`).
         is_unheard: only a background thread has seen the failure so far.
@@ -37,6 +40,7 @@ class Health:
         "is_poisoned",
         "is_torn",
         "is_unheard",
+        "release",
         "suspended",
     )
 
@@ -52,6 +56,7 @@ class Health:
         self.failed: LogStoreError | None = None
         self.closed: LogStoreError | None = None
         self.suspended: LogStoreError | None = None
+        self.release: Callable[[], None] | None = None
         self.is_poisoned = False
         self.is_torn = False
         self.is_unheard = False

@@ -245,6 +245,10 @@ class LogWriter:
         ):
             self.health.is_blocked = True
             self.check()
+            if self.health.release is not None:
+                self.health.release()
+                self.health.release = None
+                self.health.is_blocked = self._has_reason
 
     def check(self) -> None:
         """Raise the reason if nothing may be written; finish what an interrupted call
@@ -278,9 +282,11 @@ class LogWriter:
     @property
     def _has_reason(self) -> bool:
         """Whether there is, or may be, a reason to refuse appends: a closed barrier may
-        belong to a publication that was interrupted."""
+        belong to a publication that was interrupted. Or there is something to be done
+        before the next one."""
         health, barrier = self.health, self.visibility.barrier
-        return not barrier.is_open or health.has_ended or health.suspended is not None
+        is_held = health.suspended is not None or health.release is not None
+        return not barrier.is_open or health.has_ended or is_held
 
     def _clean(self, writer: SegmentWriter) -> None:
         """Undo a write, after an undo that did not finish."""

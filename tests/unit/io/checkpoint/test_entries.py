@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from logstore.io.checkpoint.entries import (
     end_of,
     first_entry,
     later_entries,
+    later_entry,
     split_entries,
 )
 from logstore.io.directory import Directory
@@ -139,10 +141,10 @@ def test_nothing_is_appended_to_a_file_that_another_program_changed(
 
 def test_file_is_long_when_its_entries_have_its_first_size() -> None:
     """And at least 64 KiB."""
-    assert not FileEnd(100, 100 + (64 << 10), 0).is_long
-    assert FileEnd(100, 101 + (64 << 10), 0).is_long
-    assert not FileEnd(1 << 20, 2 << 20, 0).is_long
-    assert FileEnd(1 << 20, (2 << 20) + 1, 0).is_long
+    assert not FileEnd(100, 100 + (64 << 10), 0).is_long()
+    assert FileEnd(100, 101 + (64 << 10), 0).is_long()
+    assert not FileEnd(1 << 20, 2 << 20, 0).is_long()
+    assert FileEnd(1 << 20, (2 << 20) + 1, 0).is_long()
 
 
 def test_later_entries_are_those_behind_an_end(tmp_path: Path) -> None:
@@ -170,3 +172,93 @@ def test_later_entries_are_all_valid_or_refused(tmp_path: Path) -> None:
     other = split_entries(first_entry(BODIES[0].replace(b"1", b"2")))[1]
     assert other.size == end.size
     assert later_entries(later, other) is None
+
+
+# ---------------------------------------------------------------- sealed entries
+
+
+def sealed(path: Path, bodies: list[bytes]) -> tuple[bytes, list[int]]:
+    """The same with a seal behind each appended entry."""
+    directory = Directory.open_root(Files(), str(path))
+    data = first_entry(bodies[0])
+    directory.write_file("state", data)
+    end: FileEnd | None = end_of(data, directory.stamp("state"))
+    ends = [len(data)]
+    for body in bodies[1:]:
+        assert end is not None
+        end = append_entry(directory, "state", end, body, is_sealed=True)
+        assert end is not None
+        ends.append(end.size)
+    return (path / "state").read_bytes(), ends
+
+
+def test_seal_is_no_entry_and_is_overwritten_by_the_next_one(tmp_path: Path) -> None:
+    """Read whole, or from an earlier end on."""
+    data, ends = sealed(tmp_path, BODIES)
+    assert len(data) > ends[-1]
+    for found in (data, data[: ends[-1]]):
+        bodies, end = split_entries(found)
+        assert (bodies, end.size) == (BODIES, ends[-1])
+    _, end = split_entries(data[: ends[1]])
+    later = later_entries(data[ends[1] :], end)
+    assert later is not None
+    assert later == (BODIES[2:], split_entries(data)[1])
+    # Only the seal has been written since.
+    assert later_entries(data[ends[-1] :], later[1]) == ([], later[1])
+
+
+def test_each_damaged_bit_of_a_sealed_entry_is_damage(tmp_path: Path) -> None:
+    """That of a seal is not: it says nothing."""
+    data, ends = sealed(tmp_path, BODIES)
+    for pos in range(ends[-2], len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[pos] ^= 1 << bit
+            if pos < ends[-1]:
+                with pytest.raises(ValueError, match="checksum"):
+                    split_entries(bytes(flipped))
+            else:
+                assert split_entries(bytes(flipped))[0] == BODIES
+
+
+def test_entry_that_is_cut_off_over_a_seal_leaves_those_before_it(
+    tmp_path: Path,
+) -> None:
+    """Whichever part of it is there, and whatever stands in the place of the rest."""
+    before, ends = sealed(tmp_path, BODIES)
+    end = split_entries(before)[1]
+    entry = later_entry(end, b'{"version":1,"text":"%s"}' % (b"x" * 40))
+    old = before[ends[-1] :].ljust(len(entry), b"\0")
+    for cut in range(len(entry)):
+        for torn in (entry[:cut], entry[:cut] + old[cut:], old[:cut] + entry[cut:]):
+            if torn != entry:
+                found = split_entries(before[: ends[-1]] + torn)
+                assert found[0] == BODIES
+                assert found[1].size == ends[-1]
+
+
+def test_seal_that_cannot_be_written_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is durable, and the next one is appended."""
+    directory = Directory.open_root(Files(), str(tmp_path))
+    data = first_entry(b"{}")
+    directory.write_file("state", data)
+    end = end_of(data, directory.stamp("state"))
+    write, calls = Files.write, []
+
+    def failing(self: Files, fd: int, data: bytes | memoryview, pos: int) -> None:
+        calls.append(pos)
+        if len(calls) == 2:
+            write(self, fd, data[:5], pos)
+            raise OSError(errno.ENOSPC, "no space")
+        write(self, fd, data, pos)
+
+    monkeypatch.setattr(Files, "write", failing)
+    for body in (b'{"a":1}', b'{"b":1}'):
+        found = append_entry(directory, "state", end, body, is_sealed=True)
+        assert found is not None
+        end = found
+    assert len(calls) == 4
+    bodies, _ = split_entries((tmp_path / "state").read_bytes())
+    assert bodies == [b"{}", b'{"a":1}', b'{"b":1}']

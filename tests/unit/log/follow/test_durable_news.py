@@ -18,9 +18,9 @@ from logstore import Partition, Store, StoreConfig, TopicConfig
 from logstore.io import layout
 from logstore.io.checkpoint import durable_page
 from logstore.io.checkpoint.durable_page import PageKey, pack_page, unpack_page
+from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.files import Files
 from logstore.log.write.durable_page import DurablePage
-from logstore.store.publisher import Publisher
 from support.damage import append_garbage, cut, flip_bit, zero
 
 NEVER = 1 << 60
@@ -162,25 +162,14 @@ def test_publication_under_way_is_durable_for_nobody(
     with store.stage() as stage:
         stage.append_many(log, [b"p"] * 4)
         staged = stage.finish()
-    real, seen = Publisher._show, []
+    real, seen = PublicationJournal.commit, []
 
-    def put_in(self: Any, *arguments: Any) -> None:
-        root = self._root
-        real_rename = root.files.rename
+    def commit(self: Any, *arguments: Any) -> None:
+        seen.append((reader.durable_offset, reader.end_offset))
+        real(self, *arguments)
 
-        def rename(fd: int, old: str, new: str) -> None:
-            if new == layout.PUBLISHED:
-                seen.append((reader.durable_offset, reader.end_offset))
-            real_rename(fd, old, new)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(root.files, "rename", rename)
-            real_put_in(self, *arguments)
-
-    real_put_in = Publisher._put_in
-    monkeypatch.setattr(Publisher, "_put_in", put_in)
+    monkeypatch.setattr(PublicationJournal, "commit", commit)
     store.publish([staged])
-    assert real is Publisher._show
     assert seen == [(1, 1)]
     assert (reader.durable_offset, reader.end_offset) == (5, 5)
 

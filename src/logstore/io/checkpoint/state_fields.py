@@ -1,0 +1,205 @@
+"""What the fields of logstore's state files must be, of which files only the form is
+known so far: a checksum is no signature (docs/format.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+from logstore.config import PARTITIONS_MAX
+from logstore.errors import ConfigError
+from logstore.io.layout import (
+    CLOSED,
+    OFFSET_MAX,
+    OWNER,
+    PARTITION_MAX,
+    PRODUCERS,
+    PUBLICATION,
+    PUBLISHED,
+    TOPICS,
+    check_topic_name,
+)
+
+__all__ = [
+    "CHECKS",
+    "boolean",
+    "check_journal",
+    "check_partition_count",
+    "integer",
+]
+
+# What is kept with a publication.
+METADATA_BYTES_MAX: Final = 4096
+# So many partitions all topics may have.
+STORE_PARTITIONS_MAX: Final = 2_000_000
+# Of a producer: a batch has 16 bits for it.
+EPOCH_MAX: Final = (1 << 15) - 1
+# From this version on, `.logstore-publication` is a journal.
+JOURNAL_VERSION: Final = 3
+
+
+def integer(what: str, value: object, low: int, high: int) -> int:
+    """`value`, an integer in [low, high]; raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} is no integer")
+    if not low <= value <= high:
+        raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
+    return value
+
+
+def boolean(what: str, value: object) -> bool:
+    """`value`, true or false; raises ValueError for anything else."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} is neither true nor false")
+    return value
+
+
+def check_partition_count(count: int) -> None:
+    """Raise `ConfigError` if a store would have too many partitions."""
+    if count > STORE_PARTITIONS_MAX:
+        raise ConfigError(
+            f"{count} partitions are more than a store may have, "
+            f"{STORE_PARTITIONS_MAX}; nothing was changed",
+            name="partitions",
+            value=count,
+        )
+
+
+def _check_owner(value: dict[str, Any]) -> None:
+    boolean("clean", value["clean"])
+    fingerprints = value["fingerprints"]
+    if not isinstance(fingerprints, list) or not all(
+        isinstance(f, dict) for f in fingerprints
+    ):
+        raise ValueError("fingerprints is no list of objects")
+
+
+def _check_closed(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for name in ("base_offset", "size"):
+        integer(name, value[name], -1, OFFSET_MAX)
+
+
+def _check_topics(value: dict[str, Any]) -> None:
+    topics = value["topics"]
+    if not isinstance(topics, dict):
+        raise ValueError("topics is no object")
+    for name, settings in topics.items():
+        # A text that becomes the name of a directory is checked whatever its source.
+        check_topic_name(name)
+        if not isinstance(settings, dict):
+            raise ValueError(f"topic {name} is no object")
+        integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
+        if not isinstance(settings.get("config", {}), dict):
+            raise ValueError(f"config of topic {name} is no object")
+        for flag in ("creating", "deleting"):
+            boolean(flag, settings.get(flag, False))
+        if not isinstance(settings.get("id", ""), str):
+            raise ValueError(f"id of topic {name} is no text")
+    check_partition_count(sum(map(operator.itemgetter("partitions"), topics.values())))
+
+
+def _check_publication(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    if value["version"] >= JOURNAL_VERSION:
+        check_journal(value)
+    else:
+        _check_bases(value)
+        _check_published(value)
+
+
+def _check_bases(value: dict[str, Any], *, may_end: bool = False) -> None:
+    for row in _list("bases", value["bases"]):
+        topic, number, base = _list("a row of bases", row, 3)
+        check_topic_name(topic)
+        integer("partition", number, 0, PARTITION_MAX)
+        if base is not None or not may_end:
+            integer("base", base, 0, OFFSET_MAX)
+
+
+def check_journal(value: dict[str, Any]) -> None:
+    """Check the fields that each entry of a journal of publications has.
+
+    Raises:
+        ValueError, KeyError: one is not as it must be, or missing.
+    """
+    _check_bases(value, may_end=True)
+    for row in _list("changes", value["changes"]):
+        identity, *entry = _list("a row of changes", row)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        if entry:
+            sequence, records, time_ms, note, pinned, metadata = _list(
+                "the entry of an identity", entry, 6
+            )
+            _check_numbers(sequence, records, time_ms)
+            if not isinstance(note, str):
+                raise ValueError("a note is no text")
+            boolean("pinned", pinned)
+            _check_metadata(metadata)
+
+
+def _check_numbers(*numbers: object) -> None:
+    for name, number in zip(("sequence", "records", "time_ms"), numbers, strict=True):
+        integer(name, number, 0, OFFSET_MAX)
+
+
+def _check_metadata(text: object) -> None:
+    if not isinstance(text, str):
+        raise ValueError("metadata is no text")
+    if len(base64.b64decode(text, validate=True)) > METADATA_BYTES_MAX:
+        raise ValueError(f"metadata has more than {METADATA_BYTES_MAX} bytes")
+
+
+def _check_published(value: dict[str, Any]) -> None:
+    for row in _list("published", value["published"]):
+        identity, *numbers = _list("a row of published", row, 4)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        _check_numbers(*numbers)
+    for row in _list("notes", value.get("notes", [])):
+        if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
+            raise ValueError("a note is no text")
+    for identity in _list("pinned", value.get("pinned", [])):
+        if not isinstance(identity, str):
+            raise ValueError("a pinned identity is no text")
+    for row in _list("metadata", value.get("metadata", [])):
+        identity, text = _list("a row of metadata", row, 2)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        _check_metadata(text)
+
+
+def _check_producers(value: dict[str, Any]) -> None:
+    names = set()
+    for row in _list("producers", value["producers"]):
+        name, epoch, ids = _list("a row of producers", row, 3)
+        if not isinstance(name, str) or not name or name in names:
+            raise ValueError("a name of a producer is no text, or occurs twice")
+        names.add(name)
+        integer("epoch", epoch, 0, EPOCH_MAX)
+        if not _list("ids", ids):
+            raise ValueError("a producer has no id")
+        for one in ids:
+            integer("id", one, 0, OFFSET_MAX)
+
+
+def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or size not in (None, len(value)):
+        raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
+    return value
+
+
+CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    OWNER: _check_owner,
+    CLOSED: _check_closed,
+    TOPICS: _check_topics,
+    PUBLICATION: _check_publication,
+    PUBLISHED: _check_published,
+    PRODUCERS: _check_producers,
+}

@@ -1,0 +1,365 @@
+"""The journal of publications: what it costs, what it keeps, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from faults.checker import open_quietly
+from logstore import CorruptCheckpointError, StorageError, Store
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints, publication_journal
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.publications import Publications
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
+from logstore.store.store import open_store
+from support.disk import MemoryDisk
+from support.power_cut import cuts
+from support.staging import stage
+from support.values import config_of, expected, fill
+
+MAGIC = 2
+CONFIG = config_of(MAGIC)
+
+
+class Counting(Files):
+    """Counts the syncs."""
+
+    def __init__(self) -> None:
+        self.syncs: Counter[str] = Counter()
+
+    def sync(self, fd: int) -> None:
+        self.syncs["file"] += 1
+        super().sync(fd)
+
+    def sync_directory(self, dir_fd: int) -> None:
+        self.syncs["directory"] += 1
+        super().sync_directory(dir_fd)
+
+
+def publish(store: Store, sequence: int, *numbers: int, **more: Any) -> None:
+    """Two records for each of these partitions of the topic, durably."""
+    topic = store.topic("a")
+    staged = stage(store, {topic[number]: 2 for number in numbers}, sequence)
+    store.publish([staged], identity="test", sequence=sequence, **more)
+
+
+def journal_of(store: Store) -> dict[TopicPartition, int]:
+    journal = Publications(store._context.root).journal()
+    assert journal is not None
+    return dict(journal.bases)
+
+
+def memory_store() -> tuple[MemoryDisk, Store]:
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    store.create_topic("a", 2, CONFIG)
+    return disk, store
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def test_publication_to_the_same_partitions_syncs_each_log_and_the_journal(
+    tmp_path: Path,
+) -> None:
+    """No directory. To another partition there is one sync more, as after an append."""
+    files = Counting()
+    with open_store(tmp_path, files=files) as store:
+        topic = store.create_topic("a", 3, CONFIG)
+
+        def syncs(sequence: int, *numbers: int) -> dict[str, int]:
+            files.syncs.clear()
+            publish(store, sequence, *numbers)
+            return dict(files.syncs)
+
+        syncs(1, 0)
+        assert syncs(2, 0) == {"file": 2}
+        publish(store, 3, 0, 1)
+        assert syncs(4, 0, 1) == {"file": 3}
+        assert syncs(5, 0) == {"file": 2}
+        files.syncs.clear()
+        topic[0].append(b"x")
+        assert files.syncs == {"file": 1}
+        topic[0].append(b"x")
+        topic[1].append(b"x")
+        assert files.syncs == {"file": 2}
+        assert syncs(6, 0) == {"file": 3}
+
+
+def test_journal_begins_again_when_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And readers, which read what was added to it, find the same as before."""
+    monkeypatch.setattr(publication_journal, "_GROWTH_BYTES", 600)
+    with (
+        logstore.open(tmp_path) as store,
+        logstore.open(tmp_path, read_only=True) as reader,
+    ):
+        store.create_topic("a", 2, CONFIG)
+        store.publish([], identity="other", sequence=7, metadata=b"m", pinned=True)
+        path, sizes = tmp_path / layout.PUBLICATION, []
+        for sequence in range(1, 30):
+            publish(store, sequence, sequence % 2, note=f"note {sequence}")
+            sizes.append(path.stat().st_size)
+            for one in (store, reader):
+                assert one.published("test") == sequence
+                last = one.last_publication("test")
+                assert last is not None
+                assert last.note == f"note {sequence}"
+                other = one.last_publication("other")
+                assert other is not None
+                assert (other.sequence, other.metadata, other.pinned) == (7, b"m", True)
+            ends = [p.end_offset for p in reader.topic("a")]
+            assert ends == [p.end_offset for p in store.topic("a")]
+        assert sizes != sorted(sizes)
+        assert max(sizes) < 2_000
+
+
+def test_journal_has_the_ends_of_few_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that were published to last; all others take appends all the same."""
+    monkeypatch.setattr(publication_journal, "_BASES_MAX", 3)
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("a", 8, CONFIG)
+        for number in range(5):
+            publish(store, number + 1, number)
+        assert [key.partition for key in journal_of(store)] == [2, 3, 4]
+        publish(store, 6, *range(8))
+        assert [key.partition for key in journal_of(store)] == [5, 6, 7]
+        for partition in topic:
+            partition.append(b"x")
+        assert journal_of(store) == {}
+
+
+def test_closed_store_has_the_file_of_earlier_versions(tmp_path: Path) -> None:
+    """One, of one entry; and no journal."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a", 1, CONFIG)
+        publish(store, 1, 0)
+        publish(store, 2, 0, note="n")
+        assert not (tmp_path / layout.PUBLISHED).exists()
+    assert not (tmp_path / layout.PUBLICATION).exists()
+    _, body, rest = (tmp_path / layout.PUBLISHED).read_bytes().split(b"\n")
+    value = json.loads(body)
+    assert rest == b""
+    assert value["version"] == 1
+    assert [row[:3] for row in value["published"]] == [["test", 2, 2]]
+    assert value["notes"] == [["test", "n"]]
+
+
+# ---------------------------------------------------------------- appends behind it
+
+
+def test_append_behind_a_publication_survives_a_crash() -> None:
+    """By kill as it is, by a power cut if it was durable: it is no part of the
+    publication, and none that follows undoes it."""
+    for ends in ("kill", "cut"):
+        disk, store = memory_store()
+        publish(store, 1, 0)
+        partition = store.topic("a")[0]
+        fill(partition, 3)
+        if ends == "cut":
+            partition.flush()
+        disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
+        with pytest.raises(StorageError):
+            publish(store, 2, 0)
+        assert partition.end_offset == 5
+        disk.heal()
+        moment = disk.kill().moment()
+        nodes = moment.nodes if ends == "kill" else moment.base
+        with open_quietly(MemoryDisk(nodes)) as again:
+            assert again.published("test") == 1
+            assert list(again.topic("a")[0].read()) == expected(MAGIC, 0, 5)
+
+
+def test_append_is_refused_while_the_journal_cannot_be_written() -> None:
+    """It would be cut off after a crash."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    partition = store.topic("a")[0]
+    for call in ("write", "sync"):
+        disk.fail(call, errno.EIO, name=layout.PUBLICATION)
+        disk.fail("create", errno.EIO, name=f"{layout.PUBLICATION}.tmp")
+        for _ in range(2):
+            with pytest.raises(StorageError, match="Nothing was appended"):
+                partition.append(b"x")
+        assert partition.end_offset == 2
+        disk.heal()
+    assert partition.append(b"x") == 2
+    assert journal_of(store) == {}
+
+
+def test_log_that_was_cut_behind_its_publication_begins_where_it_ends() -> None:
+    """The journal has another end. A publication that fails is undone to this one."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    publish(store, 2, 0)
+    partition = store.topic("a")[0]
+    partition.truncate_to(2)
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION, nth=2)
+    disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
+    with pytest.raises(StorageError):
+        publish(store, 3, 0)
+    disk.heal()
+    with open_quietly(disk.kill()) as again:
+        assert again.topic("a")[0].end_offset == 2
+        assert again.published("test") == 2
+
+
+# ---------------------------------------------------------------- crashes
+
+
+def test_commit_whose_sync_failed_is_found_by_all_or_by_none() -> None:
+    """The next owner finds it in memory. Whenever the power fails from then on, what
+    was published is remembered, and its records are there, or neither."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
+    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+        publish(store, 2, 0, 1)
+    disk.heal()
+    disk = disk.kill()
+    moments = disk.record()
+    again = open_quietly(disk)
+    assert again.published("test") == 2
+    publish(again, 2, 0)  # says that it was published
+    moments.append(disk.moment("acknowledged"))
+    rng, found = random.Random(1), set()
+    for number, moment in enumerate(moments):
+        for _, nodes in cuts(moment, rng, 8):
+            with open_quietly(MemoryDisk(nodes, clock=moment.clock)) as last:
+                done = last.published("test")
+                ends = [p.end_offset for p in last.topic("a")]
+            assert ends == [2 * (done or 0)] * 2
+            found.add(done)
+            if number + 1 == len(moments):
+                assert done == 2
+    assert found == {1, 2}
+
+
+def test_journal_that_cannot_be_ended_is_ended_by_the_next_opening() -> None:
+    """Closing says so, and the store is not marked as closed."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    disk.fail("create", errno.EIO, name=f"{layout.PUBLISHED}.tmp")
+    with pytest.raises(StorageError, match="close"):
+        store.close()
+    disk.heal()
+    assert f"store/{layout.PUBLICATION}" in disk.tree()
+    with open_quietly(disk) as again:
+        assert again.published("test") == 1
+        assert f"store/{layout.PUBLICATION}" not in disk.tree()
+
+
+def test_each_damaged_bit_of_a_commit_prevents_opening(tmp_path: Path) -> None:
+    """The records must not be cut off as those of a publication that was not
+    committed."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    disk = disk.kill()
+    name = f"store/{layout.PUBLICATION}"
+    data = disk.tree()[name]
+    begin = data.index(b'"changes":[["test"')
+    entry = data.rindex(b"xxh64 ", 0, begin)
+    for pos in range(entry, data.index(b"\n", begin) + 1, 7):
+        damaged = bytearray(data)
+        damaged[pos] ^= 4
+        nodes = {
+            number: bytes(damaged) if node == data else node
+            for number, node in disk.medium.nodes.items()
+        }
+        with pytest.raises(CorruptCheckpointError):
+            open_quietly(MemoryDisk(nodes))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_publication_that_an_earlier_version_left_is_undone(
+    tmp_path: Path, version: int
+) -> None:
+    """That file has all that would have been remembered: none of it counts."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a", 1, CONFIG)[0]
+        fill(partition, 3)
+        fill(partition, 2)
+        store.publish([], identity="test", sequence=1, metadata=b"m")
+    root = Directory.open_root(Files(), str(tmp_path))
+    ownership = Ownership(root)
+    ownership.read_owner(lambda action: None)
+    value = {
+        "version": version,
+        "generation": ownership.store_epoch,
+        "bases": [["a", 0, 3]],
+        "published": [["test", 2, 2, 1]],
+        "notes": [],
+    }
+    if version == 2:
+        value |= {"pinned": ["test"], "metadata": [["test", "bW0="]]}
+    checkpoints.write_state(root, layout.PUBLICATION, value)
+    root.close()
+    with logstore.open(tmp_path, read_only=True) as reader:
+        assert reader.topic("a")[0].end_offset == 3
+        assert reader.published("test") == 1
+    with logstore.open(tmp_path) as store:
+        assert [a.label for a in store.recovery_report.actions] == ["unpublished"]
+        assert store.topic("a")[0].end_offset == 3
+        last = store.last_publication("test")
+        assert last is not None
+        assert (last.sequence, last.metadata, last.pinned) == (1, b"m", False)
+        assert not (tmp_path / layout.PUBLICATION).exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bases": 1}, {"bases": [["a", 0]]}, {"bases": [["../a", 0, 1]]},
+        {"bases": [["a", -1, 1]]}, {"bases": [["a", 0, -1]]},
+        {"bases": [["a", 0, "1"]]}, {"changes": {}}, {"changes": [[]]},
+        {"changes": [[1]]},
+        {"changes": [["x", 1]]}, {"changes": [["x", -1, 1, 1, "", False, ""]]},
+        {"changes": [["x", 1, 1, 1, 1, False, ""]]},
+        {"changes": [["x", 1, 1, 1, "", 0, ""]]},
+        {"changes": [["x", 1, 1, 1, "", False, "%"]]},
+        {"changes": [["x", 1, 1, 1, "", False, 1]]},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("is_later", [False, True])
+def test_journal_that_no_version_writes_is_damage(
+    tmp_path: Path, fields: dict[str, Any], is_later: bool
+) -> None:
+    """In its first entry as in one that was appended, whose reader has the others."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    good: dict[str, Any] = {"generation": "g", "bases": [], "changes": []}
+    file = publication_journal.GrowingFile(root, layout.PUBLICATION, is_sealed=True)
+    text = {"version": 3, **good}
+    readers = Publications(root), Publications(root)
+    if is_later:
+        file.replace(checkpoints.state_text(text))
+        assert readers[0].journal() is not None
+        assert file.append(checkpoints.state_text({**text, **fields}))
+    else:
+        file.replace(checkpoints.state_text({**text, **fields}))
+    for reader in readers:
+        with pytest.raises(CorruptCheckpointError):
+            reader.journal()
+
+
+def test_journal_of_no_generation_is_damage(tmp_path: Path) -> None:
+    """Only the first entry has one."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    for more in ({}, {"generation": 1}):
+        value = {"version": 3, "bases": [], "changes": [], **more}
+        root.write_file(layout.PUBLICATION, checkpoints.pack_state(value))
+        with pytest.raises(CorruptCheckpointError):
+            Publications(root).journal()
