@@ -11,7 +11,7 @@ import click
 import logstore
 from logstore.cli import options
 from logstore.cli.app import PARTITIONS, command, store_config
-from logstore.cli.groups import action_lines, problem_lines
+from logstore.cli.findings import action_lines, problem_lines
 from logstore.cli.losses import Loss, loss_of
 from logstore.cli.output import Printer, Progress
 from logstore.cli.schema import finding, line

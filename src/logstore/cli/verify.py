@@ -9,7 +9,7 @@ import click
 import logstore
 from logstore.cli import options
 from logstore.cli.app import command, store_config
-from logstore.cli.groups import note_lines, problem_lines
+from logstore.cli.findings import note_lines, problem_lines
 from logstore.cli.output import Printer, Progress
 from logstore.cli.report import check_target, report_of, write_html
 from logstore.cli.schema import finding, line

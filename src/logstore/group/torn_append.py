@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from logstore import _native as native
+from logstore.record.batch_search import possible_batches
 
 __all__ = ["may_be_torn", "whole_batch"]
 
 _MAGIC_POS: Final = 16
-_HEADER_BYTES: Final = 61
 
 
 def may_be_torn(tail: bytes, offset: int) -> bool:
@@ -26,16 +26,7 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
 
 def whole_batch(data: bytes) -> int | None:
     """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
-    c = native.pointer(data)
-    at = data.find(b"\2", 1 + _MAGIC_POS)
-    while at >= 0:
-        pos = at - _MAGIC_POS
-        length = int.from_bytes(data[pos + 8 : pos + 12], "big", signed=True)
-        if _HEADER_BYTES - 12 <= length <= len(data) - pos - 12:
-            scan = native.scan_batches(
-                c, len(data), pos=pos, last_offset=native.OFFSET_UNKNOWN, count_max=1
-            )
-            if scan.headers and scan.error is None:
-                return pos
-        at = data.find(b"\2", at + 1)
+    for at, is_whole in possible_batches(data, native.pointer(data)):
+        if is_whole and at and data[at + _MAGIC_POS] == 2:
+            return at
     return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -19,6 +18,7 @@ from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.batch import RecordBatch
+from logstore.record.batch_search import BATCH_BYTES_MIN, possible_batches
 from logstore.record.decoder import Damage
 from logstore.segment import (
     FRAME_BYTES,
@@ -38,14 +38,12 @@ _CODEC_MASK: Final = 7
 _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
-_BATCH_BYTES_MIN: Final = 26
 _FRAME_BYTES: Final = 12
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
 _MAGIC_POS: Final = 16
-_MAGICS: Final = re.compile(rb"[\0-\2]")
 
 
 class Sound(NamedTuple):
@@ -333,20 +331,18 @@ def _valid_between(
     buffer = native.Buffer(READ_BYTES)
     while pos < end:
         n = segment.read(buffer.view, pos)
-        if n < _BATCH_BYTES_MIN:
+        if n < BATCH_BYTES_MIN:
             return
         data = bytes(buffer.raw[:n])
-        for at in _candidates(data):
+        for at, _ in possible_batches(data, buffer.c):
             if pos + at >= end:
                 break
-            scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
-            if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
-                intact = _valid_at(segment, pos + at, offset)
-                if intact is not None:
-                    yield intact
+            intact = _valid_at(segment, pos + at, offset)
+            if intact is not None:
+                yield intact
         if pos + n >= segment.size:
             return
-        pos += n - (_BATCH_BYTES_MIN - 1)
+        pos += n - (BATCH_BYTES_MIN - 1)
 
 
 def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
@@ -356,15 +352,3 @@ def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     if first is None or not offset <= first[0].last_offset < segment.next_offset:
         return None
     return Sound(pos, *first)
-
-
-def _candidates(data: bytes) -> Iterator[int]:
-    """Positions of possible batch headers, in order: a plausible magic and length."""
-    for magic in _MAGICS.finditer(data, _MAGIC_POS):
-        begin = magic.start() - _MAGIC_POS
-        length = int.from_bytes(data[begin + 8 : begin + 12], "big")
-        if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
-            length <= len(data) - begin - LENGTH_END
-            or int.from_bytes(data[begin : begin + 4], "big") == 0
-        ):  # fmt: skip
-            yield begin

@@ -1,0 +1,49 @@
+"""Finds batches in bytes that may have anything before them.
+
+A batch has no mark at its beginning. What shows one is a plausible magic and length,
+and then the checksum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from logstore import _native as native
+
+__all__ = ["BATCH_BYTES_MIN", "possible_batches"]
+
+# A batch of any format has so many bytes at least.
+BATCH_BYTES_MIN: Final = 26
+_LENGTH_POS: Final = 8
+_LENGTH_END: Final = 12
+_MAGIC_POS: Final = 16
+_MAGICS: Final = re.compile(rb"[\0-\2]")
+
+
+def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
+    """Where batches may begin, in order: (position, whether all of it is there, and its
+    checksum is correct). One of which the end is missing may be none.
+
+    Args:
+        c: pointer to the same bytes.
+    """
+    for at in _candidates(data):
+        scan = native.first_header(c, len(data), pos=at, checks=native.CHECK_CRC)
+        if scan.headers:
+            yield at, True
+        elif scan.stop == native.STOP_PARTIAL and not scan.error:
+            yield at, False
+
+
+def _candidates(data: bytes) -> Iterator[int]:
+    """Positions of possible batch headers, in order: a plausible magic and length."""
+    for magic in _MAGICS.finditer(data, _MAGIC_POS):
+        begin = magic.start() - _MAGIC_POS
+        length = int.from_bytes(data[begin + _LENGTH_POS : begin + _LENGTH_END], "big")
+        if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
+            length <= len(data) - begin - _LENGTH_END
+            or int.from_bytes(data[begin : begin + 4], "big") == 0
+        ):  # fmt: skip
+            yield begin

@@ -1,0 +1,57 @@
+"""Batches are found in bytes that have anything before them, by their checksums."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logstore import TopicConfig
+from logstore import _native as native
+from logstore.record.batch_search import BATCH_BYTES_MIN, possible_batches
+from logstore.record.encoder import Encoder, pack_rows
+
+
+def batch(magic: int, offset: int = 5) -> bytes:
+    encoder = Encoder(TopicConfig(message_format=magic))
+    rows = pack_rows([b"value"], [b"key"], None, None, now_ms=7, magic=magic)
+    return b"".join(
+        bytes(native.buffer_of(data, size))
+        for data, size in encoder.encode(rows, offset, 7, 0)
+    )
+
+
+def found(data: bytes) -> list[tuple[int, bool]]:
+    return list(possible_batches(data, native.pointer(data)))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("before", [b"", b"\0", b"\2" * 40, bytes(300), b"x" * 999])
+def test_batch_is_found_behind_anything(magic: int, before: bytes) -> None:
+    """Also two of them, of each format."""
+    one, two = batch(magic), batch(magic, 6)
+    assert len(one) >= BATCH_BYTES_MIN
+    places = [at for at, is_whole in found(before + one + two) if is_whole]
+    assert places == [len(before), len(before) + len(one)]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_changed_byte_makes_it_none(magic: int) -> None:
+    """Wherever the checksum covers it; the offset is not covered."""
+    data, rng = batch(magic), random.Random(magic)
+    for at in range(8, len(data)):
+        wrong = bytearray(data)
+        wrong[at] ^= 1 << rng.randrange(8)
+        whole = [pos for pos, is_whole in found(bytes(wrong)) if is_whole]
+        # The leader's epoch of magic 2 is not covered either.
+        assert whole == ([0] if magic == 2 and 12 <= at < 16 else []), at
+
+
+def test_batch_without_its_end_may_be_one() -> None:
+    """As far as its header says."""
+    data = batch(2)
+    cut = found(data[:-1])
+    assert cut[0] == (0, False)
+    assert not any(is_whole for _, is_whole in cut)
+    assert found(data[: BATCH_BYTES_MIN - 10]) == []
+    assert found(b"") == []
