@@ -14,6 +14,7 @@ from faults import (
     disk_states,
     failing_calls,
     forks,
+    groups,
     hand_ins,
     interrupts,
     limits,
@@ -50,6 +51,7 @@ _SINGLE = {
 _CASES = 60
 # Of `hand_ins` so many stores: what a kill meets is a matter of luck.
 _KILLED_STORES = 60
+_HISTORIES = 300
 
 
 # ---------------------------------------------------------------- in the other process
@@ -67,6 +69,12 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
             for number in range(_KILLED_STORES):
                 yield "\n".join(hand_ins.store_of(at, seed * 1000 + number, 20)[1])
+        return
+    if bug.method == "groups":
+        kinds = itertools.cycle(bug.only or groups.KINDS)
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_HISTORIES):
+                yield groups.history_of(at, seed * 1000 + number, next(kinds))
         return
     if bug.method in _SINGLE:
         module, count = _SINGLE[bug.method]

@@ -1,0 +1,145 @@
+"""Planted bugs about consumer groups: what is read again under each lock, who holds
+what, and what counts as done."""
+
+from __future__ import annotations
+
+from faults.planted_bug import Bug
+
+BUGS_OF_GROUPS = (
+    Bug(
+        "a position is cached under the lock: a commit does not read the file again",
+        "group/membership.py",
+        (("            self.file.refresh_held(self.slots)\n            return work()\n",
+          "            return work()\n"),),
+        "groups",
+        quick=1,
+    ),
+    Bug(
+        "the next generation is made without reading the last one again",
+        "group/membership.py",
+        (("        self.file.refresh_held(self.slots)\n"
+          "        slot = self._take_slot()\n",
+          "        slot = self._take_slot()\n"),),
+        "groups",
+        quick=1,
+    ),
+    Bug(
+        "a partition is taken without reading what was committed for it meanwhile",
+        "group/membership.py",
+        (("        self.file.refresh_held(self.slots)\n"
+          "        state = self.file.state\n"
+          "        me = state.member(self.id)\n",
+          "        state = self.file.state\n"
+          "        me = state.member(self.id)\n"),),
+        "groups",
+        ("commits, handed over",),
+        quick=4,
+    ),
+    Bug(
+        "a member leaves without reading the file again",
+        "group/membership.py",
+        (("        self.file.refresh_held(self.slots)\n"
+          "        state = self.file.state\n"
+          "        alive = set(self._others())\n",
+          "        state = self.file.state\n"
+          "        alive = set(self._others())\n"),),
+        "groups",
+        quick=1,
+    ),
+    Bug(
+        "published positions are read once, and not again with the turn to publish",
+        "group/transaction.py",
+        (("        last, published = self._positions.read()\n",
+          "        kept = self._slots.__dict__\n"
+          "        if \"once\" not in kept:\n"
+          "            kept[\"once\"] = self._positions.read()\n"
+          "        last, published = kept[\"once\"]\n"),),
+        "groups",
+        ("transactions, quiet",),
+        quick=1,
+    ),
+    Bug(
+        "a partition is let go of before `on_revoke` has run",
+        "group/core.py",
+        (("            told = [key for key in keys if key in self._told]\n"
+          "            self.call(self.callbacks.revoke, told)\n",
+          "            told = [key for key in keys if key in self._told]\n"
+          "            if self.member is not None:\n"
+          "                self.member.release(keys)\n"
+          "            self.call(self.callbacks.revoke, told)\n"),),
+        "groups",
+        ("commits, quiet",),
+        quick=1,
+    ),
+    Bug(
+        "the child of a fork holds the locks of its parent on",
+        "group/slots.py",
+        (("    for slots in list(_open_files):\n        slots.after_fork()\n",
+          "    for slots in list(_open_files):\n        pass\n"),),
+        "groups",
+        ("commits", "commits, evict"),
+        quick=1,
+    ),
+    Bug(
+        "the identity of a live group is forgotten as others are",
+        "group/transaction.py",
+        (("                pinned=True,\n", "                pinned=False,\n"),),
+        "groups",
+        ("transactions, quiet",),
+        quick=1,
+    ),
+    Bug(
+        "a record is committed that was not delivered",
+        "group/core.py",
+        (("                found[key] = OffsetAndMetadata(reader.position)\n",
+          "                found[key] = OffsetAndMetadata(reader.position + 1)\n"),),
+        "groups",
+        ("commits",),
+        quick=1,
+    ),
+    Bug(
+        "a member that was thrown out commits",
+        "group/membership.py",
+        (("            if state.member(self.id) is None:\n"
+          "                raise self._fenced(\"it was thrown out",
+          "            if False:\n"
+          "                raise self._fenced(\"it was thrown out"),
+         ("            if state.rows.get(one) != row:\n"
+          "                raise self._fenced", "            if False:\n"
+          "                raise self._fenced")),
+        "groups",
+        ("commits, evict",),
+        quick=3,
+    ),
+    Bug(
+        "the lock of a member that was thrown out keeps its partition",
+        "group/membership.py",
+        (("        rows = self._next_rows(state, topics, fenced)\n"
+          "        is_same",
+          "        rows = self._next_rows(state, topics, ())\n"
+          "        is_same"),),
+        "groups",
+        ("commits, evict",),
+        quick=8,
+    ),
+    Bug(
+        "a member goes on with the file from before its compaction",
+        "group/group_file.py",
+        (("        if self._file is None or (info.device, info.inode) != "
+          "self._identity:\n",
+          "        if self._file is None:\n"),
+         ("        if info.size < self._end:\n", "        if False:\n")),
+        "groups",
+        ("commits", "commits, quiet"),
+        quick=1,
+    ),
+    Bug(
+        "offsets are reset beside a member",
+        "group/resets.py",
+        (("        _check_members(slots, self._group)\n        _check_way",
+          "        _check_way"),),
+        "groups",
+        ("commits, quiet",),
+        quick=1,
+    ),
+)  # fmt: skip
