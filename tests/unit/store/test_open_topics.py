@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import logstore
+from logstore.io.directory import Directory
 from logstore.store.open_topics import OpenTopics
+from logstore.store.topics import Catalog
 from support.values import config_of
 
 
@@ -43,6 +47,34 @@ def test_files_that_come_and_go_are_no_change_of_topics(
                 assert len(reader.topic("a")) == 2
                 assert reader.topic("a")[0].end_offset == 2 + number
             assert loads == []
+
+
+def test_topics_are_found_once_while_files_come_all_the_time(
+    tmp_path: Path, loads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where several processes hand in to the owner."""
+    real, finds, now = Directory.directories, [], itertools.count(10**18, 10**9)
+
+    def directories(root: Directory) -> list[str]:
+        names = real(root)
+        os.utime(tmp_path, ns=(0, next(now)))
+        return names
+
+    find = Catalog.find
+    monkeypatch.setattr(Catalog, "find", lambda c: (finds.append(1), find(c))[1])
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a", 2, config_of(2))
+        monkeypatch.setattr(Directory, "directories", directories)
+        loads.clear(), finds.clear()
+        with logstore.open(tmp_path, read_only=True) as reader:
+            assert (len(loads), len(finds)) == (1, 1)
+            for _ in range(5):
+                assert len(reader.topic("a")) == 2
+            assert (len(loads), len(finds)) == (1, 1)
+            # Also while a topic is made.
+            store.create_topic("b")
+            assert reader.topics() == ["a", "b"]
+            assert (len(loads), len(finds)) == (2, 2)
 
 
 def test_topics_that_come_and_go_are_found(tmp_path: Path, loads: list[int]) -> None:

@@ -169,11 +169,12 @@ class _Log:
         self.partition = destination.number
         self.topic_id = topic_id
         self.config = destination.config
-        # The time of the append is not known before the publication, which stamps all
-        # batches.
-        self.encoder = Encoder(
-            dataclasses.replace(self.config, message_timestamp_type="CreateTime")
-        )
+        config = self.config
+        if config.message_timestamp_type != "CreateTime":
+            # The time of the append is not known before the publication, which stamps
+            # all batches.
+            config = dataclasses.replace(config, message_timestamp_type="CreateTime")
+        self.encoder = Encoder(config)
         self.file = file
         self.first = 0
         self.records = 0
