@@ -7,16 +7,18 @@ them, the others are their own controller.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, NamedTuple
 
-from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools
+from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, find_classpath
 
-__all__ = ["KafkaBroker", "KafkaBrokerError", "cache_directory"]
+__all__ = ["KafkaBroker", "KafkaBrokerError", "LogMessage", "cache_directory"]
 
 _CLUSTER = "bG9nc3RvcmUtZ3JvdXBzLQ"
 _START_SECONDS_MAX = 120
@@ -37,22 +39,43 @@ _ZOOKEEPER = """
 broker.id=1
 zookeeper.connect=127.0.0.1:{other}
 """
+# What holds the place of a broker that was killed until its session expires. The status
+# is that of the last command.
+_SESSION = "delete /brokers/ids/1\ndelete /controller\nls /\n"
 _OWN_CONTROLLER = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{other}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+broker.heartbeat.interval.ms=1000
+broker.session.timeout.ms=6000
 """
 _SHARE = """
 share.coordinator.state.topic.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
+# Levels and names of loggers are wanted; the same for all releases.
+_LOGGING = """
+log4j.rootLogger=INFO, file
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File={file}
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=@%p\t%c\t%m%n
+"""
 
 
 class KafkaBrokerError(Exception):
     """A program of Kafka's failed; the message has the end of what it said."""
+
+
+class LogMessage(NamedTuple):
+    """A message in the log of a broker, without a stack trace."""
+
+    level: str
+    logger: str
+    text: str
 
 
 def _free_ports(count: int) -> list[int]:
@@ -72,21 +95,33 @@ class KafkaBroker:
         tools: the jars of its release.
 
     Args:
-        directory: an empty one.
+        directory: an empty one, or that of an earlier broker of this release.
         release: as "3.9.1".
         cache: see `KafkaTools.find`.
+        settings: of the broker, besides those that are needed here.
 
     Raises:
         ToolsUnavailableError: Java, Maven or the jars are missing.
     """
 
-    def __init__(self, directory: Path, release: str, cache: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        release: str,
+        cache: Path,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
         self.tools = KafkaTools.find(cache, release)
         self.release = release
         self.data = directory / "data"
         self._directory = directory
         self._numbers = tuple(int(part) for part in release.split("."))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._logging_jars = ""
+        if self._numbers >= (4,):  # has no logger in its jars
+            pom = POM.with_name("logging-pom.xml")
+            self._logging_jars = os.pathsep + find_classpath(pom, cache)
+        self._broker: subprocess.Popen[bytes] | None = None
+        self._zookeeper: subprocess.Popen[bytes] | None = None
         port, other = _free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._port, self._other = port, other
@@ -97,9 +132,12 @@ class KafkaBroker:
             text = _OWN_CONTROLLER
             listeners += f",CONTROLLER://127.0.0.1:{other}"
         text += _COMMON + _SHARE * (self._numbers >= (4, 1))
-        self._settings.write_text(
-            text.format(port=port, other=other, data=self.data, listeners=listeners)
-        )
+        text = text.format(port=port, other=other, data=self.data, listeners=listeners)
+        for name, value in (settings or {}).items():
+            text += f"{name}={value}\n"
+        self._settings.write_text(text)
+        logging = _LOGGING.format(file=self._log("broker-log"))
+        (directory / "log4j.properties").write_text(logging)
 
     @property
     def _has_zookeeper(self) -> bool:
@@ -114,9 +152,10 @@ class KafkaBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in reversed(self._processes):
-            process.kill()
-            process.wait()
+        for process in (self._broker, self._zookeeper):
+            if process is not None:
+                process.kill()
+                process.wait()
 
     def _java(self, *arguments: str) -> list[str]:
         # At the end of the path: each release has its own settings for logging.
@@ -128,13 +167,11 @@ class KafkaBroker:
             *arguments,
         ]
 
-    def _launch(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with self._log(name).open("ab") as log:
-            process = subprocess.Popen(
-                self._java(*arguments), stdout=log, stderr=log, cwd=self._directory
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self._directory
             )
-        self._processes.append(process)
-        return process
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
@@ -142,15 +179,38 @@ class KafkaBroker:
     def start(self) -> None:
         """Start it on what is in its directory, and wait until it takes connections."""
         if self._has_zookeeper:
-            kept = str(self._directory / "zookeeper")
-            main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-            zookeeper = self._launch("zookeeper", main, str(self._other), kept)
-            self._wait_for(zookeeper, "zookeeper", self._other)
+            self._start_zookeeper()
         elif not (self.data / "meta.properties").exists():
             format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
             self.run(*format_, "-c", str(self._settings))
-        broker = self._launch("broker", "kafka.Kafka", str(self._settings))
-        self._wait_for(broker, "broker", self._port)
+        self._log("broker-log").write_text("")
+        java, *rest = self._java("kafka.Kafka", str(self._settings))
+        rest[rest.index("-cp") + 1] += self._logging_jars
+        logging = f"-Dlog4j.configuration=file:{self._directory}/log4j.properties"
+        self._broker = self._launch("broker", java, logging, *rest)
+        self._wait_for(self._broker, "broker", self._port)
+
+    def _start_zookeeper(self) -> None:
+        if self._zookeeper is None:
+            kept = str(self._directory / "zookeeper")
+            main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+            command = self._java(main, str(self._other), kept)
+            self._zookeeper = self._launch("zookeeper", *command)
+            self._wait_for(self._zookeeper, "zookeeper", self._other)
+        else:
+            main = "org.apache.zookeeper.ZooKeeperMain"
+            server = f"127.0.0.1:{self._other}"
+            self.run(main, "-server", server, stdin=_SESSION)
+
+    def messages(self) -> list[LogMessage]:
+        """The log of the broker since its last start."""
+        messages = self._log("broker-log").read_text(errors="replace").split("\n@")
+        found = []
+        for message in messages:
+            first = message.removeprefix("@").partition("\n")[0]
+            if first:
+                found.append(LogMessage(*first.split("\t", 2)))
+        return found
 
     def _wait_for(self, process: subprocess.Popen[bytes], name: str, port: int) -> None:
         end = time.monotonic() + _START_SECONDS_MAX
@@ -161,20 +221,32 @@ class KafkaBroker:
             except OSError:
                 if process.poll() is not None or time.monotonic() > end:
                     text = self._log(name).read_text(errors="replace")[-1500:]
+                    if name == "broker":
+                        text += "".join(one.text for one in self.messages()[-9:])
                     raise KafkaBrokerError(f"{name} did not start: {text}") from None
                 time.sleep(0.1)
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop it as an operator does, or kill it."""
-        for process in reversed(self._processes):
-            if kill:
-                process.kill()
-            else:
-                process.terminate()
-            process.wait(_STOP_SECONDS_MAX)
-        self._processes.clear()
+        """Stop it as an operator does; or kill the broker, not its ZooKeeper."""
+        assert self._broker is not None
+        if kill:
+            self._broker.kill()
+        else:
+            self._broker.terminate()
+        self._broker.wait(_STOP_SECONDS_MAX)
+        self._broker = None
+        if self._zookeeper is not None and not kill:
+            self._zookeeper.terminate()
+            self._zookeeper.wait(_STOP_SECONDS_MAX)
+            self._zookeeper = None
 
-    def run(self, *arguments: str) -> str:
+    def copy_to(self, directory: Path) -> None:
+        """Copy what it has while it is stopped, for another broker of this release."""
+        for name in ("data", "zookeeper"):
+            if (self._directory / name).exists():
+                shutil.copytree(self._directory / name, directory / name)
+
+    def run(self, *arguments: str, stdin: str = "") -> str:
         """The output of a program of the release.
 
         Raises:
@@ -182,6 +254,7 @@ class KafkaBroker:
         """
         run = subprocess.run(
             self._java(*arguments),
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=_START_SECONDS_MAX,
