@@ -33,7 +33,7 @@ _HOMES: Final = {
         "SyncFailedError TopicExistsError TopicNotFoundError "
         "UnsupportedError"
     ),
-    "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
+    "broker.groups": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
     "group.errors": (
         "CommitFailedError FencedError GroupError GroupNotEmptyError "
         "GroupNotFoundError InconsistentAssignorError MemberIdInUseError "
@@ -41,7 +41,7 @@ _HOMES: Final = {
     ),
     "group.exports": "GroupExport export_group",
     "group.overview": "Group Groups LiveMember groups",
-    "group.progress": "GroupPartition OffsetChange",
+    "broker.progress": "GroupPartition OffsetChange",
     "group.resets": "reset_offsets",
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
