@@ -52,8 +52,8 @@ _HOMES: Final = {
     "maintenance.environment": "EnvironmentReport EnvironmentFinding doctor",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (
-        "FileContents LogEntry Note Problem VerifyReport inspect_file "
-        "rebuild_index verify"
+        "FileContents LogEntry LogFrame LogFrames Note Problem VerifyReport "
+        "inspect_file rebuild_index verify"
     ),
     "record.batch": "Chunk ControlRecord RecordBatch",
     "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",

@@ -86,6 +86,8 @@ from logstore.maintenance.report.report import Report as Report
 from logstore.maintenance.report.report import report as report
 from logstore.maintenance.verify import FileContents as FileContents
 from logstore.maintenance.verify import LogEntry as LogEntry
+from logstore.maintenance.verify import LogFrame as LogFrame
+from logstore.maintenance.verify import LogFrames as LogFrames
 from logstore.maintenance.verify import Note as Note
 from logstore.maintenance.verify import Problem as Problem
 from logstore.maintenance.verify import VerifyReport as VerifyReport
