@@ -30,13 +30,13 @@ from logstore.log.recover.facts import ReadLog, Refusal
 
 __all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
 
-# What a case means for the partition.
+# The meaning of a case for the partition.
 IS_CUT: Final = "bytes are put aside and cut"
 IS_REPAIRED: Final = "nothing is lost"
 IS_REPORTED: Final = "a file counts as missing"
 TAKES_NO_APPENDS: Final = "nothing is changed, and the partition takes no appends"
 
-# What is `corrupt`, if not a batch.
+# The thing that is `corrupt`, if not a batch.
 EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
 
