@@ -156,6 +156,7 @@ class KafkaBroker:
             if process is not None:
                 process.kill()
                 process.wait()
+        self._broker = self._zookeeper = None
 
     def _java(self, *arguments: str) -> list[str]:
         # At the end of the path: each release has its own settings for logging.
@@ -194,7 +195,9 @@ class KafkaBroker:
         if self._zookeeper is None:
             kept = str(self._directory / "zookeeper")
             main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-            command = self._java(main, str(self._other), kept)
+            # Its own server for operators has one port for all.
+            quiet = "-Dzookeeper.admin.enableServer=false"
+            command = self._java(quiet, main, str(self._other), kept)
             self._zookeeper = self._launch("zookeeper", *command)
             self._wait_for(self._zookeeper, "zookeeper", self._other)
         else:

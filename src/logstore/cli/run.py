@@ -16,6 +16,7 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     doctor,
     group_changes,
     group_list,
+    handover,
     index,
     ls,
     rebuild,
@@ -28,7 +29,6 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
 )
 from logstore.cli.app import PROGRAM, ClosedPipeError, cli, usage_text
 from logstore.cli.export import command as _export  # noqa: F401
-from logstore.cli.kafka import command as _kafka  # noqa: F401
 from logstore.cli.output import Printer
 
 CLEAN: Final = 0

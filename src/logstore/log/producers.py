@@ -488,7 +488,7 @@ def _check_next(
         return
     oldest = next(iter(window), None)
     if oldest is not None and not is_new:
-        # By half the circle: what is nearer behind than ahead lies before.
+        # By half the circle: the nearer side decides whether it lies before or after.
         is_known = oldest.last_offset >= 0
         before = oldest.first_sequence - 1 if is_known else oldest.last_sequence
         distance = (before - batch.last_sequence) % SEQUENCES

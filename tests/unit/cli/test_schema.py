@@ -142,6 +142,7 @@ def every_line(run: Any, path: Path) -> dict[str, list[dict[str, Any]]]:
             ("index", index),
             ("verify", path),
             ("doctor", path),
+            ("handover check", path),
             ("repair", path, "--dry-run"),
             ("rebuild-index", path, "--dry-run"),
             ("export", path, "-o", path.parent / "x.jsonl", "--on-corruption", "skip"),

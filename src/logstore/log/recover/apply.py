@@ -166,7 +166,7 @@ class _Application:
         self.make_durable()
         log = self.log()
         if self.damage is None and not self.context.metadata.clean:
-            # What was cut, or was never durable, is not in a later snapshot.
+            # Later snapshots have offsets that were cut, or were never durable.
             remove_snapshots(directory, above=log.end_offset)
             self.recover_transactions(log)
         if plan.is_index_written:

@@ -164,7 +164,7 @@ class LogCheck(ContentsCheck):
         try:
             with self.directory.opened(self.name) as fd:
                 size = self.directory.files.size(fd)
-                # What was appended since the end was decided is not part of it.
+                # Appends since the end was decided are not part of it.
                 self.size = min(size, self.decided.size)
                 self.is_deep = run.deep or self._is_other_size()
                 tail = self.decided.tail

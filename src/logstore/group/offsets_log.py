@@ -7,16 +7,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from logstore.broker import kafka_records as records
-from logstore.broker.consumer_records import (
+from logstore.errors import CorruptRecordError, LogStoreError
+from logstore.group import kafka_records as records
+from logstore.group.consumer_records import (
     ConsumerMember,
     MemberAssignment,
     parse_consumer_member,
     parse_epoch,
     parse_member_assignment,
 )
-from logstore.broker.fields import GroupRecordError
-from logstore.broker.kafka_records import (
+from logstore.group.fields import GroupRecordError
+from logstore.group.kafka_records import (
     GroupKey,
     GroupMetadata,
     MemberKey,
@@ -24,7 +25,6 @@ from logstore.broker.kafka_records import (
     OffsetKey,
     OtherKey,
 )
-from logstore.errors import CorruptRecordError, LogStoreError
 from logstore.io.layout import TopicPartition
 from logstore.record.batch import COMMIT, RecordBatch
 from logstore.store.partition import Partition
@@ -160,7 +160,7 @@ class OffsetsLog:
         if marker.type != COMMIT:
             return
         for key, record in ended.items():
-            # A commit or a removal after it without a transaction stays.
+            # What was committed, or removed, after it without a transaction stays.
             known = self._newest.get(key)
             if known is None or record.offset > known.offset:
                 self._newest[key] = record

@@ -1,0 +1,236 @@
+"""Makes the tables of docs/compatibility.md: files, releases of Kafka, and the tests.
+
+    python docs/make_compatibility.py   # rewrites the tables of the page
+
+`READS` and `SERVES` are the only places that say which test shows what;
+tests/docs/test_compatibility_doc.py checks that each test exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PAGE: Final = Path(__file__).with_name("compatibility.md")
+# Those that wrote the golden directories, and those that are started by tests.
+WRITERS: Final = ("0.8.2", "0.10.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0")
+STARTED: Final = ("2.8.2", "3.9.1", "4.2.0")
+
+GOLDEN: Final = "tests/golden/test_golden.py"
+TRANSACTIONS: Final = "tests/golden/test_golden_transactions.py"
+MIRRORED: Final = "tests/interop/test_broker_transactions.py"
+HANDOVER: Final = "tests/interop/test_handover.py"
+PRODUCERS: Final = "tests/interop/test_broker_producers.py"
+GROUPS: Final = "tests/interop/test_broker_groups.py"
+DIRECTORIES: Final = "tests/interop/test_broker_directories.py"
+RUNNING: Final = "tests/interop/test_broker_running.py"
+DUMPED: Final = "tests/interop/test_kafka_dump.py"
+UNIT: Final = "tests/unit/maintenance/handover/test_check.py"
+
+
+class Row(NamedTuple):
+    """What is read, or served, and the tests that show it.
+
+    Attributes:
+        shown: for each test, the releases for which it does; "" for all of the table.
+        absent: releases that do not have the file.
+    """
+
+    what: str
+    shown: dict[str, str]
+    absent: str = ""
+
+
+_STARTED: Final = " ".join(STARTED)
+_RECORDS: Final = f"{GOLDEN}::test_records_are_those_a_consumer_read"
+_OFFSETS: Final = f"{GOLDEN}::test_offsets_are_those_the_broker_reported"
+_RECOVERED: Final = (
+    f"{GOLDEN}::test_opening_a_copy_for_writing_recovers_what_kafka_recovers"
+)
+_VERIFIED: Final = f"{GOLDEN}::test_verify_finds_no_problem_in_a_kafka_directory"
+_TIMES: Final = f"{GOLDEN}::test_seek_by_time_finds_what_a_look_at_every_record_finds"
+_BACK: Final = f"{MIRRORED}::test_transactions_go_to_logstore_and_back"
+_FINISHED: Final = f"{MIRRORED}::test_broker_that_is_killed_is_finished_by_logstore"
+_SAID: Final = f"{HANDOVER}::test_broker_does_with_the_logs_what_was_said"
+_COPIED: Final = (
+    f"{TRANSACTIONS}::test_copied_transactions_have_the_files_of_the_broker"
+)
+_SERVED: Final = (
+    f"{TRANSACTIONS}::test_copied_transactions_are_read_as_the_broker_served_them"
+)
+_KNOWN: Final = (
+    f"{PRODUCERS}::test_broker_goes_on_with_the_producers_and_gives_them_back"
+)
+_COMMITTED: Final = (
+    f"{GROUPS}::test_offsets_of_a_stopped_broker_are_the_last_that_its_tool_said"
+)
+_DUMP: Final = f"{GOLDEN}::test_dump_of_batches_agrees_with_kafka_s_own"
+_REFUSED: Final = f"{HANDOVER}::test_directory_that_is_said_to_be_refused_is_refused"
+
+READS: Final = (
+    Row("`.log`, magic 0", {_RECORDS: "0.8.2 2.8.2"}, "3.9.1 4.2.0"),
+    Row("`.log`, magic 1", {_RECORDS: "0.10.2 2.8.2"}, "0.8.2 3.9.1 4.2.0"),
+    Row("`.log`, magic 2", {_RECORDS: "1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2 0.10.2"),
+    Row("`.index`", {_VERIFIED: ""}),
+    Row("`.timeindex`", {_TIMES: "0.10.2 1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2"),
+    Row(
+        "`.txnindex`",
+        {_COPIED: ("1.1.1 2.8.2 3.9.1 4.2.0")},
+        "0.8.2 0.10.2",
+    ),
+    Row(
+        "`.snapshot`",
+        {
+            _COPIED: ("1.1.1 2.8.2 3.9.1 4.2.0"),
+            _KNOWN: ("3.9.1 4.2.0"),
+        },
+        "0.8.2 0.10.2",
+    ),
+    Row(
+        "transactions, `read_committed`",
+        {
+            _SERVED: ("1.1.1 2.8.2 3.9.1 4.2.0"),
+            _BACK: "2.8.2 3.9.1 4.2.0",
+        },
+        "0.8.2 0.10.2",
+    ),
+    Row("`recovery-point-offset-checkpoint`", {_RECOVERED: ""}),
+    Row(
+        "`log-start-offset-checkpoint`",
+        {_OFFSETS: "1.1.1 2.8.2 3.9.1 4.2.0"},
+        "0.8.2 0.10.2",
+    ),
+    Row(
+        "`leader-epoch-checkpoint`",
+        {_VERIFIED: "1.1.1 2.8.2 3.9.1 4.2.0"},
+        "0.8.2 0.10.2",
+    ),
+    Row("`partition.metadata`", {_VERIFIED: "3.9.1 4.2.0"}, "0.8.2 0.10.2 1.1.1"),
+    Row("`.kafka_cleanshutdown`, or none", {_RECOVERED: ""}),
+    Row(
+        "a torn tail, preallocated indexes (killed)",
+        {_RECOVERED: "0.8.2 0.10.2 2.8.2 3.9.1 4.2.0"},
+    ),
+    Row(
+        "`.swap`, `.cleaned`, `.deleted` (compaction)",
+        {_RECOVERED: "0.10.2 2.8.2 4.2.0"},
+    ),
+    Row(
+        "`-delete`, `-stray`, `-future` directories",
+        {f"{UNIT}::test_directories_that_are_no_partitions_are_told": "4.2.0"},
+    ),
+    Row(
+        "`__consumer_offsets`",
+        {_COMMITTED: "2.8.2 3.9.1 4.2.0"},
+    ),
+    Row(
+        "the text of `kafka-dump-log`",
+        {_DUMP: "0.10.2 2.8.2 3.9.1"},
+    ),
+    Row(
+        "all of it while the broker runs (read-only)",
+        {f"{RUNNING}::test_every_look_at_a_running_broker_is_right": _STARTED},
+    ),
+)
+SERVES: Final = (
+    Row(
+        "`.log`, magic 0, 1 and 2, all codecs",
+        {f"{DIRECTORIES}::test_broker_serves_every_record_and_both_go_on": ""},
+    ),
+    Row(
+        "checkpoints and markers, without a warning",
+        {f"{DIRECTORIES}::test_broker_warns_of_our_directory_as_of_its_own": ""},
+    ),
+    Row(
+        "logs that get into the directory of a broker",
+        {f"{DIRECTORIES}::test_broker_serves_logs_that_get_into_its_directory": ""},
+    ),
+    Row("`.log`, magic 2, with its indexes", {_SAID: "", _BACK: ""}),
+    Row("`.log`, `.index`, `.timeindex` of a copy: the same bytes", {_BACK: ""}),
+    Row("`.txnindex`, the same bytes", {_BACK: ""}),
+    Row("`.txnindex` of a broker that was killed", {_FINISHED: ""}),
+    Row("`.snapshot`, the same bytes", {_BACK: ""}),
+    Row(
+        "`.snapshot` of producers",
+        {_KNOWN: "3.9.1 4.2.0"},
+    ),
+    Row("a missing `.index`: built", {_SAID: ""}),
+    Row("records older than the retention: deleted", {_SAID: ""}),
+    Row(
+        "damage: cut, or an error for the consumer",
+        {f"{HANDOVER}::test_broker_does_with_damage_what_was_said": ""},
+    ),
+    Row(
+        "a publication that was interrupted: served",
+        {f"{HANDOVER}::test_broker_serves_a_publication_that_was_interrupted": ""},
+    ),
+    Row("`.kafka_cleanshutdown`", {_FINISHED: ""}),
+    Row(
+        "`partition.metadata`: none, or another id (KRaft)",
+        {_SAID: "3.9.1 4.2.0"},
+        "2.8.2",
+    ),
+    Row("`meta.properties`, checkpoints, names that are refused", {_REFUSED: ""}),
+    Row("`.lock`", {f"{HANDOVER}::test_directory_of_a_running_owner_is_refused": ""}),
+    Row(
+        "groups, exported",
+        {f"{GROUPS}::test_exported_group_is_served_by_the_broker": ""},
+    ),
+    Row(
+        "`.log`, magic 0, 1 and 2, by `kafka-dump-log`",
+        {f"{DUMPED}::test_kafka_reads_every_record_as_it_was_written": "3.9.1"},
+    ),
+    Row(
+        "indexes, by `kafka-dump-log --index-sanity-check`",
+        {f"{DUMPED}::test_indexes_pass_kafka_s_sanity_check": "3.9.1"},
+    ),
+)
+
+
+def tables(rows: tuple[Row, ...], releases: tuple[str, ...]) -> Iterator[str]:
+    """A table with a column for each release, and the list of its tests."""
+    tests = list(dict.fromkeys(test for row in rows for test in row.shown))
+    yield f"| what | {' | '.join(releases)} |"
+    yield f"| --- |{' --- |' * len(releases)}"
+    for row in rows:
+        cells = [cell(row, release, tests) for release in releases]
+        yield f"| {row.what} | {' | '.join(cells)} |"
+    yield ""
+    yield "| test | |"
+    yield "| --- | --- |"
+    for number, test in enumerate(tests, 1):
+        yield f"| {number} | `{test}` |"
+
+
+def cell(row: Row, release: str, tests: list[str]) -> str:
+    """The numbers of the tests for a release."""
+    numbers = [
+        str(tests.index(test) + 1)
+        for test, where in row.shown.items()
+        if not where or release in where.split()
+    ]
+    if numbers:
+        return ", ".join(numbers)
+    return "\u2013" if release in row.absent.split() else "not tested"
+
+
+def page(text: str) -> str:
+    """The page with its tables made again."""
+    for name, rows, releases in (
+        ("reads", READS, WRITERS),
+        ("serves", SERVES, STARTED),
+    ):
+        made = "\n".join(tables(rows, releases))
+        text = re.sub(
+            rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- end of {name} -->)",
+            lambda match, made=made: f"{match[1]}{made}\n{match[2]}",
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

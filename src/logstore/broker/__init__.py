@@ -1,1 +1,0 @@
-"""The consumer groups of a Kafka broker, from its directories, and its records."""

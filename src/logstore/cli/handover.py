@@ -1,0 +1,71 @@
+"""`handover check`: a directory that is about to change hands."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import command, store_config
+from logstore.cli.output import Printer, Progress
+from logstore.cli.paths import check_store
+from logstore.cli.schema import finding, line
+from logstore.cli.text import counted, escape, relative
+
+EXAMPLES: Final = [
+    "handover check data --release 2.8 --retention-ms -1",
+    "handover check kafka --from-kafka --format jsonl",
+]
+# The worst comes last, at the end of the output.
+_ORDER: Final = {"ok": 0, "warns": 1, "changes": 2, "loses": 3, "refuses": 4}
+_STYLES: Final = {"ok": "ok", "warns": "note", "changes": "note"}
+
+
+@command(
+    "handover check",
+    "Tell what a Kafka broker will do with a store, or logstore with that of a broker.",
+    EXAMPLES,
+    path="a store, which is the log directory of a broker",
+)
+@options.path()
+@options.handover
+@options.output_format()
+@options.decompressed
+def check(path: str, **given: Any) -> int:
+    """`logstore-dump handover check`."""
+    check_store(path)
+    if given["from_kafka"] and given["to_kafka"]:
+        raise click.UsageError("--from-kafka and --to-kafka exclude each other")
+    direction = False if given["to_kafka"] else None
+    printer = Printer()
+    with Progress("reading", printer.err) as progress:
+        report = logstore.check_handover(
+            path,
+            from_kafka=True if given["from_kafka"] else direction,
+            release=given["release"],
+            cluster_id=given["cluster_id"],
+            node_id=given["node_id"],
+            retention_ms=given["retention_ms"],
+            retention_bytes=given["retention_bytes"],
+            on_progress=progress,
+            store_config=store_config(given),
+        )
+    if given["form"] == "jsonl":
+        value = report.to_dict()
+        for one in value.pop("findings"):
+            printer.json(finding("handover", one))
+        count = len(report.problems)
+        printer.json(line("summary", **value, problems=count))
+    else:
+        for seen in sorted(report.findings, key=lambda one: _ORDER[one.effect]):
+            text = f"{seen.effect}: {seen.kind}: {escape(relative(seen.message))}"
+            printer.line(text, _STYLES.get(seen.effect, "problem"))
+        who = "logstore" if report.to == "logstore" else f"Kafka {report.release}"
+        printer.line(
+            f"to {who}: {counted(len(report.problems), 'problem')}, "
+            f"{counted(len(report.findings), 'finding')}",
+            "ok" if report.ok else "problem",
+        )
+    return 0 if report.ok else 1

@@ -1,1 +1,0 @@
-"""The text of Kafka's own tool, kafka-dump-log, in that of its releases."""

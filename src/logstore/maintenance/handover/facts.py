@@ -1,0 +1,180 @@
+"""The facts about a directory that is about to change hands."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import re
+from typing import Final
+
+from logstore.errors import CorruptCheckpointError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+from logstore.io.lock import holder_of
+from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.report import VerifyReport
+
+__all__ = ["Facts", "PartitionFacts", "collect", "properties_of"]
+
+_TOPIC_ID: Final = re.compile(r"topic_id:[ \t]*([A-Za-z0-9_-]{22})\s*")
+_SMALL_BYTES_MAX: Final = 64 << 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One directory of a partition.
+
+    Attributes:
+        context: what the checkpoints, and logstore's own state, say of its log.
+        sizes: bytes of each `.log` file, by base offset.
+        names: of all its files.
+        topic_id: 22 characters; empty: none is stated.
+        has_bad_epochs, has_bad_metadata: that file does not follow its format.
+    """
+
+    key: TopicPartition
+    path: str
+    context: Context
+    sizes: dict[int, int]
+    names: frozenset[str]
+    topic_id: str
+    has_bad_epochs: bool
+    has_bad_metadata: bool
+
+    @property
+    def unflushed(self) -> dict[int, int]:
+        """The segments from the recovery point on: what is read again without a clean
+        stop."""
+        point = self.context.recovery_point
+        floor = max((base for base in self.sizes if base <= point), default=0)
+        return {base: size for base, size in self.sizes.items() if base >= floor}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """A directory that is about to change hands.
+
+    Attributes:
+        directories: the names of its directories, sorted.
+        names: of all its files and directories.
+        meta: what meta.properties says; None: there is none.
+        holder: the process that has the lock; 0: unknown; None: none has it.
+        is_own: logstore was the last writer.
+        is_clean: the last writer stopped cleanly.
+        damage: what `verify` finds.
+    """
+
+    root: Directory
+    directories: tuple[str, ...]
+    names: frozenset[str]
+    meta: dict[str, str] | None
+    holder: int | None
+    is_own: bool
+    is_clean: bool
+    partitions: tuple[PartitionFacts, ...]
+    damage: VerifyReport
+    now_ms: int
+
+    @property
+    def path(self) -> str:
+        return self.root.path
+
+    def path_of(self, name: str) -> str:
+        return self.root.path_of(name)
+
+
+def collect(root: Directory, damage: VerifyReport) -> Facts:
+    """The facts about a directory.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    store = StoreFacts(root)
+    directories = tuple(sorted(root.directories()))
+    partitions = []
+    for name in directories:
+        key = layout.parse_partition_directory(name)
+        if key is not None:
+            directory = root.child(name)
+            try:
+                partitions.append(_partition(directory, key, store))
+            finally:
+                directory.close()
+    try:
+        holder = holder_of(root)
+    except FileNotFoundError:
+        holder = None
+    return Facts(
+        root,
+        directories,
+        frozenset(root.names()),
+        _meta(root),
+        holder,
+        store.own,
+        store.clean or layout.CLEAN_SHUTDOWN in root.names(),
+        tuple(partitions),
+        damage,
+        root.files.now_ms(),
+    )
+
+
+def _meta(root: Directory) -> dict[str, str] | None:
+    try:
+        data = root.read_file(layout.META_PROPERTIES, _SMALL_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    return properties_of(data.decode("utf-8", "replace"))
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """The names and values of a file of Java properties with one in each line."""
+    found = {}
+    for line in text.splitlines():
+        name, sign, value = line.strip().partition("=")
+        if sign and not name.startswith(("#", "!")):
+            found[name.strip()] = value.strip().replace("\\", "")
+    return found
+
+
+def _partition(
+    directory: Directory, key: TopicPartition, store: StoreFacts
+) -> PartitionFacts:
+    sizes = {}
+    names = directory.names()
+    for name in names:
+        parsed = layout.parse_segment_file(name)
+        if parsed and parsed.suffix == layout.LOG and not parsed.transition:
+            with contextlib.suppress(FileNotFoundError):
+                sizes[parsed.base_offset] = directory.stat(name).size
+    has_bad_epochs = False
+    try:
+        checkpoints.read_epochs(directory)
+    except CorruptCheckpointError:
+        has_bad_epochs = True
+    topic_id, has_bad_metadata = _topic_id(directory)
+    return PartitionFacts(
+        key,
+        directory.path,
+        store.context(directory, None),
+        dict(sorted(sizes.items())),
+        frozenset(names),
+        topic_id,
+        has_bad_epochs,
+        has_bad_metadata,
+    )
+
+
+def _topic_id(directory: Directory) -> tuple[str, bool]:
+    """(the topic id that is stated, whether the file does not follow its format)."""
+    try:
+        data = directory.read_file(layout.PARTITION_METADATA, _SMALL_BYTES_MAX)
+    except FileNotFoundError:
+        return "", False
+    text = data.decode("utf-8", "replace")
+    match = _TOPIC_ID.search(text)
+    if not text.startswith("version:") or match is None:
+        return "", True
+    return match[1], not any(base64.urlsafe_b64decode(match[1] + "=="))

@@ -1,0 +1,107 @@
+"""The topics that a KRaft cluster knows, from the metadata log in a broker's directory.
+
+A record of the log is: version of the frame, kind, version of the kind (unsigned
+varints), then the fields. Two kinds matter here: a topic with its id, and its removal.
+A snapshot (`.checkpoint`) has the records that are in force at its offset.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from logstore.config import StoreConfig
+from logstore.errors import CorruptionError, UnsupportedError
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+from logstore.io.layout import LOG, parse_segment_file
+from logstore.log.read.damage import make_batch
+from logstore.maintenance.verify.intact import RawSegment
+
+__all__ = ["METADATA_DIRECTORY", "cluster_topics"]
+
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+_SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
+_TOPIC: Final = 2
+_REMOVE_TOPIC: Final = 9
+_ID_BYTES: Final = 16
+_LIMIT: Final = StoreConfig().max_batch_decompressed_bytes
+
+
+def cluster_topics(root: Directory) -> dict[str, str] | None:
+    """The ids of the topics that the cluster has, by name. None: the directory has no
+    metadata log, or it cannot be read.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if METADATA_DIRECTORY not in root.directories():
+        return None
+    directory = root.child(METADATA_DIRECTORY)
+    descriptors = Descriptors(directory.files, 1)
+    topics: dict[bytes, str] = {}
+    try:
+        for value in _values(directory, descriptors):
+            _apply(value, topics)
+    except (CorruptionError, UnsupportedError, IndexError, UnicodeDecodeError):
+        return None
+    finally:
+        descriptors.close()
+        directory.close()
+    return {name: _text(topic_id) for topic_id, name in topics.items()}
+
+
+def _text(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _values(directory: Directory, descriptors: Descriptors) -> Iterator[bytes]:
+    """The values of the newest snapshot, and of the log from there on."""
+    names = directory.names()
+    snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
+    start = 0
+    if snapshots:
+        start = int(snapshots[-1][:20])
+        yield from _values_of(directory, descriptors, snapshots[-1], 0, 0)
+    for name in sorted(names):
+        parsed = parse_segment_file(name)
+        if parsed and parsed.suffix == LOG and not parsed.transition:
+            base = parsed.base_offset
+            yield from _values_of(directory, descriptors, name, base, start)
+
+
+def _values_of(
+    directory: Directory, descriptors: Descriptors, name: str, base: int, start: int
+) -> Iterator[bytes]:
+    size = directory.stat(name).size
+    segment = RawSegment(directory, descriptors, name, base, size)
+    for header, buffer, place in segment.headers():
+        if header.last_offset < start or header.is_control:
+            continue
+        for record in make_batch(segment, header, buffer, place, _LIMIT):
+            if record.offset >= start and record.value:
+                yield record.value
+
+
+def _apply(value: bytes, topics: dict[bytes, str]) -> None:
+    _, pos = _varint(value, 0)
+    kind, pos = _varint(value, pos)
+    _, pos = _varint(value, pos)
+    if kind == _TOPIC:
+        length, pos = _varint(value, pos)  # one more than the bytes of the name
+        end = pos + length - 1
+        topics[value[end : end + _ID_BYTES]] = value[pos:end].decode()
+    elif kind == _REMOVE_TOPIC:
+        topics.pop(value[pos : pos + _ID_BYTES], None)
+
+
+def _varint(data: bytes, pos: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (data[pos] & 0x7F) << shift
+        shift += 7
+        pos += 1
+        if data[pos - 1] < 0x80:
+            return number, pos

@@ -1,0 +1,338 @@
+"""What a hand-over will do: the findings about a broker, each of which is compared with
+one in tests/interop/test_handover.py, and those about logstore, with what it does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.cli.main import main
+from logstore.maintenance.handover.broker import is_refused_name
+from support.broker import foreign
+from support.damage import FaultyFiles, fixed_crc
+from support.golden import SLICE
+from support.transactions import batch
+
+DAY_MS = 24 * 3600 * 1000
+ID = "AAECAwQFBgcICQoLDA0ODw"
+
+
+def store_at(path: Path, **settings: Any) -> Path:
+    config = logstore.TopicConfig(message_format=2, **settings)
+    with logstore.open(path) as store:
+        store.create_topic("orders", config=config)[0].append_many([b"x"] * 10)
+    return path
+
+
+def findings(path: Path, kind: str, **options: Any) -> list[logstore.HandoverFinding]:
+    report = logstore.check_handover(path, **options)
+    return [one for one in report.findings if one.kind == kind]
+
+
+def effects(path: Path, kind: str, **options: Any) -> list[str]:
+    return [one.effect for one in findings(path, kind, **options)]
+
+
+def tree(path: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(one.relative_to(path)): (one.read_bytes(), one.stat().st_mtime_ns)
+        for one in path.rglob("*")
+        if one.is_file()
+    }
+
+
+# ------------------------------------------------------------ in general
+
+
+def test_check_changes_nothing_and_knows_the_direction(tmp_path: Path) -> None:
+    """The next owner is the one that has not written last."""
+    store_at(tmp_path)
+    before = tree(tmp_path)
+    assert logstore.check_handover(tmp_path).to == "kafka"
+    assert logstore.check_handover(tmp_path, from_kafka=True).to == "logstore"
+    assert tree(tmp_path) == before
+    foreign(tmp_path)
+    assert logstore.check_handover(tmp_path).to == "logstore"
+    assert logstore.check_handover(tmp_path, from_kafka=False).to == "kafka"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"release": "3.0"}, "release is '3.0', not one of 2.8, 3.9, 4.2"),
+        ({"retention_ms": -2}, "retention_ms is -2"),
+        ({"retention_bytes": -5}, "retention_bytes is -5"),
+    ],
+)
+def test_bad_argument_is_a_named_error(
+    tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    store_at(tmp_path)
+    with pytest.raises(logstore.ConfigError, match=text):
+        logstore.check_handover(tmp_path, **options)
+
+
+def test_what_is_no_store_is_a_named_error(tmp_path: Path) -> None:
+    with pytest.raises(logstore.StoreNotFoundError):
+        logstore.check_handover(tmp_path / "nothing")
+    with pytest.raises(logstore.StoreNotFoundError, match="no log directory"):
+        logstore.check_handover(tmp_path)
+
+
+def test_directory_that_the_system_refuses_is_a_named_error(tmp_path: Path) -> None:
+    store_at(tmp_path)
+    files = FaultyFiles()
+    files.fail("list", name="")
+    with pytest.raises(logstore.StorageError):
+        logstore.check_handover(tmp_path, files=files)
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_command_prints_the_findings_and_ends_with_their_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    store_at(tmp_path)
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    command = ["handover", "check", str(tmp_path), "--format", form]
+    metadata = f"version: 0\ntopic_id: {ID}"
+    (tmp_path / "orders-0" / "partition.metadata").write_text(metadata)
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    (tmp_path / "backup").mkdir()
+    assert main(command) == 1
+    worse = capsys.readouterr().out
+    if form == "text":
+        assert "refuses" not in out
+        assert "refuses: directory-name: backup is named neither" in worse
+        assert worse.splitlines()[-1].startswith("to Kafka 4.2: 1 problem, ")
+    else:
+        lines = [json.loads(line) for line in worse.splitlines()]
+        assert [one["type"] for one in lines[:-1]] == ["handover"] * (len(lines) - 1)
+        (bad,) = (one for one in lines if one.get("effect") == "refuses")
+        assert bad["path"] == str(tmp_path / "backup")
+        assert lines[-1]["problems"] == 1
+        assert lines[-1]["to"] == "kafka"
+    assert main(["handover", "check", str(tmp_path / "nothing")]) == 2
+
+
+# ------------------------------------------------------------ to a broker
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("orders-0", False), ("a--1", False), ("a-b-12", False), ("backup", True),
+        ("orders-", True), ("-0", True), ("orders-x", True), (".snapshots", True),
+        ("lost+found", True), ("orders-0-delete", True), ("orders-0.abc-delete", False),
+        ("orders-0.abc-stray", False), ("__cluster_metadata-0", False),
+        ("remote-log-index-cache", False),
+    ],
+)  # fmt: skip
+def test_names_that_a_broker_refuses(name: str, is_refused: bool) -> None:
+    assert is_refused_name(name) == is_refused
+
+
+def test_broker_with_zookeeper_makes_properties_and_one_with_kraft_refuses(
+    tmp_path: Path,
+) -> None:
+    store_at(tmp_path)
+    assert effects(tmp_path, "meta-properties", release="2.8") == ["changes"]
+    for release in ("3.9", "4.2"):
+        assert effects(tmp_path, "meta-properties", release=release) == ["refuses"]
+    path = tmp_path / "meta.properties"
+    path.write_text("#x\nversion=1\ncluster.id=c\\=d\nnode.id=4\n")
+    assert effects(tmp_path, "meta-properties", release="2.8") == ["refuses"]
+    assert effects(tmp_path, "meta-properties", cluster_id="c=d", node_id=4) == ["ok"]
+    assert effects(tmp_path, "meta-properties", node_id=5) == ["refuses", "ok"]
+    assert effects(tmp_path, "meta-properties", cluster_id="e") == ["warns"]
+    path.write_text("version=0\ncluster.id=c\nbroker.id=4\n")
+    given = {"release": "2.8", "cluster_id": "e"}
+    assert effects(tmp_path, "meta-properties", **given) == ["refuses"]
+
+
+def test_records_that_a_broker_deletes_at_once_are_told(tmp_path: Path) -> None:
+    """By their time, which counts from the record, and by size."""
+    config = logstore.TopicConfig(message_format=2)
+    now_ms = time.time_ns() // 1_000_000
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        for days in (30, 20, 0):
+            partition.append(b"x" * 100, timestamp_ms=now_ms - days * DAY_MS)
+            partition.roll()
+        partition.append(b"x", timestamp_ms=now_ms + DAY_MS)
+    (one,) = findings(tmp_path, "retention")
+    assert (one.effect, one.values["segments"], one.values["endOffset"]) == (
+        "loses", 2, 2,
+    )  # fmt: skip
+    assert effects(tmp_path, "retention", retention_ms=-1) == []
+    assert effects(tmp_path, "retention", retention_ms=40 * DAY_MS) == []
+    (one,) = findings(tmp_path, "retention", retention_ms=-1, retention_bytes=200)
+    assert one.values["segments"] >= 1
+    (ahead,) = findings(tmp_path, "future-time")
+    assert (ahead.effect, ahead.values["timestamp"]) == ("warns", now_ms + DAY_MS)
+
+
+def test_settings_groups_and_old_formats_are_told(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=1, segment_bytes=5000)
+        store.create_topic("orders", config=config)[0].append(b"x")
+    with logstore.Consumer(tmp_path, group="billing") as consumer:
+        consumer.assign([("orders", 0)])
+        consumer.commit({logstore.TopicPartition("orders", 0): 1})
+    (one,) = findings(tmp_path, "settings")
+    assert one.values["settings"] == ["orders: segment.bytes=5000"]
+    (one,) = findings(tmp_path, "groups")
+    assert one.values["groups"] == ["billing"]
+    (one,) = findings(tmp_path, "magic")
+    assert one.values["magics"] == [1]
+
+
+def test_damage_and_files_that_a_broker_refuses_are_told(tmp_path: Path) -> None:
+    partition = store_at(tmp_path) / "orders-0"
+    (partition / f"{0:020d}.index").unlink()
+    assert effects(tmp_path, "index") == ["changes"]
+    (partition / "leader-epoch-checkpoint").write_text("x")
+    (partition / "partition.metadata").write_text("version: 0\ntopic_id: short")
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("x")
+    assert effects(tmp_path, "checkpoint", from_kafka=False) == ["refuses"] * 3
+    log = partition / f"{0:020d}.log"
+    data = bytearray(log.read_bytes())
+    data[-3] ^= 1
+    log.write_bytes(data)
+    (one,) = findings(tmp_path, "damage", from_kafka=False)
+    assert one.effect == "loses"
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (clean,) = findings(tmp_path, "clean-stop", from_kafka=False)
+    assert (clean.effect, clean.values) == (
+        "warns", {"segments": 1, "bytes": len(data)},
+    )  # fmt: skip
+
+
+def metadata_record(kind: int, body: bytes) -> bytes:
+    return bytes([1, kind, 0]) + body
+
+
+def metadata_log(path: Path, values: list[bytes], name: str) -> None:
+    """A file of the metadata log, with a batch for each record."""
+    path.mkdir(exist_ok=True)
+    data = b""
+    for offset, value in enumerate(values):
+        made = batch(offset, [(b"", value)], -1, control=False)
+        data += fixed_crc(made[:21] + b"\0\0" + made[23:])
+    (path / name).write_bytes(data)
+
+
+def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
+    """The metadata log of the directory, from its newest snapshot on, says which topics
+    are there, and with which ids."""
+    store_at(tmp_path)
+    ids = {name: bytes([number]) * 16 for number, name in enumerate(("a", "orders"))}
+
+    def topic(name: str) -> bytes:
+        body = bytes([len(name) + 1]) + name.encode() + ids[name] + b"\0"
+        return metadata_record(2, body)
+
+    log = tmp_path / "__cluster_metadata-0"
+    metadata = tmp_path / "orders-0" / "partition.metadata"
+    assert effects(tmp_path, "topic-id") == ["loses"]
+    metadata.write_text("version: 0\ntopic_id: " + "AQEBAQEBAQEBAQEBAQEBAQ")
+    assert effects(tmp_path, "topic") == ["warns"]
+    metadata_log(log, [topic("a"), topic("orders")], f"{0:020d}.log")
+    assert effects(tmp_path, "topic") == ["ok"]
+    metadata.write_text(f"version: 0\ntopic_id: {ID}")
+    assert effects(tmp_path, "topic-id") == ["loses"]
+    metadata.write_text("version: 0\ntopic_id: " + "AQEBAQEBAQEBAQEBAQEBAQ")
+    assert effects(tmp_path, "topic") == ["ok"]
+    removed = metadata_record(9, ids["orders"] + b"\0")
+    metadata_log(log, [topic("a"), topic("orders"), removed], f"{0:020d}.log")
+    assert effects(tmp_path, "topic") == ["loses"]
+    # A snapshot behind the log has the last word.
+    metadata_log(log, [topic("orders")], f"{7:020d}-{1:010d}.checkpoint")
+    assert effects(tmp_path, "topic") == ["ok"]
+    (log / f"{7:020d}-{1:010d}.checkpoint").write_bytes(b"\1" * 80)
+    assert effects(tmp_path, "topic") == ["warns"]
+    with_zookeeper = {"release": "2.8"}
+    assert effects(tmp_path, "topic", **with_zookeeper) == ["warns"]
+
+
+# ------------------------------------------------------------ from a broker
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """The directory of a real broker that was stopped."""
+    return Path(shutil.copytree(SLICE / "4.2.0" / "clean", tmp_path / "theirs"))
+
+
+def test_lock_of_a_broker_refuses_the_opening(theirs: Path) -> None:
+    (theirs / ".lock").touch()
+    assert effects(theirs, "lock") == ["ok"]
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX)"
+        "; print('locked', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(theirs / ".lock")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        (one,) = findings(theirs, "lock")
+        assert (one.effect, one.values["pid"]) == ("refuses", process.pid)
+        with pytest.raises(logstore.StoreLockedError):
+            logstore.open(theirs)
+        process.communicate(b"")
+
+
+def test_unclean_stop_is_told_with_what_opening_reads(theirs: Path) -> None:
+    assert effects(theirs, "clean-stop") == ["ok"]
+    (theirs / ".kafka_cleanshutdown").unlink()
+    (theirs / "recovery-point-offset-checkpoint").unlink()
+    (one,) = findings(theirs, "clean-stop")
+    sizes = [log.stat().st_size for log in theirs.glob("*/*.log")]
+    assert one.values == {"segments": len(sizes), "bytes": sum(sizes)}
+    with logstore.open(theirs) as store:
+        store.recover()
+
+
+def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
+    """Those that wait for their deletion go, the others stay as they are."""
+    for ending in ("delete", "future", "stray"):
+        (theirs / f"gone-0.{'0' * 32}-{ending}").mkdir()
+    (theirs / "remote-log-index-cache").mkdir()
+    (theirs / "__cluster_metadata-0").mkdir()
+    assert effects(theirs, "directory-name") == ["changes", "ok", "ok"]
+    assert effects(theirs, "remote-storage") == ["loses"]
+    assert effects(theirs, "metadata-log") == ["ok"]
+    with logstore.open(theirs) as store:
+        assert "gone" not in store.topics()
+        assert "__cluster_metadata" not in store.topics()
+    for name in ("future", "stray"):
+        assert (theirs / f"gone-0.{'0' * 32}-{name}").exists()
+
+
+def test_topics_get_default_settings(theirs: Path) -> None:
+    (one,) = findings(theirs, "settings")
+    with logstore.open(theirs) as store:
+        assert one.values["topics"] == [t for t in store.topics() if t[:2] != "__"]
+        configs = {store.topic(name).config for name in store.topics()}
+    assert configs == {logstore.TopicConfig()}
+
+
+def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:
+    log = max(theirs.glob("txn-0/*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    assert "loses" in effects(theirs, "damaged-batch")
+    with logstore.open(theirs) as store:
+        store.recover()
+    assert log.read_bytes() == bytes(data)
