@@ -36,6 +36,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"segment": "one `.log` file with its indexes, as readers see it"},
     {"log": "the log of one partition: read, recover, follow, write"},
     {"store": "what users call: store, topic, partition, publication"},
+    {"broker": "the groups of a Kafka broker, from its directories, and its records"},
     {
         "group": "groups of consumers: members, committed offsets",
         "maintenance": "verify, repair, report, doctor",
@@ -51,20 +52,19 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 
 # The same for what is in a room, where the order matters to a reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "broker": (
+        ("directories", "fields", "placement", "progress"),
+        ("consumer_records", "kafka_records"),
+        ("offsets_log",),
+        ("groups",),
+    ),
     "group": (
-        (
-            "assignors",
-            "broker_directories",
-            "errors",
-            "fields",
-            "placement",
-            "progress",
-            "torn_append",
-        ),
-        ("consumer_records", "kafka_records", "slots"),
-        ("offsets_log", "state"),
-        ("batches", "commit_calls"),
-        ("broker", "generations", "group_file"),
+        ("assignors", "errors", "torn_append"),
+        ("slots",),
+        ("commit_calls", "state"),
+        ("batches", "generations", "others"),
+        ("group_log",),
+        ("group_file",),
         ("membership", "options", "reading", "transaction"),
         ("overview", "positions", "resets"),
         ("core", "exports"),

@@ -29,7 +29,7 @@ INSIDE: dict[str, dict[str, int]] = {
     for room, layers in MAKE_LAYERS["INSIDE"].items()
 }
 
-ROOMS_MAX = 16
+ROOMS_MAX = 17
 LINES_MAX = 650
 # Of the files below these directories: what a file is about fits into so many lines.
 WITH_SHORT_FILES = ("src", "connectors", "tests", "bench", "docs", "examples")

@@ -33,7 +33,7 @@ _HOMES: Final = {
         "SyncFailedError TopicExistsError TopicNotFoundError "
         "UnsupportedError"
     ),
-    "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
+    "broker.groups": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
     "group.errors": (
         "CommitFailedError FencedError GroupError GroupNotEmptyError "
         "GroupNotFoundError InconsistentAssignorError MemberIdInUseError "
@@ -41,7 +41,7 @@ _HOMES: Final = {
     ),
     "group.exports": "GroupExport export_group",
     "group.overview": "Group Groups LiveMember groups",
-    "group.progress": "GroupPartition OffsetChange",
+    "broker.progress": "GroupPartition OffsetChange",
     "group.resets": "reset_offsets",
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
@@ -53,8 +53,8 @@ _HOMES: Final = {
     "maintenance.handover": "HandoverFinding HandoverReport check_handover",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (
-        "FileContents LogEntry Note Problem VerifyReport inspect_file "
-        "rebuild_index verify"
+        "FileContents LogEntry LogFrame LogFrames Note Problem VerifyReport "
+        "inspect_file rebuild_index verify"
     ),
     "record.batch": "Chunk ControlRecord RecordBatch",
     "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",

@@ -1,5 +1,11 @@
 from logstore import aio as aio
 from logstore import metrics as metrics
+from logstore.broker.groups import KafkaGroup as KafkaGroup
+from logstore.broker.groups import KafkaGroups as KafkaGroups
+from logstore.broker.groups import KafkaMember as KafkaMember
+from logstore.broker.groups import kafka_groups as kafka_groups
+from logstore.broker.progress import GroupPartition as GroupPartition
+from logstore.broker.progress import OffsetChange as OffsetChange
 from logstore.config import StoreConfig as StoreConfig
 from logstore.config import TopicConfig as TopicConfig
 from logstore.errors import ConfigError as ConfigError
@@ -35,10 +41,6 @@ from logstore.errors import TopicNotFoundError as TopicNotFoundError
 from logstore.errors import UnsupportedError as UnsupportedError
 from logstore.group.assignors import Assignor as Assignor
 from logstore.group.assignors import GroupSubscription as GroupSubscription
-from logstore.group.broker import KafkaGroup as KafkaGroup
-from logstore.group.broker import KafkaGroups as KafkaGroups
-from logstore.group.broker import KafkaMember as KafkaMember
-from logstore.group.broker import kafka_groups as kafka_groups
 from logstore.group.consumer import Consumer as Consumer
 from logstore.group.errors import CommitFailedError as CommitFailedError
 from logstore.group.errors import FencedError as FencedError
@@ -60,8 +62,6 @@ from logstore.group.overview import Group as Group
 from logstore.group.overview import Groups as Groups
 from logstore.group.overview import LiveMember as LiveMember
 from logstore.group.overview import groups as groups
-from logstore.group.progress import GroupPartition as GroupPartition
-from logstore.group.progress import OffsetChange as OffsetChange
 from logstore.group.resets import reset_offsets as reset_offsets
 from logstore.group.transaction import ConsumerTransaction as ConsumerTransaction
 from logstore.io.checkpoint.cuts import LogMark as LogMark
@@ -89,6 +89,8 @@ from logstore.maintenance.report.report import Report as Report
 from logstore.maintenance.report.report import report as report
 from logstore.maintenance.verify import FileContents as FileContents
 from logstore.maintenance.verify import LogEntry as LogEntry
+from logstore.maintenance.verify import LogFrame as LogFrame
+from logstore.maintenance.verify import LogFrames as LogFrames
 from logstore.maintenance.verify import Note as Note
 from logstore.maintenance.verify import Problem as Problem
 from logstore.maintenance.verify import VerifyReport as VerifyReport

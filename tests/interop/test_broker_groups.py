@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.group import kafka_records as records
+from logstore.broker import kafka_records as records
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 

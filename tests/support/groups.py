@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import logstore
+from logstore.broker.kafka_records import OffsetCommit
 from logstore.group.group_file import GroupFile
-from logstore.group.kafka_records import OffsetCommit
 from logstore.group.slots import Slots
 from logstore.io import layout
 from logstore.io.directory import Directory

@@ -10,8 +10,8 @@ from pathlib import Path
 import crc32c
 
 import logstore
-from logstore.group.broker import KafkaGroups
-from logstore.group.kafka_records import (
+from logstore.broker.groups import KafkaGroups
+from logstore.broker.kafka_records import (
     GroupMetadata,
     OffsetCommit,
     format_group_key,

@@ -195,7 +195,7 @@ class Steps:
     def set_bytes(self, number: int, data: bytes, pos: int | None = None) -> None:
         """Other data of a step, and another position; None: the same."""
         one = self._c[number]
-        # The reference keeps the bytes where they are.
+        # The reference keeps the bytes in memory.
         self._data[number] = data
         one.data, one.size = ffi.from_buffer("uint8_t[]", data), len(data)
         if pos is not None:

@@ -31,6 +31,7 @@ ORDER: Final = (
     "batches",
     "tail",
     "index",
+    "kafka-dump-log",
     "export",
     "groups",
     "groups reset",

@@ -9,12 +9,12 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
+from logstore.cli.kafka.command import check_kafka, dump_sources
 from logstore.cli.output import Printer
 from logstore.cli.params import Bound
 from logstore.cli.records import (
     bar,
     bounds_of,
-    dump_files,
     opened_sources,
     shown,
     with_bar,
@@ -97,15 +97,18 @@ def _offset_of(batch: logstore.RecordBatch) -> int:
 @options.isolation
 @options.on_corruption
 @options.kafka
+@options.kafka_release
+@options.kafka_max_bytes
 @options.decompressed
 def batches(path: str, **given: Any) -> int:
     """`logstore-dump batches`."""
+    check_kafka(given)
     first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
-            return dump_files(sources, printer, deep=False)
+            return dump_sources(sources, printer, given, deep=False)
         rows = _all_batches(sources, first, stop, given["isolation"])
         for topic, number, batch in shown(rows, given["skip"], given["limit"]):
             if given["form"] == "jsonl":

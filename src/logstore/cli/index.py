@@ -8,6 +8,7 @@ from typing import Any, Final
 import logstore
 from logstore.cli import options
 from logstore.cli.app import command
+from logstore.cli.kafka.command import check_kafka, dump_file
 from logstore.cli.output import Printer
 from logstore.cli.records import shown
 from logstore.cli.schema import camel, line, partition_of, timestamp_value
@@ -17,6 +18,7 @@ EXAMPLES: Final = [
     "index data/orders-0/00000000000000000000.index",
     "index data/orders-0/00000000000000000000.timeindex --limit 5",
     "index data/recovery-point-offset-checkpoint --format jsonl",
+    "index --kafka data/orders-0/00000000000000000000.index",
 ]
 
 
@@ -32,8 +34,14 @@ EXAMPLES: Final = [
 @options.limit
 @options.output_format()
 @options.times
+@options.kafka
+@options.kafka_release
+@options.kafka_index
 def index(path: str, **given: Any) -> int:
     """`logstore-dump index`."""
+    check_kafka(given)
+    if given["kafka"] and not path.endswith(".log"):
+        return dump_file(path, given)
     contents = logstore.inspect_file(path)
     if contents.kind == "log":
         raise ValueError(

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from logstore.cli.kafka.wanted import RELEASES
 from logstore.cli.params import BOUND, COUNT, PATTERN, SIZE, TARGET, TOPIC, FileType
 from logstore.cli.schema import PAYLOADS, TIMES
 
@@ -143,6 +144,78 @@ kafka = click.option(
     "--kafka",
     is_flag=True,
     help="The text that kafka-dump-log prints, of whole files.",
+)
+kafka_release = click.option(
+    "--kafka-release",
+    type=click.Choice(RELEASES),
+    help="The release whose text is printed (default: 3.9).",
+)
+kafka_records = together(
+    click.option(
+        "--offsets-decoder",
+        is_flag=True,
+        help="Of __consumer_offsets: what its records mean.",
+    ),
+    click.option(
+        "--transaction-log-decoder",
+        is_flag=True,
+        help="Of __transaction_state: what its records mean.",
+    ),
+    click.option(
+        "--share-group-state-decoder",
+        is_flag=True,
+        help="Of __share_group_state: what its records mean (release 4.2).",
+    ),
+    click.option("--cluster-metadata-decoder", is_flag=True, hidden=True),
+    click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True),
+    click.option(
+        "--key-decoder-class",
+        metavar="NAME",
+        help="What makes text of a key: StringDecoder, IntegerDecoder or LongDecoder "
+        "of org.apache.kafka.tools.api, or a Python function as module:function.",
+    ),
+    click.option("--value-decoder-class", metavar="NAME", help="The same for a value."),
+    click.option(
+        "--skip-record-metadata",
+        is_flag=True,
+        help="Of records only keys and values.",
+    ),
+)
+kafka_max_bytes = click.option(
+    "--max-bytes", type=COUNT, help="Of a log only the batches in so many bytes."
+)
+kafka_index = together(
+    click.option(
+        "--index-sanity-check",
+        is_flag=True,
+        help="Of indexes only whether a broker that starts rebuilds them.",
+    ),
+    click.option(
+        "--verify-index-only",
+        is_flag=True,
+        help="Of indexes only the entries that do not fit the log.",
+    ),
+    click.option(
+        "--max-message-size",
+        type=COUNT,
+        help="The largest batch that an entry of an index may lead to (default: "
+        "5242880 bytes).",
+    ),
+)
+kafka_files = click.option(
+    "--files",
+    type=FileType("FILE,FILE..."),
+    required=True,
+    help="The files: .log, .index, .timeindex, .txnindex, .snapshot, and .checkpoint "
+    "of KRaft.",
+)
+kafka_depth = together(
+    click.option("--deep-iteration", is_flag=True, help="A line for each record."),
+    click.option(
+        "--print-data-log",
+        is_flag=True,
+        help="And its key and value; each decoder implies it.",
+    ),
 )
 decompressed = click.option(
     "--max-batch-decompressed-bytes",

@@ -85,6 +85,12 @@ class Printer:
         self.err.write(shown + "\n")
         self.err.flush()
 
+    def complain(self, text: str) -> None:
+        """A line on standard error as another program prints it."""
+        self.flush()
+        Progress.clear()
+        self.err.write(harmless(text) + "\n")
+
     def flush(self) -> None:
         self.out.flush()
 

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 import logstore
-from logstore.cli import kafka, options
+from logstore.cli import options
 from logstore.cli.app import LOGS, command, store_config
 from logstore.cli.damage import DamageLog
+from logstore.cli.kafka.command import check_kafka, dump_sources
 from logstore.cli.output import Printer, Progress, is_terminal
 from logstore.cli.params import Bound, FromEnd, bound_text, is_reversed
 from logstore.cli.schema import dumps, parsed_json, payload_value, record_line
@@ -36,6 +37,7 @@ EXAMPLES: Final = [
     "records data/orders-0 -f '%t %p %o %k %s\\n'",
     "records data --on-corruption skip",
     "records --kafka data/orders-0/00000000000000000000.log",
+    "records --kafka --offsets-decoder kafka/__consumer_offsets-2",
 ]
 TAIL_EXAMPLES: Final = [
     "tail data/orders-0",
@@ -205,16 +207,20 @@ def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
 @options.isolation
 @options.on_corruption
 @options.kafka
+@options.kafka_release
+@options.kafka_records
+@options.kafka_max_bytes
 @options.decompressed
 def records(path: str, **given: Any) -> int:
     """`logstore-dump records`."""
+    check_kafka(given)
     first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     put = style_of(given).printing(printer)
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
-            return dump_files(sources, printer, deep=True)
+            return dump_sources(sources, printer, given, deep=True)
         rows = all_records(sources, first, stop, given["isolation"])
         chosen = matching(rows, given["grep"])
         for one in shown(chosen, given["skip"], given["limit"]):
@@ -274,12 +280,6 @@ def opened_sources(path: str, damage: DamageLog, given: dict[str, Any]) -> Sourc
         raw=given.get("kafka", False),
         config=store_config(given),
     )
-
-
-def dump_files(sources: Sources, printer: Printer, *, deep: bool) -> int:
-    """Print files as Kafka's own tool does."""
-    intact = [kafka.dump_file(source, printer, deep=deep) for source in sources.files]
-    return 0 if all(intact) else 1
 
 
 # ------------------------------------------------------------------ tail

@@ -29,6 +29,7 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
 )
 from logstore.cli.app import PROGRAM, ClosedPipeError, cli, usage_text
 from logstore.cli.export import command as _export  # noqa: F401
+from logstore.cli.kafka import command as _kafka  # noqa: F401
 from logstore.cli.output import Printer
 
 CLEAN: Final = 0

@@ -1,1 +1,1 @@
-"""Groups of consumers: Kafka's records about them, and the groups of a broker."""
+"""Groups of consumers: their members, and what they have committed."""

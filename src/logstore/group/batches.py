@@ -6,25 +6,27 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from logstore import _native as native
-from logstore.config import TopicConfig
-from logstore.group.kafka_records import (
+from logstore.broker.kafka_records import (
     OffsetCommit,
     format_group_key,
     format_offset_key,
     format_offset_value,
 )
+from logstore.config import TopicConfig
 from logstore.group.state import HEADER, GroupState, format_state
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import Encoder, pack_rows
 
-__all__ = ["BATCH_BYTES_MAX", "Batches", "Item"]
+__all__ = ["BATCH_BYTES_MAX", "RECORD_BYTES", "Batches", "Item"]
 
 # A batch is at most so long: more than any record of a group needs.
 BATCH_BYTES_MAX: Final = 32 << 20
+# A record has so many bytes at most besides its key, value and header.
+RECORD_BYTES: Final = 24
 
-# Of a batch of one record without headers: where its numbers are (docs/format.md), and
-# how many bytes follow the value.
+# Positions in a batch of one record without headers (docs/format.md), and how many
+# bytes follow the value.
 _OFFSET_END: Final = 8
 _CRC_POS: Final = 17
 _CRC_END: Final = 21

@@ -95,7 +95,7 @@ class CommitCalls:
                 end_turn,
             ]
         )
-        # What the lock file has about the durable point, if that is of this file.
+        # The durable point in the lock file, as bytes, if it is of this file.
         self._point: bytes | None = None
 
     def make(self, end: int, data: bytes, *, durable: bool) -> Made:

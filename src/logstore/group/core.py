@@ -403,7 +403,7 @@ class Core:
         readers = [one for one in self.readers.values() if not one.is_paused]
         seconds = min(seconds, self._pause_s)
         if self.member is not None:
-            seconds = min(seconds, self.member.due_s())
+            seconds = min(seconds, self.member.others.due_s())
         is_woken = self._waiter.wait(readers, slots, seconds, self.options.durable_only)
         again = _AGAIN_S if is_woken else self._pause_s * 2
         self._pause_s = min(again, GROUP_S_MAX)

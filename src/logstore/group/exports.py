@@ -8,24 +8,24 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from logstore import _native as native
+from logstore.broker.directories import BrokerDirectories
+from logstore.broker.groups import kafka_groups
+from logstore.broker.kafka_records import (
+    OffsetCommit,
+    format_offset_key,
+    format_offset_value,
+)
+from logstore.broker.offsets_log import OffsetsLog
+from logstore.broker.placement import OFFSETS_TOPIC, partition_of_group
+from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
     PartitionNotFoundError,
     TopicNotFoundError,
 )
-from logstore.group.broker import kafka_groups
-from logstore.group.broker_directories import BrokerDirectories
 from logstore.group.errors import GroupNotFoundError
-from logstore.group.kafka_records import (
-    OffsetCommit,
-    format_offset_key,
-    format_offset_value,
-)
-from logstore.group.offsets_log import OffsetsLog
 from logstore.group.overview import groups
-from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
-from logstore.group.progress import OffsetChange
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import Encoder, pack_rows

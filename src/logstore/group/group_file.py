@@ -1,36 +1,17 @@
-"""The file of a consumer group: its committed offsets, and its members.
+"""What the file of a consumer group says: its committed offsets, and its members.
 
-It is a log of batches of magic 2 whose records are Kafka's about groups; of the records
-with one key the last counts. It is changed under the group's mutex alone, after its
-tail was read again: another member may have appended since. A batch is there as a whole
-or not at all.
-
-What a crash has left at the end is cut off before the next append. Bytes that make no
-batch and are followed by whole ones, or that a sync has covered, are damage: then the
-file stays as it is.
+It is a log (`logstore.group.group_log`) of batches of magic 2 whose records are Kafka's
+about groups; of the records with one key the last counts. When those that count are a
+small part of it, it is written anew with them alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import (
-    CorruptCheckpointError,
-    StorageError,
-    SyncFailedError,
-    UnsupportedError,
-    storage_errors,
-)
-from logstore.group.batches import BATCH_BYTES_MAX, Batches, Item
-from logstore.group.commit_calls import CommitCalls
-from logstore.group.kafka_records import (
+from logstore.broker.kafka_records import (
     GroupKey,
     GroupRecordError,
     OffsetCommit,
@@ -40,18 +21,14 @@ from logstore.group.kafka_records import (
     parse_key,
     parse_offset_value,
 )
-from logstore.group.slots import DurablePoint, FileId, Slots
-from logstore.group.state import (
-    HEADER,
-    GroupState,
-    LaterVersionError,
-    parse_state,
-)
-from logstore.group.torn_append import may_be_torn, whole_batch
+from logstore.errors import StorageError
+from logstore.group.batches import RECORD_BYTES, Batches, Item
+from logstore.group.group_log import GroupLog
+from logstore.group.slots import Slots
+from logstore.group.state import HEADER, GroupState, LaterVersionError, parse_state
 from logstore.io import layout
-from logstore.io.directory import Directory, held_open
+from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.record.decoder import ChunkReader, Damage, iter_records
 from logstore.record.record import Record
 
 __all__ = ["GroupFile", "record_id"]
@@ -61,18 +38,10 @@ __all__ = ["GroupFile", "record_id"]
 _REWRITE_BYTES: Final = 1 << 20
 _REWRITE_RATIO: Final = 4
 
-_READ_BYTES: Final = 1 << 20
 _ID_BYTES_MAX: Final = (1 << 15) - 1
-_CRC_POS: Final = 17
 _HEADER_BYTES: Final = 61
-_RECORD_BYTES: Final = 24  # of a record, besides its key, value and header, at most
 _OFFSET_TYPES: Final = (b"\0\0", b"\0\1")
 _GROUP_TYPE: Final = b"\0\2"
-_LATER: Final = "a batch of an unknown format"
-_SYNC_PAUSE_S: Final = 0.0001
-_SYNC_WAIT_S: Final = 10.0
-
-_Identity: TypeAlias = "tuple[int, int]"
 
 
 def record_id(group: str) -> str:
@@ -83,11 +52,10 @@ def record_id(group: str) -> str:
     return layout.group_file(group).removeprefix(layout.GROUP_PREFIX)
 
 
-class GroupFile:
+class GroupFile(GroupLog):
     """The file of one group, for one thread at a time.
 
     Attributes:
-        name, path: of the file.
         group: the id, as its records have it.
         state: the members and the table, as far as the file was read.
 
@@ -99,168 +67,19 @@ class GroupFile:
     def __init__(
         self, root: Directory, name: str, group: str = "", *, write: bool = False
     ) -> None:
-        self.name = name
-        self.path = root.path_of(name)
         self.group = group
-        self._write_mode = write
         self.state = GroupState()
-        self._root = root
-        self._files = root.files
         self._batches = Batches(root.files)
-        self._file: native.OpenFile | None = None
-        self._forget()
         # The size at which to see whether to compact the file.
         self._rewrite_at = _REWRITE_BYTES
-        # A sync has failed: the system may have dropped what it did not write.
-        self._is_doubtful = False
-
-    def _forget(self) -> None:
-        self._identity: _Identity = (-1, -1)
-        self._id = FileId()  # with its first batch, once that was read
-        # Whether the durable point was seen to be of this file.
-        self._is_confirmed = False
-        self._calls: CommitCalls | None = None
-        # Where the last whole batch that was read ends, and its last offset.
-        self._end = 0
-        self._last_offset = -1
-        self._offsets: dict[bytes, bytes] = {}
-        self._group_record: tuple[bytes, bytes | None] | None = None
-        self._others = 0  # how many records of other groups it has
-
-    def close(self) -> None:
-        """Close it."""
-        self._file = self._calls = None
+        super().__init__(root, name, write=write)
 
     # ------------------------------------------------------------ reading
 
-    def refresh(self) -> bool:
-        """Read what was appended since, as far as it is whole; takes no lock. Returns
-        whether there was anything.
-
-        Raises:
-            CorruptCheckpointError: it is no group's file, or another group's.
-            UnsupportedError: a later version has written to it.
-            StorageError: the system refuses.
-        """
-        before = self._identity, self._end
-        with storage_errors("read", self.path):
-            size = self._open_now()
-            if size is not None and size != self._end:
-                self._read_batches(size)
-        return (self._identity, self._end) != before
-
-    def rest_bytes(self) -> int:
-        """How many bytes follow the last whole batch that was read: another member is
-        writing them, a crash has left them, or they are damaged.
-
-        Raises:
-            StorageError: the system refuses.
-        """
-        with storage_errors("read", self.path):
-            return 0 if self._file is None else self._files.size(self._fd()) - self._end
-
-    def refresh_held(self, slots: Slots) -> None:
-        """As `refresh`, for a caller that has the mutex and will append: what a crash
-        has left at the end is cut off.
-
-        Raises:
-            CorruptCheckpointError: it is damaged; nothing was changed.
-            others: as `refresh`.
-        """
-        with storage_errors("read", self.path):
-            size = self._open_now()
-            if size is None:
-                return
-            reason = "" if size == self._end else self._read_batches(size)
-            if self._end < size:
-                self._cut_tail(slots, size, reason)
-            # An empty file is confirmed with its first batch.
-            if self._end and not self._is_confirmed:
-                self._confirm(slots)
-
-    def _open_now(self) -> int | None:
-        """Open the file that has the name now; its size, or None if there is none."""
-        try:
-            info = self._root.stat(self.name)
-        except FileNotFoundError:
-            if self._identity != (-1, -1):
-                raise self._damaged(0, "it was removed while it was in use") from None
-            return None
-        if self._file is None or (info.device, info.inode) != self._identity:
-            file = held_open(
-                self._files, self._root.open(self.name, write=self._write_mode)
-            )
-            info = self._files.stat(file.fd)
-            self._forget()
-            self._file = file
-            self._identity = info.device, info.inode
-            self._id = FileId(info.inode)
-            return info.size
-        if info.size < self._end:
-            reason = f"it has {info.size} bytes, and had {self._end} whole ones before"
-            raise self._damaged(info.size, reason)
-        return info.size
-
-    def _fd(self) -> int:
-        assert self._file is not None
-        return self._file.fd
-
-    def _read_batches(self, size: int) -> str:
-        """Take in the whole batches up to `size`; why the rest is none."""
-        reason = "a batch is cut off"
-        wanted = _READ_BYTES
-        while self._end < size:
-            data = bytearray(min(wanted, size - self._end))
-            n = self._files.read(self._fd(), data, self._end)
-            begin, is_all = self._end, n < len(data) or self._end + n == size
-            try:
-                self._take_in(bytes(data[:n]))
-            except Damage as damage:
-                reason = damage.reason
-                if damage.unsupported:
-                    reason = f"{_LATER}: {reason}"
-                if self._end == begin and is_all:
-                    break
-            if self._end == begin:
-                if is_all or wanted > BATCH_BYTES_MAX:
-                    break
-                wanted *= 2
-                continue
-            wanted = _READ_BYTES
-        if self._others and not self._offsets and self._group_record is None:
-            raise self._damaged(0, "its records are those of other groups")
-        return reason
-
-    def _take_in(self, data: bytes) -> None:
-        """Take in the whole batches of some bytes.
-
-        Raises:
-            Damage: after the last of them, something else follows.
-        """
-        c, pos, last = native.pointer(data), 0, self._last_offset
-        while True:
-            scan = native.scan_batches(c, len(data), pos=pos, last_offset=last)
-            if scan.headers:
-                self._take_in_whole(c, data, pos, scan.pos)
-                pos, last = scan.pos, scan.last_offset
-                self._last_offset = last
-            if scan.error is not None:
-                is_later = scan.error.is_unsupported
-                raise Damage(scan.error.reason, scan.pos, unsupported=is_later)
-            if not scan.headers or scan.stop != native.STOP_FULL:
-                return
-
-    def _take_in_whole(self, c: Any, data: bytes, pos: int, end: int) -> None:
-        """Take in batches that were checked."""
-        if not self._end:
-            self._id = self._id_with(data)
-        capacity = min(16384, (end - pos) // _RECORD_BYTES + 1)
-        reader = ChunkReader(BATCH_BYTES_MAX, capacity=capacity)
-        reader.begin(self._last_offset, native.CHECK_ORDER)
-        for run in reader.columns(c, data, end, pos, 0, native.OFFSET_MAX):
-            for record in iter_records(run):
-                self._take_in_record(record)
-        self._end += end - pos
+    def _forget_records(self) -> None:
+        self._offsets: dict[bytes, bytes] = {}
+        self._group_record: tuple[bytes, bytes | None] | None = None
+        self._others = 0  # how many records of other groups it has
 
     def _take_in_record(self, record: Record) -> None:
         key = record.key or b""
@@ -277,7 +96,6 @@ class GroupFile:
                 return
             header = dict(record.headers).get(HEADER)
             self._set_state(record.value, header)
-        # Other types of records are later ones of Kafka's; they say nothing here.
 
     def _set_state(self, value: bytes | None, header: bytes | None) -> None:
         if value is None:
@@ -303,78 +121,9 @@ class GroupFile:
         self.group = self.group or found.group
         return found.group == self.group
 
-    # ------------------------------------------------------------ damage
-
-    def _cut_tail(self, slots: Slots, size: int, reason: str) -> None:
-        """Cut off what follows the last whole batch, unless it is damage."""
-        point = slots.durable_point()
-        # A first batch that cannot be read does not tell whose the point is.
-        is_known = point.file == self._id or (
-            not self._end and point.file.inode == self._id.inode
-        )
-        if is_known and self._end < point.size:
-            reason += f", and the first {point.size} bytes were durable"
-            raise self._damaged(self._end, reason)
-        data = bytearray(size - self._end)
-        n = self._files.read(self._fd(), data, self._end)
-        # If the machine has stopped since the last sync, its file system may have
-        # written anything where something was appended then, in any order.
-        if not is_known or point.is_of_this_boot:
-            self._check_torn(bytes(data[:n]), reason)
-        logger.warning(
-            "%s: cut off %d bytes at byte %d, which a crash has left (%s); no commit "
-            "that was durable is in them",
-            self.path, n, self._end, reason,
-        )  # fmt: skip
-        self._files.truncate(self._fd(), self._end)
-
-    def _check_torn(self, tail: bytes, reason: str) -> None:
-        """Raise if some bytes are not what an append leaves that was cut short."""
-        if reason.startswith(_LATER):
-            raise self._later(reason)
-        if not may_be_torn(tail, self._last_offset + 1):
-            raise self._damaged(self._end, f"{reason}, and no append began there")
-        found = whole_batch(tail)
-        if found is not None:
-            reason += f", and a whole batch follows at byte {self._end + found}"
-            raise self._damaged(self._end, reason)
-
-    def _confirm(self, slots: Slots) -> None:
-        """Once for each file and start of the machine: what was found is the file from
-        now on, so that later damage is not taken for what that has left. One that is
-        shorter than was durable is another, such as a backup that was put back."""
-        point = slots.durable_point()
-        if not self._has(point) or point.size > self._end:
-            self._files.sync(self._fd())
-            self._root.sync()
-            slots.set_durable_point(self._id, self._end, is_new=True)
-        self._is_confirmed = True
-
-    def _has(self, point: DurablePoint) -> bool:
-        """Whether a durable point is of this file, since the start of the machine."""
-        return point.is_of_this_boot and point.file == self._id
-
-    def _id_with(self, data: bytes) -> FileId:
-        """The id of the file with `data`, whole batches, at its beginning."""
-        return FileId(self._identity[1], data[:8] + data[_CRC_POS : _CRC_POS + 4])
-
-    def _damaged(self, position: int, reason: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(
-            f"the group's file {self.path} is damaged at byte {position}: {reason}. "
-            f"Nothing was changed. Keep a copy of it; then put back a backup, or "
-            f"remove it and reset the group's offsets",
-            path=self.path,
-            position=position,
-            reason=reason,
-        )
-
-    def _later(self, reason: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"a later version of logstore, or of Kafka, has written to the group's "
-            f"file {self.path}: {reason}. Nothing was changed; use that version",
-            path=self.path,
-            position=self._end,
-        )
+    def _check_records(self) -> None:
+        if self._others and not self._offsets and self._group_record is None:
+            raise self._damaged(0, "its records are those of other groups")
 
     # ------------------------------------------------------------ what it has
 
@@ -430,9 +179,8 @@ class GroupFile:
         """
         items = self._batches.items(self.group, commits, removed, state)
         data = self._batches.batch(items, self._last_offset + 1)
-        with storage_errors("write", self.path):
-            self._write(slots, data)
-        self._appended(items, data)
+        self._append(slots, data, len(items))
+        self._note(items)
         if state is not None:
             _, value, header = items[0]
             assert value is not None
@@ -440,10 +188,8 @@ class GroupFile:
         if self._end >= self._rewrite_at or self._is_doubtful:
             self._rewrite_if_worth(slots)
 
-    def _appended(self, items: Sequence[Item], data: bytes) -> None:
-        """Note the offsets, and the end, of a batch that was appended."""
-        self._end += len(data)
-        self._last_offset += len(items)
+    def _note(self, items: Sequence[Item]) -> None:
+        """Note the offsets of records that were appended."""
         for key, value, _ in items:
             if value is None:
                 self._offsets.pop(key[2:], None)
@@ -462,116 +208,17 @@ class GroupFile:
 
         Raises: as `append`, and as `sync` if `durable`.
         """
-        if not self._is_confirmed or self._is_doubtful or self._file is None:
-            return False
         items = self._batches.items(self.group, commits)
         data = self._batches.batch(items, self._last_offset + 1)
-        if not self._end or self._end + len(data) >= self._rewrite_at:
+        if self._end + len(data) >= self._rewrite_at:
             return False
-        if self._calls is None or self._calls.slots is not slots:
-            self._calls = CommitCalls(
-                self._root, slots, self.name, self._file, self._identity, self._id
-            )
-        made = self._calls.make(self._end, data, durable=durable)
+        made = self._append_at_once(slots, data, len(items), durable=durable)
+        if made is None:
+            return False
         if made.is_appended:
-            self._appended(items, data)
-        if made.has_sync_failed:
-            assert made.error is not None
-            self._is_doubtful = True
-            raise self._not_durable(made.error)
-        if made.error is not None:
-            raise made.error
-        if made.is_appended and durable and not made.is_synced:
-            self.sync(slots, self.end)
+            self._note(items)
+        self._finish(slots, made, durable=durable)
         return made.is_appended
-
-    def _write(self, slots: Slots, data: bytes) -> None:
-        if self._file is None:
-            fd = self._root.create(self.name)
-            self._file = held_open(self._files, fd)
-            info = self._files.stat(fd)
-            self._identity = info.device, info.inode
-        if not self._end:
-            # The name must survive a power failure, as what is synced later: also if
-            # another member made the file, and was killed before it synced that.
-            self._root.sync()
-            self._id = self._id_with(data)
-            slots.set_durable_point(self._id, 0, is_new=True)
-            self._is_confirmed = True
-        try:
-            self._files.write(self._fd(), data, self._end)
-        except BaseException:
-            # Cut off the written part here; else the next member that appends does.
-            with contextlib.suppress(OSError):
-                self._files.truncate(self._fd(), self._end)
-            raise
-
-    # ------------------------------------------------------------ syncs
-
-    @property
-    def end(self) -> tuple[_Identity, int]:
-        """What `sync` is to reach, for what was appended last."""
-        return self._identity, self._end
-
-    def sync(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
-        """Make durable what was appended up to an `end`; without the mutex. A sync that
-        another member makes meanwhile is enough.
-
-        Raises:
-            SyncFailedError: it is not durable, and may be lost in a power failure.
-            StorageError: the system refuses.
-        """
-        identity, end = upto
-        deadline: float | None = None
-        with storage_errors("sync", self.path):
-            while True:
-                point = slots.durable_point()
-                if self._is_durable(point, identity, end):
-                    return
-                if self._is_doubtful:
-                    raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
-                if slots.take_sync_turn():
-                    break
-                now = self._files.monotonic()
-                deadline = now + _SYNC_WAIT_S if deadline is None else deadline
-                if now > deadline:
-                    self._files.sync(self._fd())  # the one with the turn hangs
-                    return
-                time.sleep(_SYNC_PAUSE_S)
-            try:
-                self._sync_now(slots, upto)
-            finally:
-                slots.end_sync_turn()
-
-    def _is_durable(self, point: DurablePoint, identity: _Identity, end: int) -> bool:
-        # One that was compacted was synced before it was renamed.
-        is_reached = point.size >= end or identity != self._identity
-        return is_reached and self._has(point)
-
-    def _sync_now(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
-        # Not the size: another member may be in the middle of an append.
-        self.refresh()
-        point = slots.durable_point()
-        if self._is_durable(point, *upto):
-            return
-        is_new = not self._has(point)
-        try:
-            self._files.sync(self._fd())
-            if is_new:
-                self._root.sync()
-        except OSError as error:
-            self._is_doubtful = True
-            raise self._not_durable(error) from error
-        slots.set_durable_point(self._id, self._end, is_new=is_new)
-
-    def _not_durable(self, error: OSError) -> SyncFailedError:
-        return SyncFailedError(
-            f"cannot sync the group's file {self.path}: {error}. What was committed "
-            f"last counts now, and may be lost in a power failure. Commit again",
-            errno=error.errno,
-            path=self.path,
-            action="sync",
-        )
 
     # ------------------------------------------------------------ compacting it
 
@@ -589,7 +236,7 @@ class GroupFile:
     def _rewrite_if_worth(self, slots: Slots) -> None:
         items = self._live_items()
         live = _HEADER_BYTES + sum(
-            _RECORD_BYTES + len(key) + len(value or b"") + len(header or b"")
+            RECORD_BYTES + len(key) + len(value or b"") + len(header or b"")
             for key, value, header in items
         )
         self._rewrite_at = max(_REWRITE_BYTES, _REWRITE_RATIO * live)
@@ -599,36 +246,10 @@ class GroupFile:
             return
         # The append counts already: a failure here is none of the caller's.
         try:
-            self._rewrite(slots, items)
+            data = self._batches.batch(items, self._last_offset + 1)
+            self._rewrite(slots, data, len(items))
         except (OSError, StorageError) as error:
             logger.warning("cannot compact %s: %s", self.path, error)
             self._rewrite_at = self._end + _REWRITE_BYTES
         finally:
             slots.end_sync_turn()
-
-    def _rewrite(self, slots: Slots, items: Sequence[Item]) -> None:
-        """Replace the file by one with the records that count, durably.
-
-        1. Write a temporary file, and sync it. 2. Sync the old one, and let the durable
-        point be of no file: the new one may have the number of an earlier one. 3.
-        Rename it, and sync the directory. 4. Set the durable point.
-        """
-        files, temporary = self._files, f"{self.name}.tmp"
-        offset = self._last_offset + 1
-        data = self._batches.batch(items, offset)
-        file = held_open(files, self._root.create(temporary, exclusive=False))
-        files.write(file.fd, data, 0)
-        files.sync(file.fd)
-        info = files.stat(file.fd)
-        if not self._is_doubtful:
-            files.sync(self._fd())
-        slots.set_durable_point(FileId(), 0, is_new=True)
-        self._root.rename(temporary, self.name)
-        self._file, self._identity = file, (info.device, info.inode)
-        self._calls = None
-        self._id, self._is_confirmed = self._id_with(data), False
-        self._end, self._last_offset = len(data), offset + len(items) - 1
-        self._root.sync()
-        self._is_doubtful = False
-        slots.set_durable_point(self._id, len(data), is_new=True)
-        self._is_confirmed = True

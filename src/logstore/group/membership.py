@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from logstore._native.locks import logger
+from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import LogStoreError
 from logstore.group.assignors import Assignor
 from logstore.group.errors import (
@@ -36,7 +36,7 @@ from logstore.group.generations import (
     universe,
 )
 from logstore.group.group_file import GroupFile, record_id
-from logstore.group.kafka_records import OffsetCommit
+from logstore.group.others import Others
 from logstore.group.slots import MEMBERS_MAX, BusyError, Slots
 from logstore.group.state import BY_COMMITS, BY_TRANSACTIONS, GroupState, Member, Row
 from logstore.io import layout
@@ -45,13 +45,9 @@ from logstore.io.layout import TopicPartition
 
 __all__ = ["Membership"]
 
-# A partition that its member leaves free for so long goes to another one.
-_IDLE_S: Final = 1.0
 # How long a call waits for the mutex, and how long a poll does, which may come again.
 _WAIT_S: Final = 10.0
 _POLL_WAIT_S: Final = 0.02
-# The time between two looks for members that are stuck.
-_STUCK_CHECK_S: Final = 0.25
 
 _Result = TypeVar("_Result")
 
@@ -65,6 +61,7 @@ class Membership:
         held: the partitions that it has, with their rows.
         file: the group's file.
         slots: its open lock file.
+        others: what it sees of the other members.
 
     Args:
         topics_now: returns the topics that the store has now.
@@ -93,17 +90,13 @@ class Membership:
         self.held: dict[TopicPartition, Row] = {}
         self.slots = Slots(root, name, group)
         self.file = GroupFile(root, name, record_id(group), write=True)
+        self.others = Others(self.slots, group, evicts=evicts)
         self._files = root.files
         self._topics_now = topics_now
         self._assignor = assignor
         self._instance = instance
         self._interval_ms = interval_ms
-        self._evicts = evicts
         self._wanted = Subscription()
-        # Partitions of other members that are free, and since when.
-        self._free_since: dict[TopicPartition, float] = {}
-        self._stuck_checked = -_STUCK_CHECK_S
-        self._reported: set[int] = set()
         # The state for which it is known that the member has what it holds.
         self._checked_state: GroupState | None = None
 
@@ -197,8 +190,8 @@ class Membership:
             others: as `GroupFile.refresh`.
         """
         state = self.file.state
-        stuck = self._stuck(state)
-        idle = self._idle(state)
+        stuck = self.others.stuck(state, self.id)
+        idle = self.others.idle(state, self.id)
         if not self.id or stuck or idle or self._has_changed(state):
             with contextlib.suppress(BusyError):  # the next check tries it again
                 self.slots.locked(lambda: self._settle(stuck, idle), _POLL_WAIT_S)
@@ -228,58 +221,6 @@ class Membership:
     def _universe(self, members: Iterable[Member]) -> Topics:
         """The topics that some members ask for."""
         return universe(self.group, self._topics_now(), members)
-
-    # ------------------------------------------------------------ other members
-
-    def _idle(self, state: GroupState) -> frozenset[str]:
-        """The members that have not taken what they are to have, for too long."""
-        taken = {*self.slots.held_rows(), *self.slots.rows}
-        now, since = self._files.monotonic(), self._free_since
-        self._free_since = {}
-        found = set()
-        for one, member in state.assigned().items():
-            row = state.rows.get(one)
-            if member.id == self.id or row is None or row.number in taken:
-                continue
-            began = self._free_since[one] = since.get(one, now)
-            if now - began >= _IDLE_S and not member.is_idle:
-                found.add(member.id)
-        return frozenset(found)
-
-    def due_s(self) -> float:
-        """In how many seconds a `check` may find a partition that was free for too
-        long; infinite: none is free."""
-        now = self._files.monotonic()
-        ends = [began + _IDLE_S - now for began in self._free_since.values()]
-        # One that is over is found by any check; a wait may end a millisecond early.
-        return min((left for left in ends if left > 0), default=math.inf) + 0.001
-
-    def _stuck(self, state: GroupState) -> frozenset[str]:
-        """The members that are to be thrown out; those that are not are logged."""
-        now = self._files.monotonic()
-        if now - self._stuck_checked < _STUCK_CHECK_S:
-            return frozenset()
-        self._stuck_checked = now
-        now_ms, found = self._files.now_ms(), set()
-        for member in state.members:
-            if member.id == self.id:
-                continue
-            info = self.slots.info(member.slot)
-            stuck_ms = info.stuck_ms(now_ms)
-            if stuck_ms is None:
-                self._reported.discard(member.slot)
-            elif self._evicts:
-                found.add(member.id)
-            elif member.slot not in self._reported:
-                self._reported.add(member.slot)
-                logger.warning(
-                    "group %s: process %d has not polled for %d ms; it keeps its "
-                    "partitions (on_stuck='report')",
-                    self.group[:100],
-                    info.process.pid,
-                    now_ms - info.polled_ms,
-                )
-        return frozenset(found)
 
     # ------------------------------------------------------------ generations
 
@@ -333,7 +274,7 @@ class Membership:
             since_ms=self._files.now_ms(),
         )
         self.file.append(self.slots, state=new)
-        self._free_since.clear()
+        self.others.forget_free()
         self.slots.wake()
 
     def _gone(self, state: GroupState, stuck: Collection[str]) -> dict[str, bool]:
@@ -504,7 +445,7 @@ class Membership:
         """
 
         keys = [TopicPartition(one.topic, one.partition) for one in commits]
-        # What this finds wrong is found again below, with the mutex.
+        # An error is found again below, with the mutex, and raised there.
         with contextlib.suppress(CommitFailedError, FencedError):
             self.check_holds(keys)
             is_plain = self.in_way(way) is None

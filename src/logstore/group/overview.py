@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.group_file import GroupFile
-from logstore.group.kafka_records import OffsetCommit
-from logstore.group.progress import GroupPartition, GroupRows
 from logstore.group.slots import LockFile, SlotInfo
 from logstore.group.state import BY_TRANSACTIONS, Member
 from logstore.group.transaction import GroupPositions, identity_of_file

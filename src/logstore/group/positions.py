@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import ConfigError
 from logstore.group.errors import NoOffsetForPartitionError
 from logstore.group.group_file import GroupFile
-from logstore.group.kafka_records import OffsetCommit
 from logstore.group.options import OffsetAndMetadata, OffsetAndTimestamp, Options
 from logstore.group.reading import PartitionReader
 from logstore.group.state import BY_COMMITS

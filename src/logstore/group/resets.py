@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.progress import OffsetChange
 from logstore.errors import ConfigError, TopicNotFoundError
 from logstore.group.errors import (
     CommitFailedError,
@@ -14,8 +16,6 @@ from logstore.group.errors import (
     GroupNotFoundError,
 )
 from logstore.group.group_file import GroupFile, record_id
-from logstore.group.kafka_records import OffsetCommit
-from logstore.group.progress import OffsetChange
 from logstore.group.slots import BusyError, LockFile, Slots
 from logstore.group.state import BY_TRANSACTIONS
 from logstore.group.transaction import GroupPositions

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from logstore.group.kafka_records import (
+from logstore.broker.kafka_records import (
     Assignment,
     GroupKey,
     GroupMember,

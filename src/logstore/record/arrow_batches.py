@@ -186,7 +186,7 @@ class _Batch:
         self._view = memory.view
         self._payloads = [name for name in _PAYLOADS if name in columns]
         self._blocks: dict[str, _Block] = {}
-        # What views point into, and how many bytes of each.
+        # The buffers that views point into, and how many bytes of each.
         self._owners: list[Any] = []
         self._owner_sizes: list[int] = []
         for name in columns:

@@ -26,7 +26,10 @@ from support.values import append_one, new_partition
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 SUBCOMMANDS = ORDER
 # Those that look at a store, partition or file: the others have no path.
-LOOKING = [name for name in SUBCOMMANDS if name not in ("completion", "man")]
+# `kafka-dump-log` has an option for its files, as Kafka's tool.
+LOOKING = [
+    name for name in SUBCOMMANDS if name not in ("completion", "kafka-dump-log", "man")
+]
 # One letter that another tool gave each of them; and two names that say what they name
 # together with the subcommand.
 HABITS = {"-f", "--group", "--to"}

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.group.kafka_records import (
+from logstore.broker.kafka_records import (
     Assignment,
     GroupMember,
     GroupMetadata,
     OffsetCommit,
     format_assignment,
 )
-from logstore.group.placement import partition_of_group
+from logstore.broker.placement import partition_of_group
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from support.damage import snapshot_of

@@ -13,9 +13,9 @@ import pytest
 import logstore
 from logstore import TopicPartition
 from logstore import _native as native
+from logstore.broker.kafka_records import OffsetCommit
 from logstore.group import batches as batches_module
 from logstore.group.batches import Batches
-from logstore.group.kafka_records import OffsetCommit
 from logstore.io.files import Files
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in, store_with

@@ -16,6 +16,7 @@ import logstore
 from logstore import OffsetAndMetadata, TopicPartition
 from logstore.group import core as core_module
 from logstore.group import membership as membership_module
+from logstore.group import others as others_module
 from logstore.io.files import Files
 from logstore.store.store import open_store
 from support.groups import T0, T1, consumer, drain, partitions_of, settle, store_with
@@ -469,7 +470,7 @@ def test_member_that_does_not_take_a_free_partition_loses_it(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets its share again when it has polled."""
-    monkeypatch.setattr(membership_module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(others_module, "_IDLE_S", 0.05)
     one, two = opened(), opened()
     settle(one, two)
     three = opened()
@@ -484,13 +485,13 @@ def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> N
     """A member that waits for records looks at the group then, and not all the time."""
     one = opened()
     drain(one)
-    member = one._core.member
-    assert member.due_s() > 1e9
+    others = one._core.member.others
+    assert others.due_s() > 1e9
     now = time.monotonic()
-    member._free_since = {T0: now - 100, T1: now}
-    assert 0 < member.due_s() <= membership_module._IDLE_S + 0.001
-    member._free_since = {T0: now - 100}  # the last check found it already
-    assert member.due_s() > 1e9
+    others._free_since = {T0: now - 100, T1: now}
+    assert 0 < others.due_s() <= others_module._IDLE_S + 0.001
+    others._free_since = {T0: now - 100}  # the last check found it already
+    assert others.due_s() > 1e9
 
 
 def test_hung_holder_of_the_mutex_is_a_named_error(

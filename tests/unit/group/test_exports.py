@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.group.broker import kafka_groups
+from logstore.broker.groups import kafka_groups
+from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.placement import partition_of_group
+from logstore.broker.progress import OffsetChange
 from logstore.group.exports import GroupExport, export_group
-from logstore.group.kafka_records import OffsetCommit
-from logstore.group.placement import partition_of_group
-from logstore.group.progress import OffsetChange
 from logstore.io.files import Files
 from support.broker import foreign
 from support.damage import flip_bit, logs_in, snapshot_of

@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.group import group_file as group_file_module
-from logstore.group.batches import Batches
-from logstore.group.group_file import GroupFile, record_id
-from logstore.group.kafka_records import (
+from logstore.broker.kafka_records import (
     OffsetCommit,
     format_group_key,
     format_offset_key,
     format_offset_value,
 )
+from logstore.group import group_file as group_file_module
+from logstore.group import group_log as group_log_module
+from logstore.group.batches import Batches
+from logstore.group.group_file import GroupFile, record_id
 from logstore.group.state import HEADER, GroupState, Member, Row, format_state
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -212,7 +213,7 @@ def test_sync_does_not_wait_for_ever(
     one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a member that has the turn and does not go on."""
-    monkeypatch.setattr(group_file_module, "_SYNC_WAIT_S", 0.01)
+    monkeypatch.setattr(group_log_module, "_SYNC_WAIT_S", 0.01)
     other = OneMember(tmp_path)
     assert other.slots.take_sync_turn()
     one.commit(2, durable=True)

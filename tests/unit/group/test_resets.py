@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.broker.progress import OffsetChange
 from logstore.group import resets
 from logstore.group.overview import groups
-from logstore.group.progress import OffsetChange
 from logstore.group.resets import reset_offsets
 from logstore.io import layout
 from logstore.io.files import Files

@@ -36,7 +36,7 @@ IS_REPAIRED: Final = "nothing is lost"
 IS_REPORTED: Final = "a file counts as missing"
 TAKES_NO_APPENDS: Final = "nothing is changed, and the partition takes no appends"
 
-# The kinds of `corrupt` that are no batch.
+# The thing that is `corrupt`, if not a batch.
 EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
 

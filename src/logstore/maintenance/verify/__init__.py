@@ -7,6 +7,7 @@ it. Whether a fault is a problem or a note depends on what opening would do to t
 (`logstore.log.recover`). `rebuild_index` alone writes, under the writer's lock.
 """
 
+from logstore.maintenance.verify.frames import LogFrame, LogFrames
 from logstore.maintenance.verify.inspect import (
     CheckpointEntry,
     EpochEntry,
@@ -25,6 +26,8 @@ __all__ = [
     "EpochEntry",
     "FileContents",
     "LogEntry",
+    "LogFrame",
+    "LogFrames",
     "Note",
     "OffsetEntry",
     "Problem",

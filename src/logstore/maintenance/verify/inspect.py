@@ -33,6 +33,7 @@ from logstore.io.files import Files
 from logstore.io.filesystem import open_root
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.log.resync import next_valid
+from logstore.maintenance.verify.frames import LogFrames, looks_torn
 from logstore.maintenance.verify.indexes import used_bytes
 from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.maintenance.verify.paths import CHECKPOINT, STATE, kind_of_file
@@ -42,7 +43,6 @@ from logstore.segment import FRAME_BYTES, OffsetPosition, Segment
 
 PathLike = str | os.PathLike[str]
 
-_MAGIC_MAX: Final = 2
 _MESSAGE: Final = struct.Struct(">qiI")  # offset, length, checksum of a message
 
 
@@ -139,7 +139,8 @@ class FileContents:
         size_bytes: as it was at the call.
         entries: its contents, in order, to be iterated over once: `LogEntry`,
             `OffsetEntry`, `TimeEntry`, `TxnEntry`, `ProducerEntry`, `CheckpointEntry`,
-            `EpochEntry`, or (name, value) pairs. A log is read while it is iterated.
+            `EpochEntry`, or (name, value) pairs. A log is read while it is iterated
+            (`by_size`: `LogFrames`).
     """
 
     path: str
@@ -154,6 +155,7 @@ def inspect_file(
     *,
     store_config: StoreConfig | None = None,
     files: Files | None = None,
+    by_size: bool = False,
 ) -> FileContents:
     """Read one file of a store: a log, index, snapshot, checkpoint or state file.
 
@@ -164,6 +166,9 @@ def inspect_file(
         store_config: its ``max_batch_decompressed_bytes`` limits the size that a batch
             of a log may decompress to.
         files: the system calls to use (for tests).
+        by_size: the file is a log, whatever its name, and its entries are
+            `LogFrames`: they follow the sizes that the batches state, also where their
+            checksums are wrong, as Kafka's own tools do.
 
     Raises:
         StoreNotFoundError: it does not exist, or is no file of a store.
@@ -173,7 +178,7 @@ def inspect_file(
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
     name = os.path.basename(full)
-    kind = kind_of_file(name)
+    kind = LOG if by_size else kind_of_file(name)
     if not kind:
         raise StoreNotFoundError(f"{full} is no file of a store", path=full)
     directory = open_root(files, os.path.dirname(full))
@@ -184,6 +189,10 @@ def inspect_file(
             size = files.size(fd)
         if kind == LOG:
             limit = (store_config or StoreConfig()).max_batch_decompressed_bytes
+            if by_size:
+                segment = RawSegment(directory, Descriptors(files, 1), name, base, size)
+                frames = LogFrames(segment, limit)
+                return FileContents(full, "log", base, size, frames)
             entries = _log_entries(directory, name, base, size, limit)
             return FileContents(full, "log", base, size, entries)
         entries = _file_entries(directory, name, kind, base)
@@ -293,16 +302,6 @@ def _log_entry(
 _BAD_BATCH_BYTES_MAX: Final = 64 << 20
 
 
-def _is_torn(frame: bytes, remaining: int) -> bool:
-    """Whether the last bytes of a file begin as an incomplete batch, or with zeros:
-    other bytes were never a batch."""
-    if remaining <= FRAME_BYTES or not frame.strip(b"\0"):
-        return True
-    offset, length = FRAME.unpack_from(frame)
-    magic = frame[FRAME_BYTES - 1]
-    return offset >= 0 and magic <= _MAGIC_MAX and length + FRAME.size > remaining
-
-
 def _bad_entry(
     segment: Segment, pos: int, end: int, limit: int, reason: str
 ) -> LogEntry:
@@ -311,7 +310,7 @@ def _bad_entry(
     n = segment.read(frame.view, pos)
     size = FRAME.size + FRAME.unpack_from(frame.raw)[1]
     if n < FRAME.size or size != end - pos or size > _BAD_BATCH_BYTES_MAX:
-        is_torn = end == segment.size and _is_torn(frame.raw[:n], end - pos)
+        is_torn = end == segment.size and looks_torn(frame.raw[:n], end - pos)
         return LogEntry(pos, end - pos, None, reason, is_torn)
     buffer = native.Buffer(end - pos)
     n = segment.read(buffer.view, pos)

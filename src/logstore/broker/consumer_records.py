@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.group.fields import Reader, versioned
+from logstore.broker.fields import Reader, versioned
 
 __all__ = [
     "ConsumerMember",

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logstore
-from logstore.group import consumer_records
-from logstore.group import kafka_records as records
-from logstore.group.consumer_records import ConsumerMember, MemberAssignment
-from logstore.group.kafka_records import (
+from logstore.broker import consumer_records
+from logstore.broker import kafka_records as records
+from logstore.broker.consumer_records import ConsumerMember, MemberAssignment
+from logstore.broker.kafka_records import (
     Assignment,
     GroupKey,
     GroupMember,

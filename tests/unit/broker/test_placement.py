@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import logstore
-from logstore.group.placement import java_hash, partition_of_group
+from logstore.broker.placement import java_hash, partition_of_group
 
 
 def test_hash_is_that_of_java() -> None:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pytest
 
-from logstore.group.broker import KafkaGroup, KafkaGroups, kafka_groups
-from logstore.group.kafka_records import (
+from logstore.broker.groups import KafkaGroup, KafkaGroups, kafka_groups
+from logstore.broker.kafka_records import (
     GroupMetadata,
     OffsetCommit,
     format_group_key,
 )
-from logstore.group.progress import GroupPartition
+from logstore.broker.progress import GroupPartition
 from support.damage import frames, logs_in
 from support.offsets_topic import (
     ABORT,

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from logstore.broker.fields import GroupRecordError, Reader, Writer, versioned
 from logstore.errors import ConfigError
-from logstore.group.fields import GroupRecordError, Reader, Writer, versioned
 from logstore.io.layout import TopicPartition
 
 __all__ = [

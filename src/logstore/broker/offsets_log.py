@@ -7,17 +7,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from logstore.errors import CorruptRecordError, LogStoreError
-from logstore.group import kafka_records as records
-from logstore.group.consumer_records import (
+from logstore.broker import kafka_records as records
+from logstore.broker.consumer_records import (
     ConsumerMember,
     MemberAssignment,
     parse_consumer_member,
     parse_epoch,
     parse_member_assignment,
 )
-from logstore.group.fields import GroupRecordError
-from logstore.group.kafka_records import (
+from logstore.broker.fields import GroupRecordError
+from logstore.broker.kafka_records import (
     GroupKey,
     GroupMetadata,
     MemberKey,
@@ -25,6 +24,7 @@ from logstore.group.kafka_records import (
     OffsetKey,
     OtherKey,
 )
+from logstore.errors import CorruptRecordError, LogStoreError
 from logstore.io.layout import TopicPartition
 from logstore.record.batch import COMMIT, RecordBatch
 from logstore.store.partition import Partition
@@ -160,7 +160,7 @@ class OffsetsLog:
         if marker.type != COMMIT:
             return
         for key, record in ended.items():
-            # What was committed, or removed, after it without a transaction stays.
+            # A commit or a removal after it without a transaction stays.
             known = self._newest.get(key)
             if known is None or record.offset > known.offset:
                 self._newest[key] = record

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logstore.config import StoreConfig
-from logstore.errors import ConfigError
-from logstore.group.broker_directories import BrokerDirectories
-from logstore.group.consumer_records import MemberAssignment
-from logstore.group.fields import GroupRecordError
-from logstore.group.kafka_records import (
+from logstore.broker.consumer_records import MemberAssignment
+from logstore.broker.directories import BrokerDirectories
+from logstore.broker.fields import GroupRecordError
+from logstore.broker.kafka_records import (
     GroupMember,
     OffsetCommit,
     parse_assignment,
     parse_subscription,
 )
-from logstore.group.offsets_log import FoundGroup, OffsetsLog
-from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
-from logstore.group.progress import GroupPartition, GroupRows
+from logstore.broker.offsets_log import FoundGroup, OffsetsLog
+from logstore.broker.placement import OFFSETS_TOPIC, partition_of_group
+from logstore.broker.progress import GroupPartition, GroupRows
+from logstore.config import StoreConfig
+from logstore.errors import ConfigError
 from logstore.io.layout import TopicPartition
 from logstore.store.store import open_store
 

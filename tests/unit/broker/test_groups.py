@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.group.broker import KafkaGroup, KafkaGroups, KafkaMember, kafka_groups
-from logstore.group.kafka_records import (
+from logstore.broker.groups import KafkaGroup, KafkaGroups, KafkaMember, kafka_groups
+from logstore.broker.kafka_records import (
     Assignment,
     GroupMember,
     GroupMetadata,
@@ -20,7 +20,7 @@ from logstore.group.kafka_records import (
     format_offset_key,
     format_subscription,
 )
-from logstore.group.placement import partition_of_group
+from logstore.broker.placement import partition_of_group
 from logstore.io.layout import TopicPartition
 from support import hostile
 from support.damage import (

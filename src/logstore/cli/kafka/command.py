@@ -1,0 +1,243 @@
+"""`kafka-dump-log`, and the options of ``--kafka``."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import command, store_config
+from logstore.cli.kafka.decoders import (
+    offsets_decoder,
+    share_decoder,
+    transaction_decoder,
+)
+from logstore.cli.kafka.dump import Dump
+from logstore.cli.kafka.java import decoded
+from logstore.cli.kafka.messages import MessageError
+from logstore.cli.kafka.wanted import MAX_MESSAGE_SIZE, RELEASES, Decoder, Wanted
+from logstore.cli.output import Printer
+from logstore.cli.sources import Sources
+
+__all__ = ["check_kafka", "dump_file", "dump_sources", "kafka_dump_log"]
+
+EXAMPLES: Final = [
+    "kafka-dump-log --files data/orders-0/00000000000000000000.log --print-data-log",
+    "kafka-dump-log --files data/orders-0/00000000000000000000.index,"
+    "data/orders-0/00000000000000000000.timeindex --verify-index-only",
+    "kafka-dump-log --offsets-decoder --files "
+    "kafka/__consumer_offsets-2/00000000000000000000.log",
+]
+_INT_MAX: Final = (1 << 31) - 1
+_RELEASE: Final = "3.9"
+# Options of other subcommands, as functions name them, and as they are typed.
+_WITH_KAFKA_ONLY: Final = {
+    name: "--" + name.replace("_", "-")
+    for name in (
+        "kafka_release",
+        "offsets_decoder",
+        "transaction_log_decoder",
+        "share_group_state_decoder",
+        "cluster_metadata_decoder",
+        "remote_log_metadata_decoder",
+        "key_decoder_class",
+        "value_decoder_class",
+        "skip_record_metadata",
+        "max_bytes",
+        "max_message_size",
+        "index_sanity_check",
+        "verify_index_only",
+    )
+}
+_WITHOUT_KAFKA: Final = {
+    "first": "--from",
+    "stop": "--until",
+    "stop_alias": "--to",
+    "skip": "--skip",
+    "limit": "--limit",
+    "grep": "--grep",
+    "template": "--template",
+}
+_DECODERS: Final[dict[str, Callable[[str], Decoder]]] = {
+    "offsets_decoder": offsets_decoder,
+    "transaction_log_decoder": transaction_decoder,
+    "share_group_state_decoder": share_decoder,
+}
+# Of Kafka's own, by the last part of their names.
+_PACKAGES: Final = ("kafka.serializer.", "org.apache.kafka.tools.api.")
+
+
+def _number(format: str, name: str) -> Callable[[bytes], str]:
+    number = struct.Struct(format)
+
+    def decode(data: bytes) -> str:
+        if len(data) < number.size:
+            raise MessageError(
+                f"{name} needs {number.size} bytes; a key or value has {len(data)}"
+            )
+        return str(number.unpack_from(data)[0])
+
+    return decode
+
+
+_CLASSES: Final[dict[str, Callable[[bytes], str]]] = {
+    "StringDecoder": decoded,
+    "IntegerDecoder": _number(">i", "IntegerDecoder"),
+    "LongDecoder": _number(">q", "LongDecoder"),
+}
+
+
+def _decoder_of(name: str | None, option: str) -> Callable[[bytes], object]:
+    """The function that a decoder class, or ``module:function``, stands for."""
+    if name is None:
+        return decoded
+    package, _, last = name.rpartition(".")
+    if f"{package}." in _PACKAGES and last in _CLASSES:
+        return _CLASSES[last]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise click.UsageError(
+            f"{option} {name}: no class of Java is run; give StringDecoder, "
+            f"IntegerDecoder or LongDecoder of {_PACKAGES[1][:-1]}, or a function of "
+            f"Python, that takes bytes, as module:function"
+        )
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"{option} {name}: {error}") from error
+    if not callable(found):
+        raise click.UsageError(f"{option} {name} is no function")
+    return found  # type: ignore[no-any-return]
+
+
+def _by_classes(given: dict[str, Any]) -> Decoder | None:
+    names = [given.get(f"{what}_decoder_class") for what in ("key", "value")]
+    if names == [None, None]:
+        return None
+    of_key, of_value = (
+        _decoder_of(name, f"--{what}-decoder-class")
+        for name, what in zip(names, ("key", "value"), strict=True)
+    )
+
+    def decode(
+        offset: int, key: bytes | None, value: bytes | None
+    ) -> tuple[str | None, str | None]:
+        return (
+            None if key is None else str(of_key(key)),
+            None if value is None else str(of_value(value)),
+        )
+
+    return decode
+
+
+def _topic_decoder(given: dict[str, Any], release: str) -> Decoder | None:
+    """The decoder of an internal topic; the first one that is asked for, as the tool
+    has it."""
+    for name in ("cluster_metadata_decoder", "remote_log_metadata_decoder"):
+        if given.get(name):
+            raise click.UsageError(
+                f"{_WITH_KAFKA_ONLY[name]} is not there: these records are in a format "
+                f"that each release changes; Kafka's own tool decodes them"
+            )
+    if given.get("share_group_state_decoder") and release != RELEASES[-1]:
+        raise click.UsageError(
+            f"--share-group-state-decoder is one of Kafka {RELEASES[-1]}: give "
+            f"--kafka-release {RELEASES[-1]}, too"
+        )
+    for name, decoder_of in _DECODERS.items():
+        if given.get(name):
+            return decoder_of(release)
+    return None
+
+
+def _wanted(given: dict[str, Any], *, deep: bool, contents: bool) -> Wanted:
+    release = given.get("kafka_release") or _RELEASE
+    by_class, by_topic = _by_classes(given), _topic_decoder(given, release)
+    contents = contents or by_class is not None or by_topic is not None
+    size, limit = given.get("max_message_size"), given.get("max_bytes")
+    for name, value in (("max-message-size", size), ("max-bytes", limit)):
+        if value is not None and value > _INT_MAX:
+            raise click.UsageError(f"--{name} {value} is above {_INT_MAX}")
+    return Wanted(
+        release,
+        deep=deep or contents,
+        contents=contents,
+        metadata=not given.get("skip_record_metadata"),
+        decoder=by_topic or by_class,
+        max_bytes=None if limit == _INT_MAX else limit,
+        max_message_size=MAX_MESSAGE_SIZE if size is None else size,
+        sanity_only=bool(given.get("index_sanity_check")),
+        verify_only=bool(given.get("verify_index_only")),
+    )
+
+
+def check_kafka(given: dict[str, Any]) -> None:
+    """Refuse options that belong to ``--kafka`` without it, and with it those that
+    choose or shape records: it prints whole files.
+
+    Raises:
+        click.UsageError: such an option was given.
+    """
+    if not given["kafka"]:
+        for name, typed in _WITH_KAFKA_ONLY.items():
+            if given.get(name) not in (None, False):
+                raise click.UsageError(f"{typed} goes with --kafka: give both")
+        return
+    for name, typed in _WITHOUT_KAFKA.items():
+        if given.get(name):
+            raise click.UsageError(
+                f"--kafka prints whole files: {typed} has no place there"
+            )
+    if given["form"] != "text":
+        raise click.UsageError(
+            f"--kafka and --format {given['form']} exclude each other"
+        )
+
+
+def dump_sources(
+    sources: Sources, printer: Printer, given: dict[str, Any], *, deep: bool
+) -> int:
+    """``records --kafka`` (`deep`) and ``batches --kafka``; returns the status."""
+    wanted = _wanted(given, deep=deep, contents=deep)
+    dump = Dump(printer, wanted, store_config(given))
+    for source in sources.files:
+        dump.file(source.path, is_log=True)
+    return dump.finish()
+
+
+def dump_file(path: str, given: dict[str, Any]) -> int:
+    """``index --kafka``; returns the status."""
+    dump = Dump(
+        Printer(), _wanted(given, deep=False, contents=False), logstore.StoreConfig()
+    )
+    dump.file(path)
+    return dump.finish()
+
+
+@command(
+    "kafka-dump-log",
+    "Print what Kafka's tool of this name prints, with its options.",
+    EXAMPLES,
+)
+@options.kafka_files
+@options.kafka_depth
+@options.kafka_release
+@options.kafka_records
+@options.kafka_max_bytes
+@options.kafka_index
+@options.decompressed
+def kafka_dump_log(files: str, **given: Any) -> int:
+    """`logstore-dump kafka-dump-log`."""
+    wanted = _wanted(
+        given, deep=given["deep_iteration"], contents=given["print_data_log"]
+    )
+    dump = Dump(Printer(), wanted, store_config(given))
+    for path in files.split(","):
+        if path:
+            dump.file(path)
+    return dump.finish()

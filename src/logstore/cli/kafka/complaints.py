@@ -1,0 +1,72 @@
+"""The reports of the tool at the end, on standard error: index entries that do not fit
+the log, offsets that do not follow each other.
+
+Healthy files lead to such reports, too: those of Kafka before 4.1 (an index has one
+entry for several batches), and compacted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["Complaints"]
+
+_Pairs = dict[str, list[tuple[int, int]]]
+
+
+class Complaints:
+    """The reports of one run, by absolute path."""
+
+    def __init__(self) -> None:
+        self._mismatches: _Pairs = {}
+        self._times: _Pairs = {}
+        self._disorder: _Pairs = {}
+        self._missing: _Pairs = {}
+        self._gaps: _Pairs = {}
+
+    def mismatch(self, path: str, indexed: int, found: int) -> None:
+        """An index entry whose batch ends with another offset."""
+        self._mismatches.setdefault(path, []).append((indexed, found))
+
+    def wrong_time(self, path: str, indexed: int, found: int) -> None:
+        """A time index entry whose batch has another largest timestamp."""
+        self._times.setdefault(path, []).append((indexed, found))
+
+    def disorder(self, path: str, indexed: int, before: int) -> None:
+        """A time index entry that is not later than the one before it."""
+        self._disorder.setdefault(path, []).append((indexed, before))
+
+    def missing(self, path: str, indexed: int, found: int) -> None:
+        """A time index entry of which no batch ends with its offset; `found` is the
+        next last offset, or -1."""
+        self._missing.setdefault(path, []).append((indexed, found))
+
+    def gap(self, path: str, before: int, offset: int) -> None:
+        """A record that does not follow the one before it."""
+        self._gaps.setdefault(path, []).append((before, offset))
+
+    def lines(self) -> Iterator[str]:
+        """All of them, in the order of the tool: of indexes and logs the last first."""
+        for path, pairs in self._mismatches.items():
+            yield f"Mismatches in :{path}"
+            for indexed, found in reversed(pairs):
+                yield f"  Index offset: {indexed}, log offset: {found}"
+        for path, pairs in self._times.items():
+            yield f"Found timestamp mismatch in :{path}"
+            for indexed, found in pairs:
+                yield f"  Index timestamp: {indexed}, log timestamp: {found}"
+        for path, pairs in self._disorder.items():
+            yield f"Found out of order timestamp in :{path}"
+            for indexed, before in pairs:
+                yield (
+                    f"  Index timestamp: {indexed}, Previously indexed timestamp: "
+                    f"{before}"
+                )
+        for pairs in self._missing.values():
+            yield "The following indexed offsets are not found in the log."
+            for indexed, found in pairs:
+                yield f"Indexed offset: {indexed}, found log offset: {found}"
+        for path, pairs in self._gaps.items():
+            yield f"Non-consecutive offsets in {path}"
+            for before, offset in reversed(pairs):
+                yield f"  {before} is followed by {offset}"

@@ -1,0 +1,258 @@
+"""Keys and values of records in Kafka's internal topics, in the text of its tool."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from logstore.cli.kafka import schemas
+from logstore.cli.kafka.java import json_text, set_order, string_hash
+from logstore.cli.kafka.messages import Message, MessageError, Reader
+from logstore.cli.kafka.wanted import Decoder
+
+__all__ = ["offsets_decoder", "share_decoder", "transaction_decoder"]
+
+_CONSUMER: Final = "consumer"
+_DELETE: Final = "<DELETE>"
+_GROUP_METADATA: Final = 2
+# The newest type of record in `__consumer_offsets` that a release knows.
+_NEWEST_TYPE: Final = {"3.9": 8, "4.2": 23}
+_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+def _version(reader: Reader, what: str) -> int:
+    try:
+        return reader.number("int16")
+    except MessageError:
+        raise MessageError(f"Could not read version from {what}'s buffer.") from None
+
+
+def _read(
+    message: Message, reader: Reader, version: int, release: str, what: str
+) -> dict[str, Any]:
+    try:
+        return message.read(reader, version, release)
+    except MessageError as error:
+        raise MessageError(
+            f"Could not read record with version {version} from {what}'s buffer due "
+            f"to: {error.java}."
+        ) from None
+
+
+def _pair(
+    types: dict[int, tuple[Message, Message]],
+    release: str,
+    offset: int,
+    key: bytes,
+    value: bytes | None,
+) -> tuple[str | None, str | None]:
+    """Key and value of a record as JSON."""
+    reader = Reader(key)
+    kind = _version(reader, "key")
+    if kind not in types or kind > _NEWEST_TYPE.get(release, kind):
+        return f"Unknown record type {kind} at offset {offset}, skipping.", None
+    key_message, value_message = types[kind]
+    names = _read(key_message, reader, kind, release, "key")
+    shown = json_text({"type": str(kind), "data": names})
+    if value is None:
+        return shown, _DELETE
+    reader = Reader(value)
+    version = _version(reader, "value")
+    if release == "4.2" and not 0 <= version <= value_message.newest:
+        raise MessageError(f"Found an unknown record version {version} for {kind} type")
+    values = _read(value_message, reader, version, release, "value")
+    if kind == _GROUP_METADATA and types is schemas.GROUP:
+        _open_members(values)
+    return shown, json_text({"version": str(version), "data": values})
+
+
+def _open_members(values: dict[str, Any]) -> None:
+    """Subscriptions and assignments in place of their bytes, if they can be read."""
+    if values["protocolType"] != _CONSUMER:
+        return
+    for member in values["members"]:
+        for name, message in (
+            ("subscription", schemas.SUBSCRIPTION),
+            ("assignment", schemas.ASSIGNMENT),
+        ):
+            reader = Reader(member[name])
+            try:
+                version = reader.number("int16")
+                member[name] = message.read(reader, version, "")
+            except MessageError:
+                continue
+
+
+def _json_decoder(
+    types: dict[int, tuple[Message, Message]], release: str, what: str
+) -> Decoder:
+    def decode(
+        offset: int, key: bytes | None, value: bytes | None
+    ) -> tuple[str | None, str | None]:
+        if key is None:
+            raise MessageError(
+                f"the record at offset {offset} has no key, which the {what} needs"
+            )
+        try:
+            return _pair(types, release, offset, key, value)
+        except MessageError as error:
+            return f"Error at offset {offset}, skipping. {error.java}", None
+
+    return decode
+
+
+def offsets_decoder(release: str) -> Decoder:
+    """For ``__consumer_offsets``."""
+    if release == "2.8":
+        return _old_offsets
+    return _json_decoder(schemas.GROUP, release, "offsets decoder")
+
+
+def share_decoder(release: str) -> Decoder:
+    """For ``__share_group_state``; releases before 4.2 have none."""
+    return _json_decoder(schemas.SHARE, release, "share group state decoder")
+
+
+# ------------------------------------------------------------- Kafka 2.8
+
+
+def _known(version: int, newest: int, what: str) -> int:
+    if not 0 <= version <= newest:
+        raise MessageError(f"{what} has version {version}; 0 to {newest} are known")
+    return version
+
+
+def _old_offsets(
+    offset: int, key: bytes | None, value: bytes | None
+) -> tuple[str | None, str | None]:
+    if key is None:
+        raise MessageError(
+            f"the record at offset {offset} has no key, which the offsets decoder needs"
+        )
+    reader = Reader(key)
+    kind = _known(reader.number("int16"), _GROUP_METADATA, "the key of a record")
+    key_message, value_message = schemas.GROUP[kind]
+    names = key_message.read(reader, kind, "")
+    is_group = kind == _GROUP_METADATA
+    if not is_group:
+        value_message = schemas.GROUP[1][1]
+    shown = f"group_metadata::group={names['group']}"
+    if not is_group:
+        place = f"{names['topic']}-{names['partition']}"
+        shown = f"offset_commit::group={names['group']},partition={place}"
+    if value is None:
+        return shown, _DELETE
+    reader = Reader(value)
+    version = _known(reader.number("int16"), 3, "the value of a record")
+    values = value_message.read(reader, version, "")
+    if is_group:
+        return shown, _old_group(values)
+    text = f"offset={values['offset']}"
+    return shown, text + (values["metadata"] and f",metadata={values['metadata']}")
+
+
+def _old_group(values: dict[str, Any]) -> str:
+    kind = values["protocolType"]
+    members: dict[str, bytes] = {}
+    for member in values["members"]:
+        members.setdefault(member["memberId"], member["assignment"])
+    order = set_order([[(name, string_hash(name))] for name in members])
+    texts = (f"{name}={_old_assignment(members[name], kind)}" for name in order)
+    return json_text(
+        {
+            "protocolType": kind,
+            "protocol": values["protocol"],
+            "generationId": values["generation"],
+            "assignment": f"{{{','.join(texts)}}}",
+        }
+    )
+
+
+def _hex(data: bytes) -> str:
+    return f"{int.from_bytes(data, 'big'):X}" if data else ""
+
+
+def _old_assignment(data: bytes, protocol_type: str) -> str:
+    if protocol_type != _CONSUMER:
+        return _hex(data)
+    reader = Reader(data)
+    version = reader.number("int16")
+    values = schemas.ASSIGNMENT.read(reader, version, "")
+    places = ", ".join(
+        f"{topic['topic']}-{number}"
+        for topic in values["assignedPartitions"]
+        for number in topic["partitions"]
+    )
+    user_data = _hex(values["userData"] or b"")
+    return f"[{places}]" + (user_data and f":{user_data}")
+
+
+# ------------------------------------------------------------- transactions
+
+
+def transaction_decoder(release: str) -> Decoder:
+    """For ``__transaction_state``."""
+    if release == "4.2":
+        return _json_decoder(schemas.TRANSACTION, release, "transaction log decoder")
+    key_message, value_message = schemas.TRANSACTION[0]
+
+    def decode(
+        offset: int, key: bytes | None, value: bytes | None
+    ) -> tuple[str | None, str | None]:
+        if key is None:
+            raise MessageError(
+                f"the record at offset {offset} has no key, which the transaction log "
+                f"decoder needs"
+            )
+        reader = Reader(key)
+        kind = reader.number("int16")
+        if kind != 0:
+            if release == "2.8":
+                raise MessageError(f"the key of a record has version {kind}, not 0")
+            return f"unknown::version={kind}", None
+        name = key_message.read(reader, kind, release)["transactionalId"]
+        shown = f"transaction_metadata::transactionalId={name}"
+        if value is None:
+            return shown, _DELETE
+        reader = Reader(value)
+        newest = 0 if release == "2.8" else 1
+        version = _known(reader.number("int16"), newest, "the value of a record")
+        values = value_message.read(reader, version, release)
+        return shown, _transaction(values)
+
+    return decode
+
+
+def _transaction(values: dict[str, Any]) -> str:
+    state = values["transactionStatus"]
+    if not 0 <= state < len(_STATES):
+        raise MessageError(f"a transaction has state {state}, which there is not")
+    topics = values["transactionPartitions"] if state else []
+    if topics is None:
+        raise MessageError(f"a transaction in state {_STATES[state]} has no partitions")
+    order = set_order(
+        [
+            (f"{topic['topic']}-{number}", _place_hash(topic["topic"], number))
+            for number in topic["partitionIds"]
+        ]
+        for topic in topics
+    )
+    return (
+        f"producerId:{values['producerId']},producerEpoch:{values['producerEpoch']},"
+        f"state={_STATES[state]},partitions=[{','.join(order)}],"
+        f"txnLastUpdateTimestamp={values['transactionLastUpdateTimestampMs']},"
+        f"txnTimeoutMs={values['transactionTimeoutMs']}"
+    )
+
+
+def _place_hash(topic: str, number: int) -> int:
+    """Java's hash code of a partition."""
+    return 31 * (31 + number) + string_hash(topic)
