@@ -34,7 +34,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
         "record": "records, batches, codecs, Arrow columns",
     },
     {"segment": "one `.log` file with its indexes, as readers see it"},
-    {"log": "the log of one partition: read, recover, follow, write"},
+    {"log": "the log of one partition: read, recover, follow, write, compact"},
     {"store": "what users call: store, topic, partition, publication"},
     {"broker": "the groups of a Kafka broker, from its directories, and its records"},
     {
@@ -75,11 +75,12 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("read",),
         ("frames", "recover"),
         ("follow", "write"),
+        ("compact",),
     ),
     "store": (
         (
             "arrow_source",
-            "background_retention",
+            "background",
             "context",
             "measures",
             "partition_views",

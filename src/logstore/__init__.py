@@ -24,7 +24,8 @@ _HOMES: Final = {
     "errors": (
         "ConfigError CorruptCheckpointError CorruptIndexError "
         "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
-        "EventLoopError ForkedError InvalidProducerEpochError LogStoreError "
+        "EventLoopError ForkedError InvalidProducerEpochError InvalidRecordError "
+        "LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
         "PartitionNotFoundError ProducerError ProducerFencedError "
         "PublicationConflictError PublicationTimeoutError ReadOnlyError "
@@ -46,6 +47,7 @@ _HOMES: Final = {
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "io.layout": "TopicPartition",
+    "log.compact.compactor": "CompactionProgress CompactionReport",
     "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
     "log.write.staged_files": "Staged StagedLog",
     "log.write.staging": "Stage",

@@ -18,6 +18,7 @@ from logstore.errors import DuplicateSequenceError as DuplicateSequenceError
 from logstore.errors import EventLoopError as EventLoopError
 from logstore.errors import ForkedError as ForkedError
 from logstore.errors import InvalidProducerEpochError as InvalidProducerEpochError
+from logstore.errors import InvalidRecordError as InvalidRecordError
 from logstore.errors import LogStoreError as LogStoreError
 from logstore.errors import OffsetConflictError as OffsetConflictError
 from logstore.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
@@ -68,6 +69,8 @@ from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport
 from logstore.io.layout import TopicPartition as TopicPartition
+from logstore.log.compact.compactor import CompactionProgress as CompactionProgress
+from logstore.log.compact.compactor import CompactionReport as CompactionReport
 from logstore.log.retention import Deletion as Deletion
 from logstore.log.retention import RetainAge as RetainAge
 from logstore.log.retention import RetainBytes as RetainBytes

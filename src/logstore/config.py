@@ -39,6 +39,15 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
         )
 
 
+def check_ratio(name: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a number in [0, 1]."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:  # type: ignore[operator]
+        raise ConfigError(
+            f"{name}={value!r} is not a number in [0, 1]", name=name, value=value
+        )
+
+
 def check_kind(name: str, value: object, kind: type) -> None:
     """Raise `TypeError` unless `value` is of this class."""
     if not isinstance(value, kind):
@@ -75,6 +84,9 @@ class StoreConfig:
         retention_check_ms: how often the store applies the retention of its topics, in
             those that set one (milliseconds, >= 1); the first time after 30 s, or this
             if it is less. If that fails, the next call raises the error.
+        compaction_ms: how often the store compacts the topics whose ``cleanup_policy``
+            has "compact", where their settings ask for it (milliseconds; 0: never by
+            itself). If that fails, the next call raises the error.
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             recorded while it is being flushed. A longer time makes recovery longer,
             nothing else.
@@ -101,6 +113,7 @@ class StoreConfig:
         default_factory=lambda: TopicConfig()  # below
     )
     retention_check_ms: int = 300_000
+    compaction_ms: int = 0
     flush_checkpoint_ms: int = 5_000
     recovery_threads: int = 0
     group_access: bool = False
@@ -119,6 +132,7 @@ class StoreConfig:
         )
         check_kind("topic_defaults", self.topic_defaults, TopicConfig)
         check_int("retention_check_ms", self.retention_check_ms, 1, INT64_MAX)
+        check_int("compaction_ms", self.compaction_ms, 0, INT64_MAX)
         check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
         check_int("recovery_threads", self.recovery_threads, 0, 256)
         for name in (
@@ -165,7 +179,16 @@ class TopicConfig:
         segment_digests: write a side file with a digest (XXH3) of each segment when it
             is rolled, with which `verify` detects any change. Reads the segment once
             more.
-        cleanup_policy: "delete"; "" deletes nothing. logstore does not compact.
+        cleanup_policy: "delete": the age and the size above hold; "compact":
+            `Partition.compact` keeps the last record of each key, and every record
+            needs a key; "compact,delete": both; "" deletes nothing.
+        min_cleanable_dirty_ratio: `compact` does nothing while the part of the log
+            that was not compacted yet is no larger than this share of it (0 to 1).
+        delete_retention_ms: how long a tombstone (a record with a key and no value)
+            stays after it was first compacted, so that all readers see it.
+        min_compaction_lag_ms: records stay uncompacted for so long.
+        max_compaction_lag_ms: a record stays uncompacted no longer than this, whatever
+            the ratio; also rolls segments by time, as `segment_ms` does.
     """
 
     segment_bytes: int = 1 << 30
@@ -187,6 +210,10 @@ class TopicConfig:
     flush_ms: int = 1_000
     segment_digests: bool = False
     cleanup_policy: str = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -215,19 +242,20 @@ class TopicConfig:
                 name="cleanup_policy",
                 value=self.cleanup_policy,
             )
-        policies = {part.strip() for part in self.cleanup_policy.split(",")}
-        if "compact" in policies:
+        if not self._policies <= {"compact", "delete", ""}:
             raise ConfigError(
-                f"cleanup_policy={self.cleanup_policy!r} cannot be used: logstore does "
-                f"not compact yet, so the log would grow without an end. Use 'delete'",
+                f"cleanup_policy={self.cleanup_policy!r} is not 'delete', 'compact' or "
+                f"'compact,delete'",
                 name="cleanup_policy",
                 value=self.cleanup_policy,
             )
-        if not policies <= {"delete", ""}:
+        check_ratio("min_cleanable_dirty_ratio", self.min_cleanable_dirty_ratio)
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
-                f"cleanup_policy={self.cleanup_policy!r} is not 'delete'",
-                name="cleanup_policy",
-                value=self.cleanup_policy,
+                f"min_compaction_lag_ms={self.min_compaction_lag_ms} is above "
+                f"max_compaction_lag_ms={self.max_compaction_lag_ms}",
+                name="min_compaction_lag_ms",
+                value=self.min_compaction_lag_ms,
             )
         if self.compression_type == "zstd" and self.message_format < 2:
             raise ConfigError(
@@ -243,6 +271,27 @@ class TopicConfig:
                 name="message_timestamp_type",
                 value="LogAppendTime",
             )
+
+    @property
+    def _policies(self) -> set[str]:
+        return {part.strip() for part in self.cleanup_policy.split(",")}
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the cleanup policy has "compact": every record needs a key."""
+        return "compact" in self._policies
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the cleanup policy has "delete": age and size limits hold."""
+        return "delete" in self._policies
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is rolled."""
+        if not self.compacts:
+            return self.segment_ms
+        return min(self.segment_ms, self.max_compaction_lag_ms)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TopicConfig:
@@ -292,16 +341,25 @@ _STORED_DEFAULTS: Final[Mapping[str, Any]] = {
     "flush_ms": 1_000,
     "segment_digests": False,
     "cleanup_policy": "delete",
+    "min_cleanable_dirty_ratio": 0.5,
+    "delete_retention_ms": 86_400_000,
+    "min_compaction_lag_ms": 0,
+    "max_compaction_lag_ms": INT64_MAX,
 }
+# Written with a `cleanup_policy` that has "compact": earlier
+# versions accepted one and ignored it.
+_COMPACTS: Final = "compacts"
 
 
 def to_stored(config: TopicConfig) -> dict[str, Any]:
     """The settings of a topic in the form of a topics file."""
-    return {
-        name: value
+    # State files have no numbers but integers.
+    settings = {
+        name: str(value) if isinstance(value, float) else value
         for name, value in config.to_dict().items()
         if name not in _STORED_DEFAULTS or _STORED_DEFAULTS[name] != value
     }
+    return {**settings, _COMPACTS: True} if config.compacts else settings
 
 
 def sets_retention(settings: Mapping[str, Any]) -> bool:
@@ -311,21 +369,31 @@ def sets_retention(settings: Mapping[str, Any]) -> bool:
     return any(settings.get(name, -1) != -1 for name in names)
 
 
+def compacts(settings: Mapping[str, Any]) -> bool:
+    """Whether settings in the form of a topics file ask for compaction."""
+    return settings.get(_COMPACTS) is True
+
+
 def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
     """The settings of a topic from a topics file; settings of a later version are
     ignored.
 
     Earlier versions left out a `retention_ms` of 7 days, whether it was requested or
     not, and deleted nothing by themselves: without one, nothing is deleted. They
-    accepted a `cleanup_policy` of "compact" and ignored it: it is still ignored.
+    accepted a `cleanup_policy` of "compact" and ignored it: theirs is still ignored.
 
     Raises:
         ConfigError, TypeError: the settings are invalid.
     """
     fields = TopicConfig.__dataclass_fields__
     kept = {name: value for name, value in settings.items() if name in fields}
+    ratio = kept.get("min_cleanable_dirty_ratio")
+    if isinstance(ratio, str):
+        kept["min_cleanable_dirty_ratio"] = _parse(
+            "min_cleanable_dirty_ratio", ratio, "float"
+        )
     policy = kept.get("cleanup_policy")
-    if isinstance(policy, str):
+    if isinstance(policy, str) and not compacts(settings):
         parts = [part.strip() for part in policy.split(",")]
         if "compact" in parts:
             kept["cleanup_policy"] = "delete" if "delete" in parts else ""
@@ -340,6 +408,13 @@ def _parse(name: str, text: object, kind: object) -> object:
                 f"{name}={text!r} is not true or false", name=name, value=text
             )
         return chosen
+    if kind == "float":
+        try:
+            return float(str(text).strip())
+        except ValueError:
+            raise ConfigError(
+                f"{name}={text!r} is not a number", name=name, value=text
+            ) from None
     if kind != "int":
         return text
     try:
@@ -366,4 +441,7 @@ _RANGES = {
     "message_format": (0, 2),
     "flush_messages": (1, INT64_MAX),
     "flush_ms": (1, INT64_MAX),
+    "delete_retention_ms": (0, INT64_MAX),
+    "min_compaction_lag_ms": (0, INT64_MAX),
+    "max_compaction_lag_ms": (1, INT64_MAX),
 }

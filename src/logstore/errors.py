@@ -21,6 +21,7 @@ __all__ = [
     "EventLoopError",
     "ForkedError",
     "InvalidProducerEpochError",
+    "InvalidRecordError",
     "LogStoreError",
     "OffsetConflictError",
     "OffsetOutOfRangeError",
@@ -438,6 +439,19 @@ class RecordTooLargeError(LogStoreError, ValueError):
         self.limit_name = limit_name
         self.limit = limit
         self.size = size
+
+
+class InvalidRecordError(LogStoreError, ValueError):
+    """A record that its topic does not take: one without a key, if the topic is
+    compacted. Nothing was written.
+
+    Attributes:
+        index: of the record in the call.
+    """
+
+    def __init__(self, message: str, *, index: int) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 class UnsupportedError(LogStoreError):

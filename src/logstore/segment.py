@@ -14,7 +14,7 @@ import errno
 import itertools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from logstore import _native as native
 from logstore._native import Record
@@ -25,7 +25,13 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
+from logstore.index import (
+    STALE_DIGEST,
+    UNKNOWN_DIGEST,
+    OffsetEntries,
+    TimeEntries,
+    digest_of,
+)
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import FileInfo, Files
@@ -36,6 +42,7 @@ from logstore.io.layout import (
     TIME_INDEX,
     segment_file,
 )
+from logstore.io.segment_info import OffsetPosition, SegmentInfo
 from logstore.record.decoder import Damage
 
 __all__ = [
@@ -57,40 +64,6 @@ FRAME_BYTES: Final = 17
 
 
 _serials = itertools.count(1)
-
-
-class OffsetPosition(NamedTuple):
-    """The start of a walk over batches.
-
-    Attributes:
-        pos: byte where a batch begins.
-        last_offset: that of the batch before; native.OFFSET_UNKNOWN if unknown.
-    """
-
-    pos: int
-    last_offset: int
-
-
-class SegmentInfo(NamedTuple):
-    """A segment, as `Partition.segments` and retention policies get it.
-
-    Attributes:
-        base_offset: its name; a lower bound of its offsets.
-        next_offset: first offset of the next segment, or the end of the log.
-        size_bytes: size of the `.log` file, up to the last whole batch.
-        max_timestamp_ms: largest record timestamp; -1 if it has none.
-        modified_ms: time of the last change of the file.
-        is_active: whether appends go to it.
-        path: absolute path of the `.log` file.
-    """
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    max_timestamp_ms: int
-    modified_ms: int
-    is_active: bool
-    path: str
 
 
 class SegmentGoneError(CorruptRecordError):
@@ -120,6 +93,7 @@ class Segment:
         is_retired: another process has cut or replaced the file: another object stands
             for it, and reading this one is an error.
         is_lost: its file is missing, and should not be.
+        moved_to: the name of its file after another one has got its own; "" before.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
         is_contiguous: every batch begins where the one before ended, and the first one
@@ -143,6 +117,7 @@ class Segment:
         "live_times",
         "max_timestamp",
         "max_timestamp_offset",
+        "moved_to",
         "next_offset",
         "row",
         "size",
@@ -178,6 +153,7 @@ class Segment:
         self.is_sealed = False
         self.is_retired = False
         self.is_lost = False
+        self.moved_to = ""
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
         self.time_digest = UNKNOWN_DIGEST
@@ -225,6 +201,8 @@ class Segment:
         # Another process may have deleted it: then it keeps the old name with a suffix
         # until the delay is over. Or another process may have finished a swap.
         name = segment_file(self.base_offset, LOG)
+        if self.moved_to:
+            return (name, self.moved_to)
         return (name + self.transition, name, name + DELETED)
 
     def __del__(self) -> None:
@@ -238,7 +216,28 @@ class Segment:
             OSError: as opening does; ESTALE if it is another file now.
         """
         is_it = None if self.inode < 0 else self._is_mine
-        return self.descriptors.borrow(self._serial, self.directory, self._names, is_it)
+        borrow = self.descriptors.borrow
+        file = borrow(self._serial, self.directory, self._names, is_it)
+        if is_it is None and self.inode >= 0:
+            # It was replaced meanwhile, and this may be the other file.
+            is_it = self._is_mine
+            if not is_it(self.directory.files.stat(file.fd)):
+                self.descriptors.forget(self._serial)
+                file = borrow(self._serial, self.directory, self._names, is_it)
+        return file
+
+    def replace_file(self, moved_to: str) -> None:
+        """Another file is about to get the name of this one, which gets another name.
+        Its readers go on with this file, as long as it has that.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        self.inode = self.directory.stat(self.file(LOG)).inode
+        self.moved_to = moved_to
+        # Their next read starts again. Its indexes have other names, too.
+        self.version += 1
+        self.time_digest = STALE_DIGEST
 
     def _is_mine(self, info: FileInfo) -> bool:
         # The inode number of a removed file may be given to another file.

@@ -118,7 +118,8 @@ def crash(store: Path, to: Path) -> Path:
 
 _COUNTED = (
     "create", "list", "lock", "make_directory", "move", "open", "open_directory",
-    "read", "remove_directory", "rename", "reserve", "stat", "stat_name", "sync",
+    "read", "remove_directory", "rename", "reserve", "set_modified", "stat",
+    "stat_name", "sync",
     "sync_directory", "truncate", "unlink", "write",
 )  # fmt: skip
 

@@ -573,6 +573,10 @@ class MemoryDisk(ByteLocks):
         self._call("stat_name", name)
         return self._info(self._find(dir_fd, name))
 
+    def set_modified(self, fd: int, mtime_ns: int) -> None:
+        self._call("set_modified", self._name(fd))
+        self.medium.times[self._node(fd)] = mtime_ns, self.medium.clock
+
     def size(self, fd: int) -> int:
         self._call("size", self._name(fd))
         return len(self.medium.nodes.get(self._node(fd), b""))

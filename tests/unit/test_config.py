@@ -97,13 +97,57 @@ def test_choice_that_is_none_is_refused(name: str, bad: object) -> None:
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
-def test_compaction_is_refused(policy: str) -> None:
-    """Nothing would compact the log: the error says so."""
-    with pytest.raises(logstore.ConfigError, match="compact yet") as caught:
-        TopicConfig(cleanup_policy=policy)
-    assert (caught.value.name, caught.value.value) == ("cleanup_policy", policy)
-    with pytest.raises(logstore.ConfigError, match="compact yet"):
-        TopicConfig.from_properties({"cleanup.policy": policy})
+def test_compaction_is_a_policy(policy: str) -> None:
+    """Alone, or with deletion; also in Kafka's names, and in a topics file."""
+    config = TopicConfig(cleanup_policy=policy, min_cleanable_dirty_ratio=0.1)
+    assert config.compacts
+    assert config.deletes == ("delete" in policy)
+    assert from_stored(to_stored(config)) == config
+    assert TopicConfig.from_properties({"cleanup.policy": policy}).compacts
+
+
+def test_compaction_has_kafkas_names_and_defaults() -> None:
+    """The limits of time are checked against each other."""
+    config = TopicConfig()
+    assert (config.min_cleanable_dirty_ratio, config.delete_retention_ms) == (
+        0.5,
+        86_400_000,
+    )
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (
+        0,
+        (1 << 63) - 1,
+    )
+    given = TopicConfig.from_properties(
+        {
+            "min.cleanable.dirty.ratio": "0.25",
+            "delete.retention.ms": "1",
+            "min.compaction.lag.ms": "2",
+            "max.compaction.lag.ms": "3",
+        }
+    )
+    assert given.min_cleanable_dirty_ratio == 0.25
+    assert from_stored(to_stored(given)) == given
+    for name, bad in (
+        ("min_cleanable_dirty_ratio", 1.5),
+        ("min_cleanable_dirty_ratio", "much"),
+        ("min_cleanable_dirty_ratio", True),
+        ("delete_retention_ms", -1),
+        ("max_compaction_lag_ms", 0),
+    ):
+        with pytest.raises(logstore.ConfigError) as caught:
+            TopicConfig(**{name: bad})
+        assert caught.value.name == name
+    with pytest.raises(logstore.ConfigError, match="is above"):
+        TopicConfig(min_compaction_lag_ms=2, max_compaction_lag_ms=1)
+    with pytest.raises(logstore.ConfigError, match="not a number"):
+        TopicConfig.from_properties({"min.cleanable.dirty.ratio": "much"})
+
+
+def test_compacted_topic_rolls_at_the_lag() -> None:
+    """So that no record stays in the active segment for longer."""
+    lag = {"segment_ms": 1000, "max_compaction_lag_ms": 10}
+    assert TopicConfig(**lag).roll_ms == 1000
+    assert TopicConfig(cleanup_policy="compact", **lag).roll_ms == 10
 
 
 def test_topics_file_of_an_earlier_version_deletes_nothing_by_itself() -> None:

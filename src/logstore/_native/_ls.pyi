@@ -133,6 +133,7 @@ class _Lib:
         self, columns: Any, first: int, n: int, buf: Any, rows: Any, /
     ) -> int: ...
     def ls_smallest(self, numbers: Any, n: int, /) -> int: ...
+    def ls_first_null(self, len: Any, n: int, /) -> int: ...
     def ls_sum_lengths(self, len: Any, n: int, /) -> int: ...
     def ls_slices_from_arrow(
         self, column: Any, first: int, n: int, pos: Any, len: Any, error: Any, /
@@ -287,6 +288,71 @@ class _Lib:
         /,
     ) -> int: ...
     def ls_time_index_check(self, entries: Any, count: int, /) -> int: ...
+    LS_MAP_SLOT_BYTES: Final[int]
+    LS_COMPACT_RECORDS_MIN: Final[int]
+    LS_VERDICT_KEEP: Final[int]
+    LS_VERDICT_REMOVE: Final[int]
+    LS_VERDICT_REWRITE: Final[int]
+    LS_VERDICT_EMPTY: Final[int]
+
+    def ls_hash_key(self, secret: Any, key: Any, size: int, out: Any, /) -> None: ...
+    def ls_map_batches(
+        self,
+        map: Any,
+        outcomes: Any,
+        buf: Any,
+        size: int,
+        checks: int,
+        columns: Any,
+        walk: Any,
+        /,
+    ) -> int: ...
+    def ls_map_payload(
+        self,
+        map: Any,
+        batch: Any,
+        payload: Any,
+        size: int,
+        checks: int,
+        columns: Any,
+        error: Any,
+        /,
+    ) -> int: ...
+    def ls_scan_producers(
+        self, buf: Any, size: int, out: Any, capacity: int, walk: Any, /
+    ) -> int: ...
+    def ls_compact_batches(
+        self,
+        how: Any,
+        buf: Any,
+        size: int,
+        checks: int,
+        columns: Any,
+        states: Any,
+        out: Any,
+        capacity: int,
+        bytes: Any,
+        walk: Any,
+        done: Any,
+        /,
+    ) -> int: ...
+    def ls_compact_payload(
+        self,
+        how: Any,
+        batch: Any,
+        payload: Any,
+        size: int,
+        checks: int,
+        columns: Any,
+        states: Any,
+        out: Any,
+        capacity: int,
+        bytes: Any,
+        made: Any,
+        done: Any,
+        error: Any,
+        /,
+    ) -> int: ...
     def ls_murmur2(self, data: Any, size: int, /) -> int: ...
     def ls_partition_keys(
         self, keys: Any, n: int, partitions: int, out: Any, /

@@ -22,6 +22,7 @@ SOURCES = [
     "ls_area.c",
     "ls_batch.c",
     "ls_columns.c",
+    "ls_compact.c",
     "ls_crc.c",
     "ls_crc_arm.c",
     "ls_crc_portable.c",
@@ -30,6 +31,7 @@ SOURCES = [
     "ls_index.c",
     "ls_key.c",
     "ls_message.c",
+    "ls_offset_map.c",
     "ls_producer.c",
     "ls_scan.c",
     "ls_sys.c",
@@ -39,6 +41,7 @@ SOURCES = [
 HEADERS = [
     "ls_api.h",
     "ls_bytes.h",
+    "ls_compact_api.h",
     "ls_crc_fold.h",
     "ls_crc_tables.h",
     "ls_format.h",
@@ -114,15 +117,19 @@ def link_args() -> list[str]:
 
 
 def declarations() -> str:
-    with open(os.path.join(SOURCE_DIR, "ls_api.h"), encoding="utf-8") as file:
-        return file.read()
+    texts = []
+    for name in ("ls_api.h", "ls_compact_api.h"):
+        with open(os.path.join(SOURCE_DIR, name), encoding="utf-8") as file:
+            texts.append(file.read())
+    return "".join(texts)
 
 
 ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "logstore._native._ls",
-    '#include <stdint.h>\n#include "ls_api.h"\n#include "ls_gil.h"\n',
+    "#include <stdint.h>\n"
+    '#include "ls_api.h"\n#include "ls_compact_api.h"\n#include "ls_gil.h"\n',
     sources=[os.path.join(SOURCE_DIR, name) for name in SOURCES],
     depends=[os.path.join(SOURCE_DIR, name) for name in HEADERS],
     include_dirs=[SOURCE_DIR],

@@ -326,6 +326,11 @@ def smallest(numbers: Any, count: int) -> int:
     return int(lib.ls_smallest(numbers, count))
 
 
+def first_null(lengths: Any, count: int) -> int:
+    """The first of `count` lengths that is that of a null; -1 if none is."""
+    return int(lib.ls_first_null(lengths, count))
+
+
 def times_array(items: Sequence[Any]) -> Any:
     """Timestamps to store; None if one of a list or tuple is no int from -1 on."""
     packed = pack_times(items)  # type: ignore[arg-type]

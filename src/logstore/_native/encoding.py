@@ -158,6 +158,14 @@ class Rows:
             return -1
         return next((i for i in range(self.count) if counts[i]), -1)
 
+    @property
+    def first_without_key(self) -> int:
+        """The first record that has no key; -1 if all have one."""
+        lengths = self._raw.key.len
+        if not lengths:
+            return 0 if self.count else -1
+        return int(lib.ls_first_null(lengths, self.count))
+
     def set_time(self, now_ms: int) -> None:
         """Set the time of the records that have none of their own."""
         self._raw.timestamp_all = now_ms

@@ -29,10 +29,11 @@ __all__ = ["Signal", "Wakeable", "logger", "new_group", "wait_for_any"]
 RANK_CLOSE: Final = 1
 RANK_PUBLISH: Final = 2
 RANK_STORE: Final = 4
-# Of each partition: the turn to sync; work excluded during a sync; appends, the list of
-# segments.
-RANK_TURN: Final = 5
-RANK_SYNC: Final = 6
+# Of each partition: a step of a compaction; the turn to sync; work excluded during a
+# sync; appends, the list of segments.
+RANK_COMPACT: Final = 5
+RANK_TURN: Final = 6
+RANK_SYNC: Final = 7
 RANK_APPEND: Final = 8
 # The state that readers have of a partition that another process writes.
 RANK_REFRESH: Final = 9

@@ -232,6 +232,8 @@ int64_t ls_sum_lengths(const int32_t *len, int64_t n);
 
 /* The smallest of some numbers; INT64_MAX of none. */
 int64_t ls_smallest(const int64_t *numbers, int64_t n);
+/* The first length that is negative, that of a null; -1 for none. */
+int64_t ls_first_null(const int32_t *len, int64_t n);
 
 /* ------------------------------------------------------------------ records in */
 

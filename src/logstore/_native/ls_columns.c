@@ -27,6 +27,16 @@ int64_t ls_smallest(const int64_t *numbers, int64_t n)
     return smallest;
 }
 
+int64_t ls_first_null(const int32_t *len, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (len[i] < 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 /* Set bits at .. at + n - 1 to "len is not null"; the other bits of the first and last byte stay.  Returns the number
    of nulls. */
 static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *validity, int64_t at)

@@ -45,6 +45,7 @@
                 ls_fill_rows(columns, first, n, buf, rows))
 #define ls_slices_from_arrow(column, first, n, ...)                                                                    \
     LS_GIL_COUNT(n, ls_slices_from_arrow(column, first, n, __VA_ARGS__))
+#define ls_first_null(len, n) LS_GIL_COUNT(n, ls_first_null(len, n))
 #define ls_smallest(numbers, n) LS_GIL_COUNT(n, ls_smallest(numbers, n))
 #define ls_measure(records, ...) LS_GIL_COUNT((records)->count, ls_measure(records, __VA_ARGS__))
 #define ls_encode_messages(records, cursor, count, magic, attributes, base, out, capacity, written)                    \
@@ -53,6 +54,14 @@
     LS_GIL_SIZE(capacity, ls_encode_area(records, cursor, count, out, capacity, written))
 #define ls_seal_batch(out, capacity, batch) LS_GIL_SIZE(capacity, ls_seal_batch(out, capacity, batch))
 #define ls_shift_offsets(buf, size, ...) LS_GIL_SIZE(size, ls_shift_offsets(buf, size, __VA_ARGS__))
+#define ls_map_batches(map, outcomes, buf, size, ...)                                                                  \
+    LS_GIL_SIZE(size, ls_map_batches(map, outcomes, buf, size, __VA_ARGS__))
+#define ls_map_payload(map, batch, payload, size, ...)                                                                 \
+    LS_GIL_SIZE(size, ls_map_payload(map, batch, payload, size, __VA_ARGS__))
+#define ls_scan_producers(buf, size, ...) LS_GIL_SIZE(size, ls_scan_producers(buf, size, __VA_ARGS__))
+#define ls_compact_batches(how, buf, size, ...) LS_GIL_SIZE(size, ls_compact_batches(how, buf, size, __VA_ARGS__))
+#define ls_compact_payload(how, batch, payload, size, ...)                                                             \
+    LS_GIL_SIZE(size, ls_compact_payload(how, batch, payload, size, __VA_ARGS__))
 #define ls_check_producer(buf, size, ...) LS_GIL_SIZE(size, ls_check_producer(buf, size, __VA_ARGS__))
 #define ls_place_batches(buf, size, ...) LS_GIL_SIZE(size, ls_place_batches(buf, size, __VA_ARGS__))
 #define ls_restamp(buf, batch, timestamp) LS_GIL_SIZE((batch)->size, ls_restamp(buf, batch, timestamp))

@@ -19,6 +19,7 @@
 #endif
 
 #include "ls_api.h"
+#include "ls_compact_api.h"
 #include "ls_bytes.h"
 #include "ls_format.h"
 
@@ -142,6 +143,26 @@ int32_t ls_batch_decode_area(const ls_batch *batch, const uint8_t *buf, int64_t 
 /* ls_check_indexes of the first `count` messages of a block. */
 void ls_index_check_messages(const uint8_t *buf, const ls_message_block *block, int32_t count,
                              ls_index_check *check);
+
+/* ------------------------------------------------------------------ compaction (ls_offset_map.c) */
+
+/* What a map says of a record. */
+enum ls_record_state {
+    LS_RECORD_LAST = 1,        /* no later one of its key is known */
+    LS_RECORD_SUPERSEDED = 2,
+    LS_RECORD_NO_KEY = 3,
+    LS_RECORD_BEYOND = 4,      /* the map does not reach it */
+    LS_RECORD_OTHER_CLASS = 5  /* its key is none of those that are looked at */
+};
+
+/* Fill `states` (enum ls_record_state) for decoded records, whose keys are in `buf`. */
+void ls_map_superseded(const ls_offset_map *map, const ls_columns *columns, const uint8_t *buf, uint8_t *states);
+
+/* Whether a batch of magic 2 is part of an aborted transaction. */
+int ls_is_aborted(const ls_outcomes *outcomes, const ls_batch *batch);
+
+/* Whether ordered offsets have this one. */
+int ls_has_offset(const int64_t *offsets, int64_t count, int64_t offset);
 
 /* ------------------------------------------------------------------ slices (ls_columns.c) */
 

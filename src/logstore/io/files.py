@@ -425,6 +425,10 @@ class Files(ByteLocks):
             permissions = access.directory_mode | (mode & 0o7000)
         os.fchmod(fd, permissions)
 
+    def set_modified(self, fd: int, mtime_ns: int) -> None:
+        """Set the time of the last change of a file, in ns since 1970."""
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+
     def free_bytes(self, fd: int) -> int:
         """Bytes that this user may still write on the file system of `fd`."""
         return self.space(fd).free_bytes

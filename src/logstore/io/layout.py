@@ -83,6 +83,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
@@ -121,7 +122,7 @@ KAFKA_STORE_FILES = frozenset(
         RECOVERY_CHECKPOINT,
         LOG_START_CHECKPOINT,
         "replication-offset-checkpoint",
-        "cleaner-offset-checkpoint",
+        CLEANER_CHECKPOINT,
         "bootstrap.checkpoint",
     }
 )
@@ -133,7 +134,7 @@ _PARTITION = re.compile(
 )
 _SEGMENT = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
-    r"(\.deleted|\.cleaned|\.swap)?"
+    r"(?:\.[0-9]{1,9}(?=\.deleted))?(\.deleted|\.cleaned|\.swap)?"
 )
 _TRANSITION = re.compile(r"(.+)-([0-9]+)\.([0-9a-f]{32})-(delete|future|stray)")
 
@@ -271,6 +272,12 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if offset > OFFSET_MAX:
         return None
     return SegmentFile(offset, match[2], match[3] or "")
+
+
+def deleted_file(name: str, number: int) -> str:
+    """The name that a file gets when it waits for its removal. Others, which had the
+    same name before, may be waiting: so there are several, from number 0 on."""
+    return f"{name}.{number}{DELETED}" if number else name + DELETED
 
 
 def is_store_file(name: str) -> bool:

@@ -148,7 +148,7 @@ class RetainFreeSpace(RetentionPolicy):
 def policies_of(config: TopicConfig) -> list[RetentionPolicy]:
     """The policies that a topic's settings ask for."""
     policies: list[RetentionPolicy] = []
-    if "delete" not in config.cleanup_policy:
+    if not config.deletes:
         return policies
     if config.retention_bytes >= 0:
         policies.append(RetainBytes(config.retention_bytes))

@@ -11,7 +11,12 @@ from typing import Any, Final, TypeAlias
 
 from logstore import _native as native
 from logstore.config import CODECS, TopicConfig
-from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
+from logstore.errors import (
+    ConfigError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    UnsupportedError,
+)
 from logstore.record import compression
 from logstore.record.arguments import as_items
 
@@ -250,6 +255,15 @@ def pack_rows(
     return rows
 
 
+def keyless_error(index: int) -> InvalidRecordError:
+    """The error for a record without a key in a topic that is compacted."""
+    return InvalidRecordError(
+        f"record {index} has no key, and its topic is compacted (cleanup_policy): "
+        f"compaction would remove it. An empty key, b'', is one; nothing was written",
+        index=index,
+    )
+
+
 class Encoder:
     """Encodes rows according to one topic's settings. For one writer; not thread-safe.
 
@@ -263,6 +277,7 @@ class Encoder:
         self.level = compression.level_of(config, self.codec)
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.is_plain = not self.codec
+        self.needs_keys = config.compacts
         self.plain_attributes = LOG_APPEND_TIME_BIT if self.log_append_time else 0
         self._buffer = native.Buffer(RUN_BYTES)
 
@@ -290,8 +305,11 @@ class Encoder:
         """The most bytes that `rows` take.
 
         Raises:
+            InvalidRecordError: a record has no key, and the topic is compacted.
             RecordTooLargeError: a record exceeds ``max_message_bytes``.
         """
+        if self.needs_keys and (keyless := rows.first_without_key) >= 0:
+            raise keyless_error(keyless)
         limit = _INT32_MAX if self.codec else self.config.max_message_bytes
         try:
             return rows.measure(self.magic, limit)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import array
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore import _native as native
 from logstore.config import TopicConfig
@@ -28,7 +28,7 @@ from logstore.errors import (
 from logstore.record import compression
 from logstore.record.batch import ABORT, COMMIT, ControlRecord, RecordBatch
 from logstore.record.decoder import Damage, damage_of, memoryview_slicer, open_payload
-from logstore.record.encoder import wrap
+from logstore.record.encoder import keyless_error, wrap
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -42,6 +42,7 @@ _WINDOW_BYTES: Final = (1 << 31) - 1
 _RUN_BYTES: Final = 1 << 30
 # In the header of a batch of magic 2: its CRC, the part it covers, largest timestamp.
 _CRC: Final = struct.Struct(">I")
+_INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _CRC_POS: Final = 17
 _ATTRIBUTES_POS: Final = 21
@@ -211,6 +212,7 @@ def prepare(
     is_append_time: bool,
     where: str,
     transactions: bool = False,
+    needs_keys: bool = False,
 ) -> Prepared:
     """Check producer batches. The caller may change `buffer` afterwards.
 
@@ -218,8 +220,10 @@ def prepare(
         is_append_time: their timestamps will be replaced.
         transactions: batches of transactions and their markers may be among them.
         where: the partition, for messages.
+        needs_keys: refuse a record without a key.
 
     Raises:
+        InvalidRecordError: a record has no key, and needs one.
         CorruptRecordError: a bad checksum or structure, a partial last batch, or a
             timestamp below -1.
         UnsupportedError: an unknown magic; a control batch that ends no transaction;
@@ -239,6 +243,7 @@ def prepare(
         decompressed_max,
         is_append_time=is_append_time,
         transactions=transactions,
+        needs_keys=needs_keys,
     )
     pos = 0
     while pos < len(data):
@@ -325,11 +330,14 @@ class _Check:
         *,
         is_append_time: bool,
         transactions: bool,
+        needs_keys: bool,
     ) -> None:
         self._max_bytes = max_bytes
         self._decompressed_max = decompressed_max
         self._is_append_time = is_append_time
         self._transactions = transactions
+        self._needs_keys = needs_keys
+        self._count = 0
         self._decoder = _decoder()
         self.parts: list[_Part] = []
         self.markers: list[ControlRecord] = []
@@ -342,6 +350,8 @@ class _Check:
     def take_plain(self, data: bytearray, pos: int) -> int:
         """Take the batches from a position on that need no more than a check; returns
         their bytes."""
+        if self._needs_keys:
+            return 0  # each record has to be looked at
         least = _ANY_TIME if self._is_append_time else _TIMESTAMP_MIN
         size, count = self._decoder.check_producer(
             native.pointer(data) + pos,
@@ -380,6 +390,8 @@ class _Check:
         if header.magic < 2 and not header.codec:
             # One record, which the walk over the headers has checked.
             self._check_times(header, [header.max_timestamp])
+            if self._needs_keys:
+                self._check_keys(_message_key_len(data, header), 1)
             self._add(data, header, 1)
             return
         if header.last_offset == native.OFFSET_MAX:
@@ -395,6 +407,8 @@ class _Check:
         count = decoder.count
         times = decoder.unpack(decoder.timestamp)
         self._check_times(header, times)
+        if self._needs_keys:
+            self._check_keys(decoder.key_len, count)
         offsets = decoder.unpack(decoder.offset)
         is_dense = bool(count) and offsets == list(
             range(offsets[0], offsets[0] + count)
@@ -462,6 +476,13 @@ class _Check:
         part.counts.append(count)
         part.end = end
 
+    def _check_keys(self, lengths: Any, count: int) -> None:
+        """Raise `InvalidRecordError` if one of the records has no key."""
+        keyless = native.first_null(lengths, count)
+        if keyless >= 0:
+            raise keyless_error(self._count + keyless)
+        self._count += count
+
     def _check_times(self, header: native.BatchHeader, times: list[int]) -> None:
         """Raise `Damage` for a timestamp that no append would store."""
         if self._is_append_time or header.magic == 0 or not times:
@@ -482,6 +503,13 @@ def _at(pos: int) -> Callable[[Damage], Exception]:
         return damage
 
     return moved
+
+
+def _message_key_len(data: bytearray, header: native.BatchHeader) -> Any:
+    """The length of the key of a plain message of magic 0 or 1, for C."""
+    at = header.pos + (18 if header.magic == 0 else 26)
+    (length,) = _INT32.unpack_from(data, at)
+    return native.int32_array([length])
 
 
 def _decoder() -> native.Decoder:

@@ -25,8 +25,10 @@ from logstore.errors import (
     StoreLockedError,
     StoreNotFoundError,
     storage_error,
+    storage_errors,
 )
 from logstore.io import layout
+from logstore.io.checkpoint.cleaner import CleanerCheckpoint
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
@@ -93,6 +95,7 @@ class StoreContext:
         self._store_lock: StoreLock | None = None
         self.root = self._open_root(create)
         self.ownership = Ownership(self.root)
+        self._cleaner = CleanerCheckpoint(self.root)
         self._seen: tuple[object, Ownership] = (None, self.ownership)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self.scheduler = Scheduler(files, os.path.basename(path))
@@ -267,6 +270,38 @@ class StoreContext:
             with contextlib.suppress(StorageError):
                 self.call_later(self._write_starts, _STARTS_MS)
                 self._starts_scheduled = True
+
+    def compacted_upto(self, topic: str, partition: int) -> int | None:
+        """The offset up to which a partition is compacted; None: it never was.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        with self.ownership_lock, storage_errors("read", self._cleaner_path):
+            return self._cleaner.read().get(TopicPartition(topic, partition))
+
+    def record_compacted(self, topic: str, partition: int, offset: int) -> None:
+        """Record it, also for a broker.
+
+        Raises:
+            StorageError: the checkpoint cannot be written: it is compacted again.
+        """
+        with self.ownership_lock, storage_errors("write", self._cleaner_path):
+            self._cleaner.set(TopicPartition(topic, partition), offset)
+
+    def lower_compacted(self, topic: str, partition: int, offset: int) -> None:
+        with self.ownership_lock, storage_errors("write", self._cleaner_path):
+            self._cleaner.lower(TopicPartition(topic, partition), offset)
+
+    def forget_compacted(self, keys: Iterable[TopicPartition]) -> None:
+        """Partitions are deleted: others of their names begin anew. Raises: as
+        `record_compacted`."""
+        with self.ownership_lock, storage_errors("write", self._cleaner_path):
+            self._cleaner.forget(keys)
+
+    @property
+    def _cleaner_path(self) -> str:
+        return self.root.path_of(layout.CLEANER_CHECKPOINT)
 
     def _write_starts(self) -> None:
         self._starts_scheduled = False

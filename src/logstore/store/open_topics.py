@@ -30,7 +30,7 @@ from logstore.io.files import settled
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.background_retention import BackgroundRetention
+from logstore.store.background import BackgroundRounds
 from logstore.store.context import StoreContext
 from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition import Partition
@@ -50,7 +50,7 @@ class OpenTopics:
     Attributes:
         changes: makes, changes and deletes topics.
         writers: of the partitions, by (topic, partition).
-        retention: applied in the background.
+        retention, compaction: in the background.
         topics: those that were asked for, by name: one object for each.
         partitions: the same of the partitions.
     """
@@ -68,11 +68,23 @@ class OpenTopics:
         # Of the topics and the owner, when the topics were found.
         self._loaded_under: object = None
         name = os.path.basename(context.path)
-        self.retention = BackgroundRetention(
-            self,
+        settings = context.store_config
+        self.retention = BackgroundRounds(
+            "retention",
+            lambda: self.catalog.retaining(),
+            self.retain,
             context.files,
             name,
-            context.store_config.retention_check_ms,
+            settings.retention_check_ms,
+            context.unreported,
+        )
+        self.compaction = BackgroundRounds(
+            "compaction",
+            lambda: self.catalog.compacting(),
+            self.compact,
+            context.files,
+            name,
+            settings.compaction_ms,
             context.unreported,
         )
         catalog = Catalog(context.root, read_only=context.read_only)
@@ -309,14 +321,33 @@ class OpenTopics:
             )
         )  # fmt: skip
 
-    def retaining_partitions(self) -> list[TopicPartition]:
-        """For the background: the partitions whose topics set a retention."""
-        return self.catalog.retaining()
-
     def retain(self, topic: str, number: int) -> None:
         """For the background: apply the retention of a partition."""
         self._context.check_open()
         self.open_partition(topic, number).apply_due_retention()
+
+    def compact(self, topic: str, number: int) -> None:
+        """For the background: compact a partition, if its settings ask for it."""
+        self._context.check_open()
+        self.open_partition(topic, number).compact()
+
+    def begin_rounds(self) -> None:
+        """Begin what a store does by itself, if it is due to topics' settings."""
+        self.retention.begin()
+        self.compaction.begin()
+
+    def stop_rounds(self, reason: LogStoreError) -> None:
+        """End what a store does by itself: after the current step. A compaction that
+        another thread has begun ends, too, and raises `reason`."""
+        for writer in list(self.writers.loaded.values()):
+            writer.replacement.stop(reason)
+        self.retention.stop()
+        self.compaction.stop()
+
+    def abandon_rounds(self) -> None:
+        """After a fork, in the child."""
+        self.retention.abandon()
+        self.compaction.abandon()
 
     def rows(self) -> list[dict[str, Any]]:
         """The numbers of each partition: see `Store.metrics`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logstore import _native as native
@@ -13,6 +13,13 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.log import retention
+from logstore.log.compact.compactor import (
+    CompactionOptions,
+    CompactionProgress,
+    CompactionReport,
+    check_compaction,
+    compact,
+)
 from logstore.log.producers import Marker, SentBatch, sent_batch
 from logstore.log.read import reader
 from logstore.log.read.view import View
@@ -364,6 +371,7 @@ class Partition(ReadablePartition):
             is_append_time=writer.appends.append_time() is not None,
             where=writer.context.name,
             transactions=transactions,
+            needs_keys=writer.appends.encoder.needs_keys,
         )
 
         sent: list[SentBatch] = []
@@ -439,6 +447,67 @@ class Partition(ReadablePartition):
         raise OffsetOutOfRangeError(
             offset, view.start_offset, view.end_offset, partition=self._views.name
         )
+
+    def compact(
+        self,
+        *,
+        force: bool = False,
+        max_memory: int = 64 << 20,
+        max_bytes_per_s: int | None = None,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[CompactionProgress], None] | None = None,
+    ) -> CompactionReport:
+        """Remove the records that a later one of the same key supersedes, in the sealed
+        segments, as Kafka's cleaner does. Offsets, timestamps and order stay.
+
+        Does nothing if ``min_cleanable_dirty_ratio`` is not exceeded, nor
+        ``max_compaction_lag_ms``. Appends and reads go on meanwhile. The last record of
+        a key is always kept, unless it is a tombstone that was first compacted
+        ``delete_retention_ms`` ago. Records of aborted transactions are removed.
+
+        Args:
+            force: compact in any case. The active segment is not compacted: `roll`
+                ends it.
+            max_memory: bytes for the keys and for buffers, 6 MiB or more. If more keys
+                are there than have room (16 bytes each), the log is rewritten several
+                times.
+            max_bytes_per_s: read no more than so many bytes in a second.
+            now_ms: the time, Unix milliseconds; None: that of the system.
+            dry_run: change nothing; the report is what would be done.
+            on_progress: called in this thread, now and then.
+
+        Raises:
+            ConfigError: the topic's ``cleanup_policy`` has no "compact"; a bad number.
+            CorruptRecordError, UnsupportedError, RecordTooLargeError: a batch cannot be
+                read.
+            DiskFullError: a tenth more than the largest new segment may need is not
+                free. Nothing was written.
+            StorageError: what was compacted before stays so; the log is intact.
+            SyncFailedError: the log is intact; it takes no more appends.
+            TopicNotFoundError, StoreClosedError: it was deleted or closed meanwhile.
+        """
+        self._views.check_alive()
+        writer = self._write()
+        check_compaction(self.config, self.name, max_memory, max_bytes_per_s)
+        services, key = writer.context.services, (self.topic, self.number)
+
+        def finished(offset: int) -> None:
+            services.record_compacted(*key, offset)
+
+        options = CompactionOptions(
+            force=bool(force),
+            max_memory=max_memory,
+            max_bytes_per_s=max_bytes_per_s,
+            now_ms=self._now_ms(now_ms),
+            dry_run=bool(dry_run),
+            first_dirty=services.compacted_upto(*key),
+            stable=self.last_stable_offset,
+            decompressed_max=self._views.decompressed_max,
+            finished=finished,
+            on_progress=on_progress,
+        )
+        return compact(writer, options)
 
     def apply_retention(
         self,

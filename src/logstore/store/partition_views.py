@@ -84,6 +84,7 @@ class _Source:
             cuts,
             removal=removal,
             transaction_free=log.transaction_free,
+            compactions=log.compactions,
         )
 
     def refreshed_fully(self) -> Bounds:
@@ -255,6 +256,7 @@ class PartitionViews:
             seen.life,
             self._source,
             seen.transaction_free,
+            seen.compactions,
         )
 
     def stable_of(self, view: View, first: int, skip: bool) -> int:

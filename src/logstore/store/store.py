@@ -23,9 +23,12 @@ from logstore import _native as native
 from logstore._native.locks import RANK_CLOSE, logger
 from logstore.config import StoreConfig, TopicConfig, check_kind
 from logstore.errors import (
+    ConfigError,
     DiskFullError,
     LogStoreError,
+    PartitionNotFoundError,
     StoreClosedError,
+    TopicNotFoundError,
     storage_error,
     storage_errors,
 )
@@ -33,7 +36,9 @@ from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
 from logstore.io.lock import forget_locks
+from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
@@ -167,13 +172,13 @@ class Store(PublishingStore):
             if not read_only and (on_recovery or on_progress):
                 self._topics.writers.recover(on_progress)
             if not read_only:
-                self._topics.retention.begin()
+                self._topics.begin_rounds()
                 if config.publish_for_others:
                     self._hand_in.start()
         except BaseException:
             context.is_closed = True
             self._hand_in.stop()
-            self._topics.retention.stop()
+            self._topics.stop_rounds(StoreClosedError(f"store {path} is closed"))
             context.scheduler.stop()
             self._let_go()
             raise
@@ -282,6 +287,49 @@ class Store(PublishingStore):
             self._context.check_open()
             self._topics.writers.recover(on_progress)
             return self._report()
+
+    def compact(
+        self,
+        *,
+        force: bool = False,
+        max_memory: int = 64 << 20,
+        max_bytes_per_s: int | None = None,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[CompactionProgress], None] | None = None,
+    ) -> dict[TopicPartition, CompactionReport]:
+        """Compact the partitions of all topics whose ``cleanup_policy`` has "compact",
+        one after the other; see `Partition.compact`.
+
+        Returns:
+            A report for each of them, by topic and partition.
+
+        Raises:
+            LogStoreError: that of the first partition for which it failed, raised after
+                the others.
+        """
+        self._topics.check_writable("compact")
+        reports: dict[TopicPartition, CompactionReport] = {}
+        failure: LogStoreError | None = None
+        for key in sorted(self._topics.catalog.compacting()):
+            try:
+                reports[key] = self._topics.open_partition(*key).compact(
+                    force=force,
+                    max_memory=max_memory,
+                    max_bytes_per_s=max_bytes_per_s,
+                    now_ms=now_ms,
+                    dry_run=dry_run,
+                    on_progress=on_progress,
+                )
+            except (StoreClosedError, ConfigError):
+                raise
+            except (TopicNotFoundError, PartitionNotFoundError):
+                continue  # it was deleted meanwhile
+            except LogStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return reports
 
     def metrics(self) -> dict[str, Any]:
         """The store and its partitions in numbers, as plain values (docs/metrics.md).
@@ -396,7 +444,7 @@ class Store(PublishingStore):
             try:
                 owner.close()
             except LogStoreError as error:
-                # What was published is durable, and says so by itself.
+                # The publication is durable, and says so by itself.
                 logger.warning("store %s was not closed cleanly: %s", self.path, error)
 
     def close(self) -> None:
@@ -424,7 +472,7 @@ class Store(PublishingStore):
             self._context.is_closed = True
             # Not under the lock: a task that is running now may wait for it.
             self._hand_in.stop()
-            self._topics.retention.stop()
+            self._topics.stop_rounds(self._closed_error())
             self._context.scheduler.stop()
             failure: LogStoreError | None = None
             if not self.read_only:
@@ -433,6 +481,9 @@ class Store(PublishingStore):
             self._let_go()
         if failure is not None:
             raise failure
+
+    def _closed_error(self) -> StoreClosedError:
+        return StoreClosedError(f"store {self.path} is closed")
 
     def _close_writable(self) -> LogStoreError | None:
         """Close the partitions and leave the clean-shutdown markers, if it is one.
@@ -450,7 +501,7 @@ class Store(PublishingStore):
                 # This only makes the next opening quick: its errors are ignored.
                 with contextlib.suppress(LogStoreError):
                     self._context.begin_writing()
-        closed = StoreClosedError(f"store {self.path} is closed")
+        closed = self._closed_error()
         for writer in list(writers.loaded.values()):
             try:
                 writer.close(closed, record_end=self._context.ownership.is_writing)
@@ -488,7 +539,7 @@ class Store(PublishingStore):
 
     def _after_fork(self) -> None:
         self._hand_in.abandon()
-        self._topics.retention.abandon()
+        self._topics.abandon_rounds()
         self._context.after_fork()
 
 

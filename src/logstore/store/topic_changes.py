@@ -15,6 +15,7 @@ from logstore.config import (
     TopicConfig,
     check_int,
     check_kind,
+    compacts,
     sets_retention,
     to_stored,
 )
@@ -140,9 +141,11 @@ class TopicChanges:
         self._retain_as(config)
 
     def _retain_as(self, config: TopicConfig) -> None:
-        """Apply retention from now on, if these settings of a topic require it."""
-        if sets_retention(to_stored(config)):
-            self._topics.retention.begin()
+        """Apply retention and compaction from now on, if these settings of a topic
+        require it."""
+        stored = to_stored(config)
+        if sets_retention(stored) or compacts(stored):
+            self._topics.begin_rounds()
 
     def _forget_ownership(self, keys: Iterable[TopicPartition]) -> None:
         """Remove deleted partitions from Kafka's checkpoints before others of the same
@@ -229,6 +232,7 @@ class TopicChanges:
             # Before the commit: after it nothing may be acknowledged, nor be loaded.
             for key in keys:
                 self._writers.suspend(key, going)
+            self._context.forget_compacted(keys)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:
             self._undo_delete(name, keys)
@@ -317,4 +321,4 @@ class TopicChanges:
                     self._context.scheduler.call_later(
                         delay_ms, self._removal_of(dying)
                     )
-        self._topics.retention.begin()
+        self._topics.begin_rounds()

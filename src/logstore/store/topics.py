@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from logstore._native.locks import logger
-from logstore.config import TopicConfig, from_stored, sets_retention
+from logstore.config import TopicConfig, compacts, from_stored, sets_retention
 from logstore.errors import (
     CorruptCheckpointError,
     CorruptionError,
@@ -273,9 +273,18 @@ class Catalog:
             # second.
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
-                if numbers and "delete" in self.config(topic).cleanup_policy:
+                if numbers and self.config(topic).deletes:
                     partitions += [TopicPartition(topic, number) for number in numbers]
         return partitions
+
+    def compacting(self) -> list[TopicPartition]:
+        """The partitions of the topics that are compacted."""
+        return [
+            TopicPartition(topic, number)
+            for topic, settings in list(self.settings.items())
+            if compacts(settings.get("config") or {})
+            for number in self.numbers.get(topic, ())
+        ]
 
     def topic_id(self, topic: str) -> str:
         """Distinguishes a topic from an earlier one of its name; "" if it has none."""

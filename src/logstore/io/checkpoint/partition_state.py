@@ -51,6 +51,9 @@ class PartitionState:
         foreign_end: every batch that another program wrote lies below it; 0: logstore
             wrote all of them; `OFFSET_MAX`: unknown. Transactions lie below it, too:
             logstore writes none.
+        compactions: how often sealed segments were replaced by compacted ones.
+        swapping: base offsets of compacted segments that are not part of the log: until
+            another state is written, files with these names and `.swap` are leftovers.
         file_end: where the file ended that it was read from.
     """
 
@@ -64,6 +67,8 @@ class PartitionState:
     is_truncating: bool = False
     log_id: str = ""
     foreign_end: int = OFFSET_MAX
+    compactions: int = 0
+    swapping: tuple[int, ...] = ()
     file_end: FileEnd | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -86,7 +91,13 @@ class PartitionState:
         return _with_rows(change, rows)
 
     def _without_rows(self) -> dict[str, Any]:
+        compaction: dict[str, Any] = {}
+        if self.compactions:
+            compaction["compactions"] = self.compactions
+        if self.swapping:
+            compaction["swapping"] = list(self.swapping)
         return {
+            **compaction,
             "start_offset": self.start_offset,
             "active": self.active,
             "time_digest": self.time_digest,
@@ -124,6 +135,8 @@ class PartitionState:
                 boolean("is_truncating", value["is_truncating"]),
                 _text("log_id", value.get("log_id", "")),
                 _int64("foreign_end", value.get("foreign_end", unknown), 0),
+                _int64("compactions", value.get("compactions", 0), 0),
+                tuple(_int64("swapping", b, 0) for b in value.get("swapping", [])),
                 file_end,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -321,3 +334,8 @@ class PartitionMetadata:
     state_error: LogStoreError | None = None
     store_epoch: str = ""
     is_point_known: bool = True
+
+    @property
+    def swapping(self) -> tuple[int, ...]:
+        """As in the own state."""
+        return () if self.state is None else self.state.swapping

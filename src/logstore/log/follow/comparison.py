@@ -6,7 +6,7 @@ was put back, only the files and the leader epochs show it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import NO_CUT
@@ -21,6 +21,7 @@ __all__ = [
     "Difference",
     "LogSnapshot",
     "has_come_back",
+    "has_same_files",
     "is_other_log",
     "retire_changed",
 ]
@@ -62,8 +63,8 @@ class Difference(NamedTuple):
 def is_other_log(
     was: RecoveredLog, metadata: PartitionMetadata, first: int, *, is_foreign: bool
 ) -> bool:
-    """Whether a log was cut, or is about to be, or has another owner, or has lost
-    segments before `first`, since it was loaded."""
+    """Whether a log was cut, or is about to be, or was compacted, or has another owner,
+    or has lost segments before `first`, since it was loaded."""
     state = metadata.state
     if state is None or is_foreign:
         return (state is None) != is_foreign
@@ -73,6 +74,7 @@ def is_other_log(
         was.log_id not in ("", state.log_id)
         or state.is_truncating
         or state.cuts.serial != was.cuts.serial
+        or state.compactions != was.compactions
         or state.start_offset < max(first, was.start_offset)
     )
 
@@ -89,6 +91,16 @@ def has_come_back(logs: Sequence[int], first: int, log_start: int) -> bool:
         return False
     # Those below the start are not part of the log: its owner has yet to remove them.
     return min(base for base in logs if base > min(logs)) > log_start
+
+
+def has_same_files(
+    before: PartitionMetadata, read_again: Callable[[], PartitionMetadata]
+) -> bool:
+    """Whether logstore's own writer has replaced no segments since its state was
+    read."""
+    was = before.state
+    now = None if was is None else read_again().state
+    return was is None or (now is not None and now.compactions == was.compactions)
 
 
 def retire_changed(
@@ -127,9 +139,17 @@ def retire_changed(
         is_other |= loaded.cuts.serial < was.cuts.serial
         is_other |= loaded.durable_offset < min(was.durable_offset, low)
         is_other |= loaded.start_offset < was.start_offset
+    # Its owner has replaced segments by others with the same offsets: reads of the
+    # former ones continue with their files.
+    is_compacted_now = is_own and not is_other and loaded.compactions != was.compactions
     # If logstore's own log has lost something, reading reports it.
     is_hurt = is_own and loaded.damage is not None
-    if is_own and before.segments and (now.writer != before.writer or not is_hurt):
+    may_be_backup = is_own and not is_compacted_now
+    if (
+        may_be_backup
+        and before.segments
+        and (now.writer != before.writer or not is_hurt)
+    ):
         # A backup was put back, perhaps over the same files, and the log has grown
         # again.
         low = min(low, before.files.same_below(now.segments, low))
@@ -139,6 +159,9 @@ def retire_changed(
     unlike: int | None = None
     for segment in before.segments:
         same = by_base.get(segment.base_offset)
+        is_last = same is not None and same is now.segments[-1]
+        if is_compacted_now and not is_last:
+            continue
         is_same = segment.base_offset < first  # deleted: its readers may continue
         if same is not None:
             may_be_cut = same is now.segments[-1] or segment is before.segments[-1]

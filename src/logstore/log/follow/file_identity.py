@@ -127,10 +127,16 @@ class LogFiles:
         return stamps
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all files but the last are what they were before they were read."""
+        """Whether all files but the last are what they were before they were read;
+        logstore's own: whether none has lost its name."""
         names = [segment.file(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
-        return not self.is_foreign or all(
+        if not self.is_foreign:
+            return all(
+                segment.is_lost or segment.file(LOG) in self._stamps
+                for segment in segments
+            )
+        return all(
             self._before.get(name) == self._stamps.get(name) for name in names[:-1]
         )
 

@@ -40,6 +40,7 @@ from logstore.io.layout import (
 from logstore.log.follow.comparison import (
     LogSnapshot,
     has_come_back,
+    has_same_files,
     is_other_log,
     retire_changed,
 )
@@ -90,25 +91,21 @@ class ReadOnlyLog:
             RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
-        # Of logstore's own state, when it was last read: entries are appended to it.
+        # Of logstore's own state, when it was last read.
         self._state_stamp: FileStamp | None = None
         self._state_end: FileEnd | None = None
         # The stamp of the partition when the log was loaded.
         self._stamp: object = None
-        # Device and inode of the directory.
-        self._directory_id = (-1, -1)
-        # A refresh was interrupted and left its work half done.
-        self._is_doubtful = False
+        self._directory_id = (-1, -1)  # device and inode
+        self._is_doubtful = False  # a refresh was interrupted
         # The cuts and replacements that this object has found, for its views.
         self._cuts = Cuts()
-        # How often another log was found in the place of the one before.
-        self._life = 0
-        # A value that changes if the log is cut, from before the last refresh.
+        self._life = 0  # how often another log was found in the place of this one
+        # From before the last refresh.
         self._cut_stamp: object = None
-        # Of a foreign log: the leader epochs of what was read of it.
+        # Of a foreign log.
         self._epochs = LeaderEpochs()
-        # Of logstore's own log: the writer's mark in the root when what was read
-        # certainly existed.
+        # As in `LogSnapshot`.
         self._writer: FileStamp | None = None
         self._is_truncating = False
         self._quick = QuickLook(directory, config.index_interval_bytes)
@@ -193,6 +190,8 @@ class ReadOnlyLog:
                     is_same &= epochs.now(self.directory) is epochs
                 if loaded.damage is not None:
                     is_same &= now == stamp
+                same = now.state == stamp.state
+                is_same &= same or has_same_files(metadata, self._metadata)
             except (LogStoreError, OSError) as error:
                 if self._is_change(error, stamp) and attempt + 1 < ATTEMPTS:
                     continue
@@ -378,6 +377,7 @@ class ReadOnlyLog:
             self._life,
             transaction_free=free,
             tail=self._quick.tail,
+            compactions=self._loaded.compactions,
         )
 
     def _is_any_replaced(self) -> bool:

@@ -89,9 +89,12 @@ def read_columns(
     offset = start
     again: View | None = view
     buffer: native.Buffer | None = None
+    is_to_end = stop >= view.end_offset
     while again is not None:
         if again is not view and reader.batch_filter is not None:
             reader.batch_filter.begin_again(again, offset)
+        if is_to_end and again.compactions != view.compactions:
+            stop = max(stop, again.end_offset)
         view, again = again, None
         segments, end = view.from_offset(offset), min(stop, view.end_offset)
         first = segments[0] if segments else None
@@ -239,7 +242,7 @@ class SegmentWalk:
                 self._check_for_cut()
                 break
             if is_shown and self.keeps:
-                # The one before belongs to those who have seen its records.
+                # The one before belongs to readers that have seen its records.
                 self.buffer, is_shown = self._new_buffer(), False
             try:
                 n = segment.read(self.reads.room(self.buffer), pos)
@@ -400,6 +403,7 @@ def read_batches(
     With `batch_filter`, only those that it selects, and no control batches.
     """
     offset, end = start, stop
+    is_to_end = stop >= view.end_offset
     segments = view.from_offset(start)
     place: OffsetPosition | None = None
     first = segments[0] if segments else None
@@ -468,6 +472,8 @@ def read_batches(
                 if place is None:
                     segments.popleft()
         if again is not None:
+            if is_to_end and again.compactions != view.compactions:
+                stop = max(stop, again.end_offset)
             view, end, place = again, min(stop, again.end_offset), None
             if batch_filter is not None:
                 batch_filter.begin_again(view, offset)

@@ -45,6 +45,7 @@ class Bounds(NamedTuple):
         transaction_free: offsets of which it is known that no batch there belongs to a
             transaction; if it is empty, its start is its stop.
         tail: the newest batches, if the refresh has them in memory.
+        compactions: how often sealed segments were replaced by compacted ones.
     """
 
     segments: tuple[Segment, ...]
@@ -56,6 +57,7 @@ class Bounds(NamedTuple):
     removal: LogStoreError | None = None
     transaction_free: range = range(0)
     tail: Tail | None = None
+    compactions: int = 0
 
 
 class Source(Protocol):
@@ -112,7 +114,7 @@ class View(NamedTuple):
         log_end: the end of the log; above `end_offset` if only durable records may be
             read.
         decompressed_max: limit on one decompressed batch, bytes.
-        cuts, life, transaction_free: as in `Bounds`, when the read began.
+        cuts, life, transaction_free, compactions: as in `Bounds`, when the read began.
         source: the log that it shows.
     """
 
@@ -126,6 +128,7 @@ class View(NamedTuple):
     life: int
     source: Source
     transaction_free: range = range(0)
+    compactions: int = 0
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless it is an offset of the log, or its end.
@@ -154,7 +157,18 @@ class View(NamedTuple):
         is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
         if is_gone and offset < now.start_offset:
             raise self._out_of_range(offset, now)
-        return self._changed(offset, now)
+        changed = self._changed(offset, now)
+        if changed is None and is_gone and now.compactions != self.compactions:
+            # The files with what a later record has superseded are removed.
+            return self._with(now)._replace(end_offset=self._end_after(now))
+        return changed
+
+    def _end_after(self, now: Bounds) -> int:
+        """Where a read ends that continues in segments that were compacted since it
+        began: the last records of some keys may lie beyond its former end."""
+        is_durable_only = self.end_offset < self.log_end
+        end = now.durable_offset if is_durable_only else now.end_offset
+        return max(end, self.end_offset)
 
     def now(self, offset: int) -> View | None:
         """Call before a read continues, at `offset`, in another segment. Returns the
@@ -231,6 +245,7 @@ class View(NamedTuple):
             log_end=now.end_offset,
             cuts=now.cuts,
             transaction_free=now.transaction_free,
+            compactions=now.compactions,
         )
 
     def _out_of_range(

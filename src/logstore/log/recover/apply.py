@@ -114,11 +114,15 @@ def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
 def finish_transitions(directory: Directory, plan: Plan) -> None:
     """Finish or undo an interrupted compaction or swap.
 
-    1. remove the files that the swap supersedes; 2. rename `.swap` to final names;
-    3. sync the directory; 4. remove `.cleaned` and unfinished `.swap` files.
+    1. remove the files that the swap supersedes, sync the directory; 2. rename `.swap`
+    to final names; 3. sync the directory; 4. remove `.cleaned` and unfinished `.swap`
+    files.
     """
     for name in plan.superseded:
         directory.unlink(name, missing_ok=True)
+    if plan.superseded and plan.swaps:
+        # Without a `.swap`, they would be segments of the log again.
+        directory.sync()
     for name in plan.swaps:
         directory.rename(name, name.removesuffix(SWAP))
     if plan.swaps:
@@ -252,6 +256,7 @@ class _Application:
             log.is_contiguous = state.is_contiguous
             log.is_truncating = state.is_truncating
             log.foreign_end = state.foreign_end
+            log.compactions = state.compactions
         else:
             if not segments:
                 log.is_contiguous = _is_without_epochs(self.directory)

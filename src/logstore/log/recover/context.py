@@ -37,7 +37,8 @@ class RecoveredLog:
         is_unclean: the state file does not record where the log ends.
         deleted: `.deleted` files that wait for their removal.
         digested: base offsets of the segments that have a digest.
-        cuts, is_contiguous, is_truncating, log_id, foreign_end: as in `PartitionState`.
+        cuts, is_contiguous, is_truncating, log_id, foreign_end, compactions: as in
+            `PartitionState`.
     """
 
     segments: list[Segment]
@@ -60,6 +61,7 @@ class RecoveredLog:
     is_truncating: bool = False
     log_id: str = ""
     foreign_end: int = OFFSET_MAX
+    compactions: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

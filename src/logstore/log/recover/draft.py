@@ -146,7 +146,11 @@ class Draft:
 
     def interrupted_operations(self) -> None:
         """What names on disk show was begun and not finished."""
-        names = classify(self.facts.names, readable(self.facts.swap_ends))
+        names = classify(
+            self.facts.names,
+            readable(self.facts.swap_ends),
+            self.metadata.swapping,
+        )
         self.logs = dict(names.logs)
         self.truncation()
         self.deletion()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, parse_segment_file
 from logstore.log.recover.facts import Refusal
@@ -30,11 +30,12 @@ class Names:
     deleted: tuple[str, ...]
 
 
-def committed_swaps(names: Iterable[str]) -> list[int]:
+def committed_swaps(names: Iterable[str], swapping: Collection[int] = ()) -> list[int]:
     """Base offsets of the `.log.swap` files of a committed compaction or swap.
 
     Any `.swap` at or above the smallest `.cleaned` belongs to an unfinished group
-    (docs/format.md, "Transition suffixes").
+    (docs/format.md, "Transition suffixes"); so does one in `swapping`, see
+    `PartitionState`.
     """
     parsed = [p for name in names if (p := parse_segment_file(name))]
     cleaned = [p.base_offset for p in parsed if p.transition == CLEANED]
@@ -44,6 +45,7 @@ def committed_swaps(names: Iterable[str]) -> list[int]:
         for p in parsed
         if p.transition == SWAP and p.suffix == LOG
         if unfinished is None or p.base_offset < unfinished
+        if p.base_offset not in swapping
     )
 
 
@@ -52,11 +54,16 @@ def readable(swap_ends: Mapping[int, int | Refusal]) -> dict[int, int]:
     return {b: end for b, end in swap_ends.items() if not isinstance(end, Refusal)}
 
 
-def classify(names: Iterable[str], swap_ends: Mapping[int, int]) -> Names:
+def classify(
+    names: Iterable[str],
+    swap_ends: Mapping[int, int],
+    swapping: Collection[int] = (),
+) -> Names:
     """Classify the files in a partition directory, as a broker does when it loads it.
 
     Committed `.swap` files replace the segments from their base to their end
-    (`swap_ends`: base offset -> next offset); others are leftovers.
+    (`swap_ends`: base offset -> next offset); others, and those in `swapping`, are
+    leftovers.
     """
     parsed = [(name, p) for name in sorted(names) if (p := parse_segment_file(name))]
     cleaned = [p.base_offset for _, p in parsed if p.transition == CLEANED]
@@ -73,6 +80,7 @@ def classify(names: Iterable[str], swap_ends: Mapping[int, int]) -> Names:
             deleted.append(name)
         elif p.transition == SWAP:
             is_leftover = unfinished is not None and p.base_offset >= unfinished
+            is_leftover |= p.base_offset in swapping
             (leftovers if is_leftover else swaps).append(name)
         elif p.transition:
             continue

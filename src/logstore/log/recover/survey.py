@@ -112,8 +112,10 @@ class _Surveyor:
     def survey(self) -> Survey:
         context, directory = self.context, self.context.directory
         names = frozenset(directory.names())
-        swap_ends = {base: self.swap_end(base) for base in committed_swaps(names)}
-        self.transitions = classify(names, readable(swap_ends)).logs
+        swapping = context.metadata.swapping
+        bases = committed_swaps(names, swapping)
+        swap_ends = {base: self.swap_end(base) for base in bases}
+        self.transitions = classify(names, readable(swap_ends), swapping).logs
         walks, indexes = _Answers(self.walk), _Answers(self.are_indexed)
         facts = Facts(
             directory.path,
@@ -133,7 +135,11 @@ class _Surveyor:
         return segment_file(base, LOG) + self.transitions.get(base, "")
 
     def swap_end(self, base: int) -> int | Refusal:
-        """The next offset of a `.log.swap`, as far as it is valid."""
+        """The next offset of a `.log.swap`, as far as it is valid; at least where the
+        own state says that it ends: it replaces also segments of which nothing
+        stayed."""
+        rows = self.state.sealed if self.state else []
+        least = max((row[2] for row in rows if row[0] == base), default=0)
         state = native.SegmentState(base)
         try:
             with self.context.directory.opened(segment_file(base, LOG) + SWAP) as fd:
@@ -141,7 +147,7 @@ class _Surveyor:
                 scan_log(self.context.directory, fd, size, state)
         except OSError as error:
             return Refusal.of(error, "read")
-        return int(state.last_offset) + 1
+        return max(int(state.last_offset) + 1, least)
 
     def size(self, base: int) -> int | Refusal:
         """Size of a `.log` file, which must be a regular one."""

@@ -177,7 +177,7 @@ class ActiveSegment:
     ) -> SegmentWriter:
         """As `open`, with its log open."""
         context = self._context
-        most = min(context.config.segment_jitter_ms, context.config.segment_ms)
+        most = min(context.config.segment_jitter_ms, context.config.roll_ms)
         writer = SegmentWriter(
             segment,
             file,
@@ -203,8 +203,8 @@ class ActiveSegment:
             durable: all records below it are durable.
             quiet_size: as `DurablePoint.quiet_size`.
         """
-        if not _calls_the_system(type(self._context.files)):
-            return
+        if encoder.needs_keys or not _calls_the_system(type(self._context.files)):
+            return  # C does not look at keys
         try:
             assert self.writer is not None
             self.writer.prepare(

@@ -22,7 +22,7 @@ from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.transaction_index import add_aborted
-from logstore.record.encoder import Encoder, check_headers
+from logstore.record.encoder import Encoder, check_headers, keyless_error
 from logstore.record.producer_batches import headers_of, number_batches
 
 __all__ = ["Appender"]
@@ -178,6 +178,8 @@ class Appender:
             if expected_offset is not None or base == native.OFFSET_MAX:
                 self.check_expected(expected_offset, 1)
             encoder = self.encoder
+            if key is None and encoder.needs_keys:
+                raise keyless_error(0)
             if timestamp_ms is None or encoder.log_append_time:
                 timestamp_ms = now_ms
             if encoder.is_plain:

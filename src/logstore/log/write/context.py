@@ -65,6 +65,19 @@ class StoreServices(Protocol):
     def owner_stamp(self) -> FileStamp | None:
         """A value that is another one for each owner of the store; None: unknown."""
 
+    def compacted_upto(self, topic: str, partition: int) -> int | None:
+        """The offset up to which a log is compacted; None: it never was."""
+
+    def record_compacted(self, topic: str, partition: int, offset: int) -> None:
+        """Record it. Raises: `StorageError`."""
+
+    def lower_compacted(self, topic: str, partition: int, offset: int) -> None:
+        """A log is about to be cut at an offset: what follows is not compacted.
+
+        Raises:
+            StorageError: the checkpoint cannot be written.
+        """
+
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""
 

@@ -46,6 +46,7 @@ class DurablePoint:
             of it was durable then; else that of no segment. It is one object, which C
             writes to (`SharedSync`).
         is_scheduled: `LogWriter.point_due` will be called.
+        compactions, swapping: as in `PartitionState`.
     """
 
     __slots__ = (
@@ -57,10 +58,12 @@ class DurablePoint:
         "_pos",
         "_rows",
         "_time",
+        "compactions",
         "is_barred",
         "is_recorded",
         "is_scheduled",
         "is_truncating",
+        "swapping",
         "synced",
     )
 
@@ -71,6 +74,8 @@ class DurablePoint:
         self._active = active
         self.is_barred = False
         self.is_truncating = loaded.is_truncating
+        self.compactions = loaded.compactions
+        self.swapping: tuple[int, ...] = ()
         self.is_recorded = loaded.is_recorded
         self._is_unclean = loaded.is_unclean
         self.synced = native.SegmentState(_NO_BASE)
@@ -124,6 +129,8 @@ class DurablePoint:
             context.services.store_epoch,
             log_id=context.log_id,
             foreign_end=context.foreign_end,
+            compactions=self.compactions,
+            swapping=self.swapping,
         )
         point.is_truncating = is_truncating
         self._sync_indexes(state)
@@ -157,6 +164,12 @@ class DurablePoint:
         sealed = _sealed_range(segments, len(segments) - 1)
         self._in_file = in_file[0], sealed, _indexed_base(point)
         return True
+
+    def replaced(self) -> None:
+        """Sealed segments were replaced: the rows of the file are made anew."""
+        self._rows = (0, 0, 0, "")
+        self._in_file = None
+        self.compactions += 1
 
     def _written(self, state: native.SegmentState) -> None:
         self.is_recorded = True
@@ -291,7 +304,14 @@ class DurablePoint:
 
 def _constants(point: PartitionState) -> object:
     """What a roll, and a later durable point, do not change."""
-    return point.start_offset, point.cuts, point.store_epoch, point.is_truncating
+    changes = point.compactions, point.swapping, point.is_contiguous
+    return (
+        point.start_offset,
+        point.cuts,
+        point.store_epoch,
+        point.is_truncating,
+        changes,
+    )
 
 
 def _indexed_base(point: PartitionState) -> int:

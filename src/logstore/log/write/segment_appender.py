@@ -36,7 +36,7 @@ def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
     """When a segment is full."""
     return native.RollLimits(
         config.segment_bytes,
-        config.segment_ms - jitter_ms,
+        config.roll_ms - jitter_ms,
         0,
         config.index_interval_bytes,
         config.segment_index_bytes // INDEX_ENTRY_BYTES,

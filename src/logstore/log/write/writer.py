@@ -27,6 +27,7 @@ from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import Extent, VisibilityBarrier
 from logstore.log.write.health import Health
 from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.replacement import Replacement
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.truncation import truncate
 from logstore.record.encoder import Encoder
@@ -44,6 +45,7 @@ class PartitionWriter:
         health: why it takes no appends.
         appends: appends to it.
         syncs: makes it durable.
+        replacement: replaces its segments by compacted ones.
         lock, sync_lock: of the log; see docs/design.md.
         is_end_recorded: False if a full disk prevented recording the end of the log.
     """
@@ -65,6 +67,7 @@ class PartitionWriter:
         self.sync_lock = self._log.sync_lock
         self.syncs = Syncs(self._log)
         self.appends = Appender(self._log, self.syncs)
+        self.replacement = Replacement(self._log)
         self.is_end_recorded = True
         # Closing is complete.
         self._is_finished = False
@@ -98,6 +101,11 @@ class PartitionWriter:
     def cuts(self) -> Cuts:
         """How the log was cut."""
         return self._log.extent.cuts
+
+    @property
+    def compactions(self) -> int:
+        """How often sealed segments were replaced by compacted ones."""
+        return self._log.point.compactions
 
     @property
     def transaction_free(self) -> range:
@@ -239,6 +247,7 @@ class PartitionWriter:
                 raises neither: the records that were appended have their space.
         """
         health = self.health
+        self.replacement.stop(reason)
         with self.sync_lock, self.lock:
             if self._is_finished:
                 return

@@ -82,7 +82,9 @@ class Decided:
         self.context = context
         self.facts, self.plan = plan_of(run, directory, context)
         facts, plan = self.facts, self.plan
-        logs = classify(facts.names, readable(facts.swap_ends)).logs
+        logs = classify(
+            facts.names, readable(facts.swap_ends), facts.metadata.swapping
+        ).logs
         removed = {*plan.dropped, *plan.deleted}
         self.logs = {base: end for base, end in logs.items() if base not in removed}
         self.rebuilt = {f.base for f in plan.findings if f.label == INDEX_REBUILT}

@@ -1,13 +1,14 @@
-"""Retention that a store applies by itself, every `retention_check_ms`.
+"""Work that a store does by itself now and then: retention, compaction.
 
-It has its own thread if a topic sets retention: it may examine many files, or a log
-that has to be recovered first, and the syncs that are due do not wait for that.
+Each has its own thread if a topic asks for it: it may examine many files, or a log that
+has to be recovered first, and the syncs that are due do not wait for that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from logstore._native.locks import logger
 from logstore.errors import (
@@ -23,7 +24,7 @@ from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import Scheduler, weakly
 
-__all__ = ["BackgroundRetention"]
+__all__ = ["BackgroundRounds"]
 
 # Delay before the first round, as in Kafka's broker.
 _FIRST_MS: Final = 30_000
@@ -36,37 +37,34 @@ _REMOVED_ERRORS: Final = (
 )
 
 
-class RetentionContext(Protocol):
-    """The store whose retention is applied."""
-
-    def retaining_partitions(self) -> list[TopicPartition]:
-        """The partitions of topics whose settings set a retention."""
-
-    def retain(self, topic: str, number: int) -> None:
-        """Apply the retention of a partition. Raises: `LogStoreError`."""
-
-
-class BackgroundRetention:
-    """Applies retention, and keeps a failure until it is raised to a caller. Any thread
-    may call it.
+class BackgroundRounds:
+    """Does something to partitions, one after the other and again and again, and keeps
+    a failure until it is raised to a caller. Any thread may call it.
 
     Args:
-        check_ms: how often.
-        unreported: where a failure is kept.
+        what: it does, for messages: "retention".
+        partitions: to which it is done.
+        act: does it to one. Raises: `LogStoreError`.
+        check_ms: how often; 0: never.
+        unreported: keeps a failure.
     """
 
     def __init__(
         self,
-        context: RetentionContext,
+        what: str,
+        partitions: Callable[[], list[TopicPartition]],
+        act: Callable[[str, int], None],
         files: Files,
         name: str,
         check_ms: int,
         unreported: deque[LogStoreError],
     ) -> None:
-        self._context = context
+        self._what = what
+        self._partitions = partitions
+        self._act = act
         self._check_ms = check_ms
         self._name = name
-        self._keeper = Scheduler(files, f"the retention of {name}")
+        self._keeper = Scheduler(files, f"the {what} of {name}")
         self._has_begun = False
         # Still to be done in this round.
         self._pending: deque[TopicPartition] = deque()
@@ -76,8 +74,8 @@ class BackgroundRetention:
         self._unreported = unreported
 
     def begin(self) -> None:
-        """Apply retention from now on, if a topic sets any. Never raises."""
-        if self._has_begun or not self._context.retaining_partitions():
+        """Begin, if a topic asks for it. Never raises."""
+        if self._has_begun or not self._check_ms or not self._partitions():
             return
         try:
             self._schedule(min(_FIRST_MS, self._check_ms))
@@ -110,7 +108,7 @@ class BackgroundRetention:
     def _run(self) -> None:
         """Process one partition; then schedule the next one, or the next round."""
         if not self._pending:
-            self._pending.extend(self._context.retaining_partitions())
+            self._pending.extend(self._partitions())
         key = self._pending[0] if self._pending else None
         try:
             if key is not None:
@@ -129,7 +127,7 @@ class BackgroundRetention:
 
     def _apply(self, key: TopicPartition) -> None:
         try:
-            self._context.retain(*key)
+            self._act(*key)
             self._met.pop(key, None)
         except _REMOVED_ERRORS:
             self._met.pop(key, None)
@@ -138,9 +136,9 @@ class BackgroundRetention:
 
     def _failed(self, key: TopicPartition | None, error: LogStoreError) -> None:
         what = self._name if key is None else f"{key[0]}-{key[1]}"
-        logger.warning("the retention of %s failed: %s", what, error)
+        logger.warning("the %s of %s failed: %s", self._what, what, error)
         if self._met.get(key) != str(error):
             self._met[key] = str(error)
             self._unreported.append(
-                renamed_error(error, f"in the background, the retention of {what}")
+                renamed_error(error, f"in the background, the {self._what} of {what}")
             )

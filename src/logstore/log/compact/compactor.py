@@ -1,0 +1,392 @@
+"""Compacts one log: decides, maps the keys, rewrites the segments group by group.
+
+The work is a generator of steps. Each step holds the lock of the compaction
+(`Replacement.lock`), and no lock of the log, except during a swap. Between two steps
+the log may be closed, cut or shortened; after a cut the compaction starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore._native.locks import Signal, logger
+from logstore.config import TopicConfig, check_int
+from logstore.errors import ConfigError, LogStoreError, StorageError, storage_error
+from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
+from logstore.log.compact.outcomes import LogOutcomes, survey_outcomes
+from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
+from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
+from logstore.log.write.extent import Extent
+from logstore.log.write.writer import PartitionWriter
+from logstore.segment import Segment
+
+__all__ = [
+    "CompactionOptions",
+    "CompactionProgress",
+    "CompactionReport",
+    "check_compaction",
+    "compact",
+]
+
+# How often a compaction starts again because the log was cut meanwhile.
+_ATTEMPTS: Final = 5
+# The least `max_memory`: some of it is for buffers.
+MEMORY_MIN: Final = 2 * BUFFERS_BYTES
+_WAIT_S: Final = 0.05
+
+
+class CompactionOptions(NamedTuple):
+    """How a log is compacted: see `Partition.compact`.
+
+    Attributes:
+        first_dirty: where the last compaction ended; None: there was none.
+        stable: returns the last stable offset of the log.
+        decompressed_max: limit on one decompressed batch, in bytes.
+        finished: called with the offset up to which the log is compacted now.
+        on_progress: called between steps, without a lock.
+    """
+
+    force: bool
+    max_memory: int
+    max_bytes_per_s: int | None
+    now_ms: int
+    dry_run: bool
+    first_dirty: int | None
+    stable: Callable[[], int]
+    decompressed_max: int
+    finished: Callable[[int], None]
+    on_progress: Callable[[CompactionProgress], None] | None = None
+
+
+class CompactionProgress(NamedTuple):
+    """The progress of a compaction.
+
+    Attributes:
+        partition: ``topic-partition``.
+        bytes_read: so far, in all passes over the log.
+        bytes_total: of the segments that are compacted; each byte is read once or
+            twice, and once more if it has to be looked for transactions.
+        removed: records, so far.
+    """
+
+    partition: str
+    bytes_read: int
+    bytes_total: int
+    removed: int
+
+
+class CompactionReport(NamedTuple):
+    """The result of a compaction, or, with `dry_run`, the expected one.
+
+    Attributes:
+        before, after: bytes of the log of the partition.
+        removed: records that were removed.
+        tombstones: those of them without a value.
+        dirty_ratio: share of the bytes that had not been compacted before, of those
+            that may be compacted.
+        segments: how many segments were replaced.
+        memory: bytes of memory that were taken for it, at the most.
+    """
+
+    before: int
+    after: int
+    removed: int
+    tombstones: int
+    dirty_ratio: float
+    segments: int
+    memory: int
+
+
+def check_compaction(
+    config: TopicConfig, name: str, max_memory: object, max_bytes_per_s: object
+) -> None:
+    """Raise `ConfigError` unless a partition may be compacted like that."""
+    check_int("max_memory", max_memory, MEMORY_MIN, OFFSET_MAX)
+    if max_bytes_per_s is not None:
+        check_int("max_bytes_per_s", max_bytes_per_s, 1, OFFSET_MAX)
+    if not config.compacts:
+        raise ConfigError(
+            f"{name} is not compacted: the cleanup_policy of its topic is "
+            f"{config.cleanup_policy!r}, without 'compact'. Nothing was changed",
+            name="cleanup_policy",
+            value=config.cleanup_policy,
+        )
+
+
+def compact(writer: PartitionWriter, options: CompactionOptions) -> CompactionReport:
+    """Compact a log. One thread at a time does so; others wait.
+
+    Raises:
+        CorruptRecordError, UnsupportedError, RecordTooLargeError: a batch cannot be
+            read; what was replaced before stays so.
+        DiskFullError: there is no room for the new segments; nothing was written.
+        StorageError: as above; or the log was cut again and again.
+        SyncFailedError: the log takes no more appends.
+        LogStoreError: the reason why the log takes no appends.
+    """
+    return _Compactor(writer, options).run()
+
+
+class _Compactor:
+    """One call of `compact`."""
+
+    def __init__(self, writer: PartitionWriter, options: CompactionOptions) -> None:
+        self._writer = writer
+        self._options = options
+        self._replacement = writer.replacement
+        self._files = writer.directory.files
+        self._first_dirty = options.first_dirty
+        self._plan: CompactionPlan | None = None
+        self._seen: Extent | None = None
+        self._bytes_read = self._bytes_total = 0
+        self._begun_s = self._files.monotonic()
+        self._work = Work(
+            writer.context,
+            writer.replacement,
+            max_memory=options.max_memory,
+            decompressed_max=options.decompressed_max,
+            now_ms=options.now_ms,
+            dry_run=options.dry_run,
+        )
+
+    def run(self) -> CompactionReport:
+        name, work = self._writer.context.name, self._work
+        self._enter()
+        try:
+            before = sum(segment.size for segment in self._writer.segments)
+            for _ in range(_ATTEMPTS):
+                try:
+                    self._drive(self._steps())
+                    break
+                except CutError:
+                    self._lower_first_dirty()
+            else:
+                raise StorageError(
+                    f"{name} was cut {_ATTEMPTS} times while it was being compacted; "
+                    f"what was replaced is compacted. Call it again",
+                    path=self._writer.directory.path,
+                    action="compact",
+                )
+        finally:
+            self._replacement.is_running = False
+        if work.replaced and not work.dry_run:
+            logger.info(
+                "%s compacted: %d records removed, %d bytes less in %d segments",
+                name,
+                work.removed,
+                work.saved,
+                len(work.replaced),
+            )
+        return CompactionReport(
+            before,
+            before - work.saved,
+            work.removed,
+            work.tombstones,
+            self._plan.dirty_ratio if self._plan else 0.0,
+            len(work.replaced),
+            work.memory,
+        )
+
+    def _lower_first_dirty(self) -> None:
+        """Records appended since a cut are not compacted."""
+        if self._first_dirty is not None and self._seen is not None:
+            low = self._writer.cuts.lowest_since(self._seen.cuts.serial)
+            self._first_dirty = min(self._first_dirty, low)
+
+    # ------------------------------------------------------------ steps
+
+    def _enter(self) -> None:
+        """Wait for another compaction of this log."""
+        while True:
+            with self._replacement.lock:
+                self._replacement.check()
+                if not self._replacement.is_running:
+                    self._replacement.is_running = True
+                    return
+            self._files.wait(Signal().register(), _WAIT_S)
+
+    def _drive(self, steps: Steps) -> None:
+        """Do the steps; between them the log may be closed."""
+        try:
+            while True:
+                with self._replacement.lock:
+                    self._replacement.check()
+                    try:
+                        n = next(steps)
+                    except StopIteration:
+                        return
+                self._bytes_read += n
+                self._pause()
+        except BaseException:
+            self._give_up(steps)
+            raise
+
+    def _give_up(self, steps: Steps) -> None:
+        """Remove what is unfinished. After a close, the files are another owner's: the
+        next opening removes them."""
+        steps.close()
+        output, self._work.output = self._work.output, None
+        if output is None:
+            return
+        with self._replacement.lock:
+            try:
+                self._replacement.check()
+            except LogStoreError:
+                output.abandon()
+            else:
+                output.discard()
+
+    def _pause(self) -> None:
+        options = self._options
+        if options.on_progress is not None:
+            options.on_progress(
+                CompactionProgress(
+                    self._writer.context.name,
+                    self._bytes_read,
+                    self._bytes_total,
+                    self._work.removed,
+                )
+            )
+        if options.max_bytes_per_s is not None:
+            due = self._begun_s + self._bytes_read / options.max_bytes_per_s
+            while (seconds := due - self._files.monotonic()) > 0:
+                self._files.wait(Signal().register(), min(seconds, _WAIT_S))
+                self._replacement.check()
+
+    def _steps(self) -> Steps:
+        """Pass after pass, until nothing is left that may be compacted: a pass ends
+        when its map is full."""
+        options = self._options
+        if options.dry_run:
+            yield from self._dry_steps()
+            return
+        is_first, has_producers = True, True
+        while True:
+            extent = self._writer.seen()
+            facts = self._facts(extent)
+            decided = self._decide(extent, facts)
+            if not self._is_wanted(decided, is_first=is_first):
+                return
+            extent = self._seen = self._replacement.begin()
+            facts = self._facts(extent)
+            decided = self._decide(extent, facts)
+            if decided.has_moved:
+                options.finished(decided.first_dirty)
+            outcomes = yield from self._outcomes(extent, decided, has_producers)
+            has_producers = outcomes.has_producers
+            one_pass = Pass(self._work, extent, facts, decided, outcomes)
+            yield from one_pass.map_keys()
+            yield from one_pass.rewrite_all()
+            options.finished(one_pass.end)
+            self._first_dirty, is_first = one_pass.end, False
+            if one_pass.end >= decided.end:
+                return
+
+    def _dry_steps(self) -> Steps:
+        """Decide, and count what would stay; write nothing. If the map is too small for
+        all keys, each pass is about some of them, and about the whole log."""
+        extent = self._seen = self._writer.seen()
+        facts = self._facts(extent)
+        decided = self._decide(extent, facts)
+        if not self._is_wanted(decided, is_first=True):
+            return
+        outcomes = yield from self._outcomes(extent, decided, True)
+        classes = 1
+        while True:
+            self._work.begin_count()
+            for number in range(classes):
+                one_pass = Pass(
+                    self._work, extent, facts, decided, outcomes, (classes, number)
+                )
+                is_whole = yield from one_pass.map_keys()
+                if not is_whole:
+                    break
+                yield from one_pass.rewrite_all()
+            else:
+                return
+            classes = max(2 * classes, one_pass.classes_wanted())
+
+    def _is_wanted(self, decided: CompactionPlan, *, is_first: bool) -> bool:
+        if is_first:
+            self._plan = self._plan or decided
+            return decided.is_due or self._options.force
+        return decided.dirty_bytes > 0
+
+    def _outcomes(
+        self, extent: Extent, decided: CompactionPlan, has_producers: bool
+    ) -> Generator[int, None, LogOutcomes]:
+        self._bytes_total = decided.clean_bytes + decided.dirty_bytes
+        if not has_producers:
+            return LogOutcomes(native.Outcomes(needed=[decided.end - 1]), (), False)
+        return (
+            yield from survey_outcomes(
+                extent.segments,
+                end=extent.end,
+                round_end=decided.end,
+                now_ms=self._options.now_ms,
+            )
+        )
+
+    # ------------------------------------------------------------ the decision
+
+    def _decide(self, extent: Extent, facts: Sequence[SegmentFacts]) -> CompactionPlan:
+        return plan(
+            facts,
+            checkpoint=self._first_dirty,
+            start=extent.start,
+            end=extent.end,
+            stable=self._options.stable(),
+            config=self._writer.context.config,
+            now_ms=self._options.now_ms,
+        )
+
+    def _facts(self, extent: Extent) -> list[SegmentFacts]:
+        config = self._writer.context.config
+        asks_first = config.max_compaction_lag_ms < OFFSET_MAX
+        dirty = extent.start if self._first_dirty is None else self._first_dirty
+        facts = []
+        for segment in extent.segments:
+            is_dirty = segment.next_offset > dirty
+            facts.append(
+                SegmentFacts(
+                    segment.base_offset,
+                    segment.next_offset,
+                    segment.size,
+                    self._size(segment.base_offset, INDEX),
+                    self._size(segment.base_offset, TIME_INDEX),
+                    self._largest_ms(segment)
+                    if is_dirty and config.min_compaction_lag_ms
+                    else -1,
+                    _first_ms(segment) if is_dirty and asks_first else -1,
+                    self._modified_ns(segment),
+                )
+            )
+        return facts
+
+    def _size(self, base: int, suffix: str) -> int:
+        try:
+            return self._writer.directory.stat(segment_file(base, suffix)).size
+        except OSError:
+            return 0
+
+    def _modified_ns(self, segment: Segment) -> int:
+        try:
+            return self._writer.directory.stat(segment.file(LOG)).mtime_ns
+        except FileNotFoundError as error:
+            raise CutError from error  # it was deleted meanwhile
+        except OSError as error:
+            raise storage_error(error, "examine", segment.path) from error
+
+    def _largest_ms(self, segment: Segment) -> int:
+        largest = segment.largest_timestamp()
+        return largest if largest >= 0 else self._modified_ns(segment) // 1_000_000
+
+
+def _first_ms(segment: Segment) -> int:
+    """The largest timestamp of the first batch; -1 if there is none."""
+    first = None
+    if segment.size:
+        first = segment.first_header(0, native.Buffer(1 << 14))
+    return first[0].max_timestamp if first else -1

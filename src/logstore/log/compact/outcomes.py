@@ -1,0 +1,188 @@
+"""Decisions about single batches that need the whole log: transactions that were
+aborted, markers that nothing refers to any more, and the last batch of each producer.
+
+The batches themselves are read for it, headers only. Kafka reads its transaction
+indexes and producer snapshots instead, which may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.errors import CorruptRecordError
+from logstore.index import TxnEntry
+from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
+from logstore.log.producers import EXPIRY_MS
+from logstore.log.read.damage import make_batch
+from logstore.record.batch import ABORT, COMMIT
+from logstore.segment import Segment
+
+__all__ = ["LogOutcomes", "survey_outcomes"]
+
+_BUFFER_BYTES: Final = 1 << 20
+_NONE: Final = -1
+
+
+class LogOutcomes(NamedTuple):
+    """The findings of a survey of a log.
+
+    Attributes:
+        native: for the C core.
+        aborted: the transactions that were aborted and still have batches, in the order
+            of their markers: what transaction indexes are made of.
+        has_producers: whether any batch has a producer at all.
+    """
+
+    native: native.Outcomes
+    aborted: tuple[TxnEntry, ...]
+    has_producers: bool
+
+
+class _Producer:
+    """One producer, as the batches so far show it."""
+
+    __slots__ = ("epoch", "last_data", "markers", "timestamp")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last_data = _NONE
+        self.markers: list[int] = []
+        self.timestamp = _NONE
+
+    def take(self, header: native.BatchHeader) -> None:
+        if header.producer_epoch != self.epoch:
+            self.epoch = header.producer_epoch
+            self.last_data = _NONE
+            self.markers.clear()
+        self.timestamp = header.max_timestamp
+        if header.is_control:
+            self.markers.append(header.last_offset)
+        else:
+            self.last_data = header.last_offset
+
+
+class _Survey:
+    """The batches of producers, in their order."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, _Producer] = {}
+        # (first offset, last offset so far) of each open transaction.
+        self.open: dict[int, tuple[int, int]] = {}
+        self.ranges: list[tuple[int, int, int]] = []
+        self.aborted: list[TxnEntry] = []
+        self.spent: list[int] = []
+
+    def take(self, header: native.BatchHeader, marker: int | None) -> None:
+        """Add a batch; `marker` is its type if it is a control batch with a record."""
+        producer_id = header.producer_id
+        producer = self.producers.get(producer_id)
+        if producer is None:
+            producer = self.producers[producer_id] = _Producer(header.producer_epoch)
+        if not (header.is_control and header.record_count == 0):
+            producer.take(header)
+        if header.is_control:
+            self._end(header, marker)
+        elif header.is_transactional:
+            first, _ = self.open.get(producer_id, (header.base_offset, 0))
+            self.open[producer_id] = first, header.last_offset
+
+    def _end(self, header: native.BatchHeader, marker: int | None) -> None:
+        if marker not in (ABORT, COMMIT):
+            return  # not of a transaction, or emptied already
+        transaction = self.open.pop(header.producer_id, None)
+        if transaction is None:
+            self.spent.append(header.last_offset)
+            return
+        if marker == ABORT:
+            first, last = transaction
+            offset = header.last_offset
+            others = (begun for begun, _ in self.open.values())
+            stable = min(others, default=offset + 1)
+            self.ranges.append((header.producer_id, first, last))
+            self.aborted.append(TxnEntry(0, header.producer_id, first, offset, stable))
+
+    def needed(self, now_ms: int) -> Iterator[int]:
+        """The last offsets of the batches that tell what producers have done that may
+        still be active."""
+        for producer_id, producer in self.producers.items():
+            is_named = producer_id >= NAMED_ID_MIN
+            is_old = now_ms - producer.timestamp >= EXPIRY_MS
+            if is_old and not is_named and producer_id not in self.open:
+                continue
+            if producer.last_data >= 0:
+                yield producer.last_data
+            else:
+                yield from producer.markers
+
+
+def survey_outcomes(
+    segments: Sequence[Segment],
+    *,
+    end: int,
+    round_end: int,
+    now_ms: int,
+) -> Generator[int, None, LogOutcomes]:
+    """Read the headers of a log; yields the bytes of each step.
+
+    Args:
+        segments: all of it.
+        end: of the log.
+        round_end: where the compaction ends; the batch that ends there stays at least
+            as a header.
+        now_ms: wall clock.
+
+    Raises:
+        CorruptRecordError: damage.
+    """
+    survey = _Survey()
+    for segment in segments:
+        for n, found in _headers(segment):
+            for header, marker in found:
+                if header.base_offset < end:
+                    survey.take(header, marker)
+            yield n
+    needed = [*survey.needed(now_ms), round_end - 1]
+    outcomes = native.Outcomes(survey.ranges, survey.spent, needed)
+    return LogOutcomes(outcomes, tuple(survey.aborted), bool(survey.producers))
+
+
+def _headers(
+    segment: Segment,
+) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]]]]:
+    """The batches of producers in a segment, markers with their type; buffer by buffer,
+    each with its bytes."""
+    buffer = native.Buffer(_BUFFER_BYTES)
+    pos, size = 0, segment.size
+    while pos < size:
+        n = segment.read(buffer.view[: min(buffer.capacity, size - pos)], pos)
+        scan_pos, stop = 0, native.STOP_FULL
+        found: list[tuple[native.BatchHeader, int | None]] = []
+        while stop == native.STOP_FULL:
+            scan = native.scan_producers(buffer.c, n, scan_pos)
+            for header in scan.headers:
+                found.append((header, _marker_type(segment, header, buffer, pos)))
+            scan_pos, stop = scan.pos, scan.stop
+            if scan.error is not None:
+                raise CorruptRecordError(
+                    scan.error.reason,
+                    path=segment.path,
+                    position=pos + scan.error.pos,
+                    offset=max(scan.error.offset, segment.base_offset),
+                )
+        yield n, found
+        offset = segment.base_offset
+        buffer = segment.next_buffer(buffer, n, scan_pos, stop, pos, offset)
+        pos += scan_pos
+
+
+def _marker_type(
+    segment: Segment, header: native.BatchHeader, buffer: native.Buffer, pos: int
+) -> int | None:
+    """The type of a control batch's record; None if it has none."""
+    if not header.is_control or header.record_count == 0:
+        return None
+    batch = make_batch(segment, header, buffer, pos + header.pos, 1 << 20)
+    record = batch.control_record()
+    return None if record is None else record.type

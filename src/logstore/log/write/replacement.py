@@ -1,0 +1,273 @@
+"""Replaces sealed segments by compacted ones, as Kafka's cleaner does."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from logstore import _native as native
+from logstore._native.locks import RANK_COMPACT, logger
+from logstore.errors import LogStoreError, SyncFailedError, storage_error
+from logstore.io.layout import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    deleted_file,
+    segment_file,
+)
+from logstore.log.write.extent import Extent
+from logstore.log.write.log_writer import LogWriter
+from logstore.segment import Segment
+
+__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Replacement"]
+
+# The files of a compacted segment; the last one only if a transaction was aborted.
+COMPACTED_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+
+class CompactedSegment(NamedTuple):
+    """A segment that was written under `.cleaned`, and synced, with its indexes.
+
+    Attributes:
+        base_offset, size: of its log.
+        max_timestamp, max_timestamp_offset: as in `Segment`.
+        time_digest: of its time index.
+        suffixes: of its files.
+    """
+
+    base_offset: int
+    size: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    time_digest: int
+    suffixes: tuple[str, ...]
+
+
+class Replacement:
+    """The changes that a compaction makes to a log that is being written to.
+
+    A compaction works in steps; each holds `lock`, which orders it with the close of
+    the log: no step begins after that. Appends continue meanwhile.
+
+    Attributes:
+        lock: held during a step. Held by one thread at a time only.
+    """
+
+    __slots__ = ("_log", "_stopped", "is_running", "lock")
+
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        self.lock = native.Mutex(
+            RANK_COMPACT,
+            f"a compaction of {log.context.name}",
+            log.context.services.lock_group,
+        )
+        self.is_running = False
+        self._stopped: LogStoreError | None = None
+
+    def stop(self, reason: LogStoreError) -> None:
+        """Let no other step begin: it raises `reason`. Returns when none is under
+        way."""
+        self._stopped = self._stopped or reason
+        with self.lock:
+            pass
+
+    def check(self) -> None:
+        """Raise the reason why a step must not begin. The caller holds the lock."""
+        if self._stopped is not None:
+            raise self._stopped.with_traceback(None)
+
+    def begin(self) -> Extent:
+        """The log as it is now, which can be changed from now on.
+
+        Raises:
+            LogStoreError: the reason why nothing may be written.
+        """
+        with self._log.sync_lock, self._log.lock:
+            self._log.check()
+            self._log.writable()
+            return self._log.seen()
+
+    def still_has(self, extent: Extent, segments: Sequence[Segment], end: int) -> bool:
+        """Whether some sealed segments are still part of the log, and nothing below an
+        offset was cut since an extent was seen. The caller holds both locks, or asks
+        again later."""
+        now = self._log.extent
+        present = {id(segment) for segment in now.segments[:-1]}
+        return (
+            all(id(segment) in present for segment in segments)
+            and now.cuts.lowest_since(extent.cuts.serial) >= end
+        )
+
+    def swap(
+        self, seen: Extent, old: Sequence[Segment], new: CompactedSegment, end: int
+    ) -> bool:
+        """Put a compacted segment in the place of old ones, which follow one another.
+
+        1. record that its `.swap` files are not part of the log yet; 2. rename
+        `.cleaned` to `.swap`, sync the directory; 3. record the new list of segments
+        (commit); 4. rename the files of the old ones to `.deleted`, sync; 5. rename
+        `.swap` to the final names, sync; 6. replace the list of segments; 7. unlink the
+        old files later. From the commit on, opening finishes this; before it, undoes
+        it. Appends wait from 3 to 6.
+
+        Args:
+            seen: the log as it was when the compaction began.
+            end: all records below it have decided what stays.
+
+        Returns False, with nothing done, if the log was cut below `end` since, or has
+        lost one of the segments.
+
+        Raises:
+            StorageError: nothing was replaced.
+            SyncFailedError: after the commit; the log takes no more appends.
+        """
+        log = self._log
+        with log.sync_lock:
+            with log.lock:
+                log.check()
+                log.writable()
+                if not self.still_has(seen, old, end):
+                    return False
+                try:
+                    log.digests.drop(old)
+                    self._mark(new)
+                except OSError as error:
+                    log.point.swapping = ()
+                    raise self._failed(error, "prepare") from error
+            try:
+                self._to_swap(new)
+            except BaseException as error:
+                with log.lock:
+                    self._undo(new)
+                if isinstance(error, OSError):
+                    raise self._failed(error, "compact") from error
+                raise
+            with log.lock:
+                self._commit(old, new)
+        return True
+
+    def _failed(self, error: OSError, action: str) -> LogStoreError:
+        path = self._log.context.directory.path
+        return storage_error(error, action, path, "No segment was replaced.")
+
+    def _state(self) -> native.SegmentState:
+        """The active segment, as far as it is durable."""
+        log = self._log
+        log.sync_all()
+        return log.writable().state.copy()
+
+    def _mark(self, new: CompactedSegment) -> None:
+        """Step 1. The caller holds both locks."""
+        log = self._log
+        state = self._state()
+        log.point.swapping = (new.base_offset,)
+        log.point.write(log.extent, state)
+
+    def _to_swap(self, new: CompactedSegment) -> None:
+        """Step 2: the log comes last, because it makes the others count."""
+        directory = self._log.context.directory
+        for suffix in reversed(new.suffixes):
+            name = segment_file(new.base_offset, suffix)
+            directory.rename(name + CLEANED, name + SWAP)
+        directory.sync()
+
+    def _undo(self, new: CompactedSegment) -> None:
+        """Undo steps 1 and 2; opening removes the rest."""
+        log, directory = self._log, self._log.context.directory
+        try:
+            for suffix in new.suffixes:
+                name = segment_file(new.base_offset, suffix)
+                directory.unlink(name + SWAP, missing_ok=True)
+            directory.sync()
+            state = self._state()
+            log.point.swapping = ()
+            log.point.write(log.extent, state)
+        except (OSError, LogStoreError) as error:
+            # The state on disk says that they do not count, and each later one, too.
+            log.point.swapping = (new.base_offset,)
+            logger.warning(
+                "files of an unfinished compaction of %s stay: %s",
+                log.context.name,
+                error,
+            )
+
+    def _commit(self, old: Sequence[Segment], new: CompactedSegment) -> None:
+        """Steps 3 to 7. The caller holds both locks."""
+        log = self._log
+        context = log.context
+        begin = log.extent.segments.index(old[0])
+        after = log.extent.segments[begin + len(old)]
+        segment = Segment(
+            context.directory,
+            context.services.descriptors,
+            new.base_offset,
+            new.size,
+            after.base_offset,
+            max_timestamp=new.max_timestamp,
+            max_timestamp_offset=new.max_timestamp_offset,
+        )
+        segment.time_digest = new.time_digest
+        segments = log.extent.segments
+        segments = (*segments[:begin], segment, *segments[begin + len(old) :])
+        extent = log.extent._replace(segments=segments)
+        try:
+            state = self._state()
+            extent = extent._replace(durable=log.extent.durable, end=log.extent.end)
+            context.is_contiguous = False
+            log.point.swapping = ()
+            log.point.replaced()
+            log.point.write(extent, state)
+            names = self._put_in_place(old, new)
+        except BaseException as error:
+            # On disk the log may have either segments. This comes first and makes no
+            # call that could be interrupted.
+            log.health.is_poisoned = log.health.is_blocked = True
+            failed = SyncFailedError(
+                f"a compaction of {context.name} failed half-way: {error!r}. Its "
+                f"records can be read; open the store again to append.",
+                errno=getattr(error, "errno", None),
+                path=context.directory.path,
+                action="compact",
+            )
+            log.health.fail(failed)
+            if isinstance(error, OSError):
+                raise failed from error
+            raise
+        log.extent = extent
+        delay_ms = context.config.file_delete_delay_ms
+        context.services.unlink_later(context.directory, names, delay_ms, old)
+
+    def _put_in_place(self, old: Sequence[Segment], new: CompactedSegment) -> list[str]:
+        """Steps 4 and 5; returns the new names of the old files."""
+        directory = self._log.context.directory
+        names: list[str] = []
+        taken = set(directory.names())
+        for segment in old:
+            base = segment.base_offset
+            log_name = segment_file(base, LOG)
+            # Those of an earlier compaction may be waiting, and have readers.
+            number = next(
+                n for n in itertools.count() if deleted_file(log_name, n) not in taken
+            )
+            segment.replace_file(deleted_file(log_name, number))
+            for suffix in SEGMENT_SUFFIXES:
+                if suffix == SNAPSHOT and base == new.base_offset:
+                    continue  # the state of producers before it is what it was
+                name = segment_file(base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    directory.rename(name, deleted_file(name, number))
+                    names.append(deleted_file(name, number))
+        directory.sync()
+        for suffix in new.suffixes:
+            name = segment_file(new.base_offset, suffix)
+            directory.rename(name + SWAP, name)
+        directory.sync()
+        return names

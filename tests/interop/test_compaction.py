@@ -1,0 +1,152 @@
+"""Kafka's own cleaner and logstore compact the same directories: the same batches stay,
+with the same bytes where nothing is compressed, and the same indexes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import RecordBatch, TopicConfig
+from support.compacting import TIME_MS, RandomLog
+from support.kafka_broker import cache_directory
+from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, ToolsUnavailableError
+
+pytestmark = pytest.mark.kafka
+
+RELEASE = "4.2.0"
+SOURCE = POM.with_name("Clean.java")
+SEGMENT_BYTES, INTERVAL, RETENTION_MS = 4000, 150, 1000
+CONFIG = TopicConfig(
+    cleanup_policy="compact",
+    message_format=2,
+    segment_bytes=SEGMENT_BYTES,
+    index_interval_bytes=INTERVAL,
+    delete_retention_ms=RETENTION_MS,
+    file_delete_delay_ms=0,
+)
+# The first sight of the tombstones, their time not over, their time over.
+TIMES_MS = (TIME_MS + 3_600_000, TIME_MS + 3_600_500, TIME_MS + 3_605_000)
+
+
+@pytest.fixture(scope="module")
+def tools() -> KafkaTools:
+    try:
+        return KafkaTools.find(cache_directory(), RELEASE)
+    except ToolsUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def clean(tools: KafkaTools, partitions: Sequence[Path], now_ms: int) -> None:
+    """Let Kafka's cleaner compact all but the last segment of some partitions."""
+    run = subprocess.run(
+        [
+            tools.java, *JAVA_OPTIONS, f"-Dindex.interval.bytes={INTERVAL}",
+            "-cp", tools.classpath, str(SOURCE),
+            str(now_ms), str(RETENTION_MS), str(SEGMENT_BYTES), str(1 << 20),
+            *(f"{partition}:0" for partition in partitions),
+        ],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == len(partitions)
+
+
+def batches(store: Path) -> Iterator[dict[str, Any]]:
+    """What a partition has, batch by batch."""
+    with logstore.open(store, read_only=True) as opened:
+        for batch in opened.topic("t")[0].read_batches():
+            yield plain(batch)
+
+
+def plain(batch: RecordBatch) -> dict[str, Any]:
+    control = batch.control_record()
+    records = [] if batch.is_control else [tuple(record) for record in batch]
+    names = (
+        "base_offset", "last_offset", "magic", "compression", "producer_id",
+        "producer_epoch", "base_sequence", "leader_epoch", "record_count",
+        "is_transactional", "is_control", "max_timestamp_ms",
+    )  # fmt: skip
+    return {
+        **{name: getattr(batch, name) for name in names},
+        "records": records,
+        "control": control,
+        "horizon": batch.delete_horizon_ms,
+    }
+
+
+def files(store: Path, suffix: str) -> dict[str, bytes]:
+    """The files of the sealed segments, by name."""
+    found = sorted((store / "t-0").glob(f"*{suffix}"))
+    return {file.name: file.read_bytes() for file in found}
+
+
+def made(root: Path, logs: Sequence[RandomLog]) -> list[tuple[Path, Path]]:
+    """Two copies of each log: for Kafka, and for logstore."""
+    pairs = []
+    for number, log in enumerate(logs):
+        pair = root / f"kafka{number}", root / f"logstore{number}"
+        log.write(pair[0] / "t-0")
+        shutil.copytree(*pair)
+        pairs.append(pair)
+    return pairs
+
+
+def test_logs_of_magic_2_are_what_kafkas_cleaner_leaves(
+    tools: KafkaTools, tmp_path: Path
+) -> None:
+    """Batch by batch, through three rounds: tombstones and markers get their delete
+    horizon, keep it, and go; header-only batches of producers stay."""
+    logs = [RandomLog(seed, magics=(2,)) for seed in range(12)]
+    pairs = made(tmp_path, logs)
+    for now_ms in TIMES_MS:
+        clean(tools, [kafka / "t-0" for kafka, _ in pairs], now_ms)
+        for kafka, ours in pairs:
+            with logstore.open(ours) as store:
+                topic = store.topic("t")
+                topic.configure(CONFIG)
+                topic[0].compact(force=True, now_ms=now_ms)
+            assert list(batches(ours)) == list(batches(kafka))
+
+
+def test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes(
+    tools: KafkaTools, tmp_path: Path
+) -> None:
+    """Also the indexes of offsets, times and transactions."""
+    logs = [RandomLog(seed, magics=(2,), codecs=("none",)) for seed in range(20, 26)]
+    pairs = made(tmp_path, logs)
+    for now_ms in TIMES_MS:
+        clean(tools, [kafka / "t-0" for kafka, _ in pairs], now_ms)
+        for (kafka, ours), log in zip(pairs, logs, strict=True):
+            with logstore.open(ours) as store:
+                topic = store.topic("t")
+                topic.configure(CONFIG)
+                topic[0].compact(force=True, now_ms=now_ms)
+            for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+                active = f"{log.active_base:020d}{suffix}"
+                theirs, own = files(kafka, suffix), files(ours, suffix)
+                theirs.pop(active, None)
+                own.pop(active, None)
+                assert own == theirs, suffix
+
+
+def test_logs_of_old_formats_keep_the_records_that_kafkas_cleaner_keeps(
+    tools: KafkaTools, tmp_path: Path
+) -> None:
+    """Kafka 4 writes the rest of a wrapper as a batch of magic 2; logstore keeps the
+    format."""
+    logs = [RandomLog(seed, magics=(0, 1, 2)) for seed in range(40, 52)]
+    pairs = made(tmp_path, logs)
+    clean(tools, [kafka / "t-0" for kafka, _ in pairs], TIMES_MS[0])
+    for kafka, ours in pairs:
+        with logstore.open(ours) as store:
+            topic = store.topic("t")
+            topic.configure(CONFIG)
+            topic[0].compact(force=True, now_ms=TIMES_MS[0])
+        found = [r[:4] for b in batches(ours) for r in b["records"]]
+        assert found == [r[:4] for b in batches(kafka) for r in b["records"]]

@@ -1,0 +1,245 @@
+"""Compaction in C: the map of keys, and what stays of batches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logstore import _native as native
+from logstore._native._ls import ffi, lib
+from support.compacting import (
+    ABORT,
+    TIME_MS,
+    Batch,
+    Item,
+    batch2,
+    marker,
+    messages,
+)
+
+SECRET = bytes(range(16))
+CHECKS = native.CHECK_CRC | native.CHECK_ORDER
+# What the core calls; the tests below reach all of it through `native.Compaction`.
+CALLED = (
+    lib.ls_hash_key,
+    lib.ls_map_batches,
+    lib.ls_map_payload,
+    lib.ls_scan_producers,
+    lib.ls_compact_batches,
+    lib.ls_compact_payload,
+    lib.ls_first_null,
+)
+
+
+def items(*pairs: tuple[bytes | None, bytes | None], first: int = 0) -> list[Item]:
+    return [
+        Item(first + at, key, value, TIME_MS + at)
+        for at, (key, value) in enumerate(pairs)
+    ]
+
+
+def core(keys: int = 100, **options: object) -> native.Compaction:
+    outcomes = options.pop("outcomes", native.Outcomes())
+    made = native.OffsetMap(0, keys, 1 << 20, SECRET, **options)
+    return native.Compaction(made, outcomes, now_ms=TIME_MS, horizon_ms=TIME_MS + 100)
+
+
+def data_of(batches: list[Batch]) -> bytes:
+    return b"".join(batch.data for batch in batches)
+
+
+def mapped(one: native.Compaction, data: bytes) -> native.Compaction:
+    walked = one.map_batches(
+        native.pointer(data), len(data), pos=0, last_offset=-1, checks=CHECKS
+    )
+    assert walked.error is None
+    assert walked.pos == len(data)
+    return one
+
+
+def filtered(one: native.Compaction, data: bytes, capacity: int = 1 << 16) -> bytes:
+    out = native.Buffer(capacity)
+    made, pos, last = b"", 0, -1
+    while True:
+        walked = one.filter_batches(
+            native.pointer(data), len(data), out, pos=pos, last_offset=last,
+            checks=CHECKS,
+        )  # fmt: skip
+        assert walked.error is None, walked.error
+        made += bytes(out.view[: walked.bytes])
+        pos, last = walked.pos, walked.last_offset
+        if walked.stop != native.STOP_FULL:
+            return made
+        if walked.needed > out.capacity:
+            out = native.Buffer(walked.needed)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "a3817f04ba25a8e66df67214c7550293"),
+        (15, "5493e99933b0a8117e08ec0f97cfc3d9"),
+    ],
+)
+def test_hash_has_the_published_values(size: int, expected: str) -> None:
+    """SipHash-2-4 with 128 bits, of the test vectors of its authors."""
+    assert native.hash_key(SECRET, bytes(range(size))).hex() == expected
+
+
+def test_map_keeps_the_last_record_of_each_key() -> None:
+    """Of messages and of a batch; those that stay are copied byte for byte."""
+    old = messages(items((b"a", b"1"), (b"b", b"1"), (b"c", b"1")), 1)
+    new = batch2(items((b"a", b"2"), (b"b", None), first=3))
+    data = data_of([*old, new])
+    one = mapped(core(), data)
+    assert one.map.count == 3
+    assert one.map.end_offset == 5
+    made = filtered(one, data)
+    assert made.startswith(old[2].data)
+    assert one.counts.removed == 2
+    # The tombstone gives its batch a delete horizon: it is written again.
+    assert one.counts.batches_changed == 1
+    assert len(made) > len(old[2].data) + len(new.data)
+
+
+def test_record_beyond_the_map_stays() -> None:
+    """A full map ends in front of the first batch with a key that does not fit."""
+    rng = random.Random(3)
+    keys = [b"%d" % rng.randrange(1 << 60) for _ in range(200)]
+    batches = [batch2(items((key, b"v"), first=at)) for at, key in enumerate(keys)]
+    data = data_of(batches)
+    one = core(keys=1)
+    walked = one.map_batches(
+        native.pointer(data), len(data), pos=0, last_offset=-1, checks=CHECKS
+    )
+    assert walked.stop == native.STOP_FULL
+    assert one.map.end_offset == one.map.count < 200
+    assert filtered(one, data) == data
+
+
+def test_classes_of_keys_partition_them() -> None:
+    """With a map for each class, each record is counted once."""
+    batch = batch2(items(*[(b"k%d" % (n % 7), b"v") for n in range(50)]))
+    removed = 0
+    for number in range(3):
+        one = mapped(core(classes=3, class_number=number), batch.data)
+        filtered(one, batch.data)
+        removed += one.counts.removed
+    assert removed == 50 - 7
+
+
+def test_aborted_batches_go_and_needed_headers_stay() -> None:
+    """A batch of an aborted transaction keeps no record; a marker stays."""
+    first = batch2(items((b"a", b"1")), producer=(5, 0, 0), attributes=0x10)
+    second = batch2(items((b"a", b"2"), first=1), producer=(5, 0, 1), attributes=0x10)
+    end = marker(2, 5, 0, ABORT)
+    data = data_of([first, second, end])
+    outcomes = native.Outcomes([(5, 0, 1)], (), [1])
+    one = mapped(core(outcomes=outcomes), data)
+    assert one.map.count == 0
+    made = filtered(one, data)
+    scan = native.scan_batches(native.pointer(made), len(made))
+    assert [h.record_count for h in scan.headers] == [0, 1]
+    assert scan.headers[0].base_sequence == 1
+    assert made.endswith(end.data)
+
+
+def test_spent_marker_gets_a_horizon_and_goes_when_that_is_over() -> None:
+    """Its records keep their timestamps."""
+    end = marker(0, 5, 0, ABORT)
+    outcomes = native.Outcomes((), [0], ())
+    once = filtered(mapped(core(outcomes=outcomes), end.data), end.data)
+    (header,) = native.scan_batches(native.pointer(once), len(once)).headers
+    assert (header.attributes & 0x40, header.base_timestamp) == (0x40, TIME_MS + 100)
+    assert header.max_timestamp == TIME_MS
+    later = native.Compaction(
+        native.OffsetMap(0, 9, 1 << 16, SECRET), outcomes,
+        now_ms=TIME_MS + 100, horizon_ms=TIME_MS + 200,
+    )  # fmt: skip
+    assert filtered(later, once) == b""
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrapper_is_opened_by_the_caller(magic: int, codec: str) -> None:
+    """C stops in front of it, and makes the inner messages that stay."""
+    (wrapper,) = messages(items((b"a", b"1"), (b"b", b"1"), (b"a", b"2")), magic, codec)
+    one = core()
+    walked = one.map_batches(
+        native.pointer(wrapper.data), len(wrapper.data), pos=0, last_offset=-1,
+        checks=CHECKS,
+    )  # fmt: skip
+    assert walked.stop == native.STOP_COMPRESSED
+    (header,) = native.scan_batches(
+        native.pointer(wrapper.data), len(wrapper.data)
+    ).headers
+    plain = data_of(messages(items((b"a", b"1"), (b"b", b"1"), (b"a", b"2")), magic))
+    if magic:
+        plain = b"".join(
+            at.to_bytes(8, "big") + message.data[8:]
+            for at, message in enumerate(messages(list(wrapper.items), magic))
+        )
+    assert one.map_payload(header, plain, CHECKS)
+    verdict, inside, made = one.filter_payload(header, plain, CHECKS)
+    assert verdict == native.VERDICT_REWRITE
+    assert made.last_offset == 2
+    assert len(bytes(inside)) < len(plain)
+    assert one.counts.removed == 1
+
+
+def test_batch_that_does_not_fit_the_output_says_what_it_needs() -> None:
+    """Nothing of it is put out before."""
+    batch = batch2(items((b"k", b"v" * 500), (b"k", None)))
+    one = mapped(core(), batch.data)
+    assert len(filtered(one, batch.data, capacity=100)) < len(batch.data)
+
+
+def test_batch_with_more_records_than_columns_gets_larger_ones() -> None:
+    """Of a map, and of a filter."""
+    batch = batch2(items(*[(b"%d" % n, b"") for n in range(9000)]))
+    one = mapped(core(keys=9000), batch.data)
+    assert one.map.count == 9000
+    assert filtered(one, batch.data) == batch.data
+
+
+@pytest.mark.parametrize("at", [20, 61, 70, 90])
+def test_damaged_batch_is_an_error(at: int) -> None:
+    """For the map, and for the filter; what was before it is put out."""
+    good = batch2(items((b"a", b"1")))
+    bad = bytearray(batch2(items((b"b", b"1" * 40), first=1)).data)
+    bad[at] ^= 1
+    data = good.data + bytes(bad)
+    walked = core().map_batches(
+        native.pointer(data), len(data), pos=0, last_offset=-1, checks=CHECKS
+    )
+    assert walked.error is not None
+    assert walked.pos == len(good.data)
+    out = native.Buffer(1000)
+    walked = core().filter_batches(
+        native.pointer(data), len(data), out, pos=0, last_offset=-1, checks=CHECKS
+    )
+    assert walked.error is not None
+    assert bytes(out.view[: walked.bytes]) == good.data
+
+
+def test_headers_of_producers_are_found_without_the_others() -> None:
+    """Of batches that follow one another, the last one stands for all."""
+    plain = batch2(items((b"a", b"1")))
+    sent = [
+        batch2(items((b"a", b"1"), first=1 + n), producer=(7, 0, n)) for n in range(3)
+    ]
+    opened = batch2(items((b"a", b"1"), first=4), producer=(7, 0, 3), attributes=0x10)
+    data = data_of([plain, *sent, opened, marker(5, 7, 0, ABORT)])
+    scan = native.scan_producers(native.pointer(data), len(data))
+    assert [h.last_offset for h in scan.headers] == [3, 4, 5]
+    assert scan.pos == len(data)
+    cut = native.scan_producers(native.pointer(data), len(data) - 1)
+    assert cut.stop == native.STOP_PARTIAL
+
+
+def test_first_null_is_the_first_negative_length() -> None:
+    """-1 where there is none."""
+    assert native.first_null(native.int32_array([1, 0, -1, -1]), 4) == 2
+    assert native.first_null(native.int32_array([1, 0]), 2) == -1
+    assert native.first_null(ffi.NULL, 0) == -1

@@ -1,0 +1,387 @@
+"""`Partition.compact` and `Store.compact`: what they do, refuse, and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import (
+    ConfigError,
+    DiskFullError,
+    InvalidRecordError,
+    Partition,
+    Store,
+    StoreConfig,
+    TopicConfig,
+    TopicPartition,
+)
+from logstore.log.compact import compactor
+from support.compacting import (
+    COMMIT,
+    TIME_MS,
+    Item,
+    batch2,
+    marker,
+    messages,
+)
+from support.damage import FullDisk
+
+SETTINGS: dict[str, Any] = {
+    "cleanup_policy": "compact",
+    "message_format": 2,
+    "segment_bytes": 500,
+    "file_delete_delay_ms": 0,
+    "delete_retention_ms": 1000,
+}
+
+
+def topic(store: Store, name: str = "t", **settings: Any) -> Partition:
+    config = TopicConfig(**{**SETTINGS, **settings})
+    return store.create_topic(name, config=config)[0]
+
+
+def write(partition: Partition, count: int = 40, keys: int = 5) -> dict[bytes, bytes]:
+    values = {}
+    for number in range(count):
+        key, value = b"k%d" % (number % keys), b"%d" % number
+        partition.append(value, key)
+        values[key] = value
+    partition.roll()
+    return values
+
+
+def values(partition: Partition) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in partition.read()}
+
+
+def checkpoint(store: Path) -> str:
+    return (store / "cleaner-offset-checkpoint").read_text()
+
+
+def test_report_says_what_was_done(tmp_path: Path) -> None:
+    """And the checkpoint for brokers where it ended."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        wanted = write(partition)
+        before = sum(s.size_bytes for s in partition.segments)
+        planned = partition.compact(dry_run=True)
+        assert not (tmp_path / "cleaner-offset-checkpoint").exists()
+        report = partition.compact()
+        assert report._replace(memory=0) == planned._replace(memory=0)
+        assert (report.before, report.removed, report.tombstones) == (before, 35, 0)
+        assert report.after == sum(s.size_bytes for s in partition.segments)
+        assert report.dirty_ratio == 1.0
+        assert report.segments > 1
+        assert 0 < report.memory < 4 << 20
+        assert values(partition) == wanted
+        assert checkpoint(tmp_path) == "0\n1\nt 0 40\n"
+        # Nothing is dirty now.
+        assert partition.compact().removed == 0
+
+
+def test_clean_part_is_compacted_by_the_dirty_one(tmp_path: Path) -> None:
+    """Only if the ratio is exceeded, or it is forced."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        write(partition, 100, 100)
+        partition.compact()
+        partition.append(b"new", b"k7")
+        partition.roll()
+        small = partition.compact()
+        assert (small.removed, small.segments) == (0, 0)
+        assert 0 < small.dirty_ratio < 0.5
+        assert partition.compact(force=True).removed == 1
+        assert len(list(partition.read())) == 100
+
+
+def test_many_keys_take_several_passes(tmp_path: Path) -> None:
+    """With the least memory the map has room for 300,000 of them; a dry run counts each
+    record once."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store, segment_bytes=4 << 20)
+        keys = [b"%08d" % number for number in range(400_000)]
+        partition.append_many([b"1"] * len(keys), keys)
+        partition.append_many([b"2"] * len(keys), keys)
+        partition.roll()
+        steps: list[int] = []
+        planned = partition.compact(dry_run=True, max_memory=compactor.MEMORY_MIN)
+        report = partition.compact(
+            max_memory=compactor.MEMORY_MIN,
+            on_progress=lambda progress: steps.append(progress.removed),
+        )
+        assert planned.removed == report.removed == len(keys)
+        assert steps == sorted(steps)
+        assert report.memory <= compactor.MEMORY_MIN
+        assert [r.value for r in partition.read()] == [b"2"] * len(keys)
+
+
+def test_tombstone_goes_after_its_time(tmp_path: Path) -> None:
+    """That begins when it is first compacted; a clock that jumps ahead before that does
+    not remove it."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"1", b"a")
+        partition.append(None, b"a")
+        partition.append(b"1", b"b")
+        partition.roll()
+        now = TIME_MS + 10**9
+        first = partition.compact(now_ms=now)
+        assert (first.removed, first.tombstones) == (1, 0)
+        batch = next(iter(partition.read_batches()))
+        assert batch.delete_horizon_ms == now + 1000
+        assert partition.compact(force=True, now_ms=now + 999).removed == 0
+        last = partition.compact(force=True, now_ms=now + 1000)
+        assert (last.removed, last.tombstones) == (1, 1)
+        assert values(partition) == {b"b": b"1"}
+
+
+def test_old_tombstones_go_by_the_times_of_the_files(tmp_path: Path) -> None:
+    """Magic 1 has no horizon: the last clean segment must be so much younger."""
+    import os
+
+    items = [Item(n, b"k%d" % n, None, TIME_MS) for n in range(2)]
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for base, item in enumerate(items):
+        (directory / f"{base:020d}.log").write_bytes(messages([item], 1)[0].data)
+    (directory / f"{2:020d}.log").write_bytes(b"")
+    for base, age in ((0, 5000), (1, 0)):
+        for path in directory.glob(f"{base:020d}*"):
+            os.utime(path, ((TIME_MS - age) / 1000,) * 2)
+    with logstore.open(tmp_path) as store:
+        found = store.topic("t")
+        found.configure(TopicConfig(**{**SETTINGS, "segment_bytes": 14}))
+        assert found[0].compact().removed == 0
+        report = found[0].compact(force=True)
+        assert (report.removed, report.tombstones) == (1, 1)
+        assert values(found[0]) == {b"k1": None}
+
+
+def test_open_transaction_ends_the_compaction_before_it(tmp_path: Path) -> None:
+    """Its segment, and all after it, stay as they are."""
+
+    def put(base: int, *batches: Any) -> None:
+        path = tmp_path / "t-0" / f"{base:020d}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"".join(batch.data for batch in batches))
+
+    put(0, batch2([Item(0, b"a", b"1", 1)]), batch2([Item(1, b"a", b"2", 1)]))
+    put(2, batch2([Item(2, b"a", b"3", 1)], producer=(9, 0, 0), attributes=0x10))
+    put(3, batch2([Item(3, b"a", b"4", 1)]))
+    put(4)
+    with logstore.open(tmp_path) as store:
+        found = store.topic("t")
+        found.configure(TopicConfig(**{**SETTINGS, "segment_bytes": 100}))
+        assert found[0].compact().removed == 1
+        assert [r.offset for r in found[0].read()] == [1, 2, 3]
+        assert checkpoint(tmp_path) == "0\n1\nt 0 2\n"
+
+
+def test_committed_data_stays_across_groups_and_rounds(tmp_path: Path) -> None:
+    """The marker is in another group than the data; the data in the clean part."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    data = batch2([Item(0, b"a", b"1", 1)], producer=(9, 0, 0), attributes=0x10)
+    (directory / f"{0:020d}.log").write_bytes(data.data)
+    end = marker(1, 9, 0, COMMIT, TIME_MS)
+    (directory / f"{1:020d}.log").write_bytes(end.data)
+    (directory / f"{2:020d}.log").write_bytes(b"")
+    with logstore.open(tmp_path) as store:
+        found = store.topic("t")
+        found.configure(TopicConfig(**{**SETTINGS, "segment_bytes": 100}))
+        for _ in range(3):
+            found[0].compact(force=True)
+            records = found[0].read(isolation="read_committed")
+            assert [r.value for r in records] == [b"1"]
+
+
+def test_truncation_lowers_the_checkpoint(tmp_path: Path) -> None:
+    """What is appended from there on is dirty."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        write(partition)
+        partition.compact()
+        last = list(partition.read())[-1].offset
+        partition.truncate_to(last)
+        assert checkpoint(tmp_path) == f"0\n1\nt 0 {last}\n"
+        partition.append(b"x", b"k0")
+        partition.append(b"y", b"k0")
+        partition.roll()
+        partition.compact(force=True)
+        assert values(partition)[b"k0"] == b"y"
+        assert sum(r.key == b"k0" for r in partition.read()) == 1
+
+
+def test_deleted_topic_leaves_the_checkpoint(tmp_path: Path) -> None:
+    """Another one of its name begins anew."""
+    with logstore.open(tmp_path) as store:
+        write(topic(store))
+        write(topic(store, "u"))
+        assert store.compact().keys() == {
+            TopicPartition("t", 0),
+            TopicPartition("u", 0),
+        }
+        store.delete_topic("t")
+        assert checkpoint(tmp_path) == "0\n1\nu 0 40\n"
+
+
+def test_damaged_checkpoint_counts_as_empty(tmp_path: Path) -> None:
+    """All is compacted again."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        write(partition)
+        partition.compact()
+        (tmp_path / "cleaner-offset-checkpoint").write_bytes(b"\xff\n")
+        assert partition.compact().dirty_ratio == 1.0
+        assert checkpoint(tmp_path) == "0\n1\nt 0 40\n"
+
+
+def test_topic_that_is_not_compacted_refuses(tmp_path: Path) -> None:
+    """And a store leaves it out."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store, cleanup_policy="delete")
+        with pytest.raises(ConfigError, match="without 'compact'"):
+            partition.compact()
+        assert store.compact() == {}
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_memory": 100}, {"max_bytes_per_s": 0}, {"max_memory": "much"}]
+)
+def test_bad_option_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Before anything is done."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        with pytest.raises(ConfigError):
+            partition.compact(**given)
+
+
+def test_read_only_store_refuses(tmp_path: Path) -> None:
+    """It changes nothing."""
+    with logstore.open(tmp_path) as store:
+        topic(store)
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(logstore.ReadOnlyError):
+            store.topic("t")[0].compact()
+        with pytest.raises(logstore.ReadOnlyError):
+            store.compact()
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_record_without_key_is_refused(tmp_path: Path, magic: int, codec: str) -> None:
+    """By each way of writing; an empty key is one."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store, message_format=magic, compression_type=codec)
+        plain = topic(store, "plain", cleanup_policy="delete", message_format=magic)
+        keyless = [messages([Item(0, None, b"v", 1)], 1)[0].data]
+        if magic == 2:
+            keyless = [
+                batch2([Item(0, b"k", b"", 1), Item(1, None, b"", 1)], codec=one).data
+                for one in ("none", "zstd")
+            ]
+        for _ in range(2):
+            with pytest.raises(InvalidRecordError) as caught:
+                partition.append(b"v")
+            assert caught.value.index == 0
+            with pytest.raises(InvalidRecordError) as caught:
+                partition.append_many([b"1", b"2"], [b"k", None])
+            assert caught.value.index == 1
+            with pytest.raises(InvalidRecordError):
+                partition.append_many([b"1"])
+            for data in keyless:
+                with pytest.raises(InvalidRecordError):
+                    partition.append_batches(data)
+                plain.append_batches(data)
+            with store.stage("id", 1) as stage, pytest.raises(InvalidRecordError):
+                stage.append_many(partition, [b"v"])
+            partition.append(b"v", b"")
+            partition.append_many([b"1", b"2"], [b"", b"x"])
+        assert len(list(partition.read())) == 6
+
+
+def test_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> None:
+    """Records without a key that it has are removed by the compaction."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store, cleanup_policy="delete")
+        partition.append(b"old")
+        store.topic("t").configure(TopicConfig(**SETTINGS))
+        with pytest.raises(InvalidRecordError):
+            partition.append(b"new")
+        partition.append(b"v", b"k")
+        partition.roll()
+        assert partition.compact().removed == 1
+
+
+def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> None:
+    """A tenth more than the group takes must be free."""
+    files = FullDisk()
+    with logstore.store.store.open_store(tmp_path, files=files) as store:
+        partition = topic(store)
+        wanted = write(partition)
+        names = set((tmp_path / "t-0").iterdir())
+        files.full = True
+        with pytest.raises(DiskFullError, match="may take"):
+            partition.compact()
+        assert set((tmp_path / "t-0").iterdir()) == names
+        files.full = False
+        partition.compact()
+        assert values(partition) == wanted
+
+
+def test_damaged_batch_ends_the_compaction(tmp_path: Path) -> None:
+    """The log stays as it is."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        write(partition)
+        path = Path(partition.segments[1].path)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.CorruptRecordError):
+            store.topic("t")[0].compact()
+        assert not list((tmp_path / "t-0").glob("*.cleaned"))
+        assert path.read_bytes() == data
+
+
+def test_store_compacts_by_itself(tmp_path: Path) -> None:
+    """Every `compaction_ms`; a failure is raised by the next call."""
+    import time
+
+    config = StoreConfig(compaction_ms=10)
+    with logstore.open(tmp_path, config=config) as store:
+        partition = topic(store, min_cleanable_dirty_ratio=0.0)
+        wanted = write(partition)
+        for _ in range(1000):
+            if len(list(partition.read())) == len(wanted):
+                break
+            time.sleep(0.01)
+        assert values(partition) == wanted
+        assert len(list(partition.read())) == len(wanted)
+        # One that cannot be read.
+        write(partition)
+        damaged = Path(partition.segments[-2].path)
+        data = bytearray(damaged.read_bytes())
+        data[70] ^= 1
+        damaged.write_bytes(data)
+
+        def fail() -> None:
+            for _ in range(1000):
+                store.topics()
+                time.sleep(0.01)
+
+        with pytest.raises(logstore.CorruptRecordError, match="compaction of t-0"):
+            fail()
+
+
+def test_rate_is_limited(tmp_path: Path) -> None:
+    """It waits between two steps, by the clock of the store."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        wanted = write(partition)
+        partition.compact(max_bytes_per_s=1 << 20)
+        assert values(partition) == wanted

@@ -1,0 +1,268 @@
+"""The swap of compacted segments: after a power cut at any moment of it, after any call
+that fails, and beside readers, truncations and closes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from faults.checker import open_quietly
+from logstore import Partition, Store, StoreClosedError, TopicConfig
+from support.damage import FaultyFiles
+from support.disk import MemoryDisk
+from support.levels import some
+from support.power_cut import cuts
+
+CONFIG = TopicConfig(
+    cleanup_policy="compact",
+    message_format=2,
+    segment_bytes=400,
+    index_interval_bytes=100,
+    file_delete_delay_ms=0,
+)
+
+
+def made(store: Store, rounds: int = 6, config: TopicConfig = CONFIG) -> Partition:
+    """A topic with several sealed segments, in which most records are superseded."""
+    partition = store.create_topic("t", config=config)[0]
+    for number in range(rounds):
+        for key in range(5):
+            partition.append(b"%d-%d" % (key, number) + b"." * 20, b"k%d" % key)
+        partition.append(b"only-%d" % number, b"once-%d" % number)
+    partition.roll()
+    partition.append(b"last", b"k0", durable=True)
+    return partition
+
+
+def newest(partition: Partition) -> dict[bytes | None, bytes | None]:
+    """The last value of each key, of offsets that rise."""
+    found: dict[bytes | None, bytes | None] = {}
+    before = -1
+    for record in partition.read():
+        assert record.offset > before
+        before = record.offset
+        found[record.key] = record.value
+    return found
+
+
+def test_compaction_that_a_power_cut_ends_leaves_the_last_record_of_each_key() -> None:
+    """The log has the old segments, or the new ones, takes appends, and is compacted
+    again."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = made(store)
+    wanted, end = newest(partition), partition.end_offset
+    moments = disk.record()
+    assert partition.compact(force=True).removed > 20
+    moments = list(moments)
+    rng = random.Random(1)
+    states = 0
+    for moment in some(moments, 24, "moments"):
+        for words, nodes in cuts(moment, rng, 8):
+            again = MemoryDisk(nodes)
+            opened = open_quietly(again)
+            found = opened.topic("t")[0]
+            where = f"{moment.what}: {words}"
+            labels = {a.label for a in opened.recovery_report.actions}
+            assert labels <= {"leftovers-removed", "swap-finished"}, where
+            assert newest(found) == wanted, where
+            assert found.end_offset == end
+            found.append(b"more", b"k1", durable=True)
+            found.compact(force=True)
+            assert newest(found) == {**wanted, b"k1": b"more"}, where
+            opened.close()
+            states += 1
+    assert states > 60
+
+
+def test_state_that_recovery_of_a_swap_leaves_is_recovered_again() -> None:
+    """A power cut in the recovery itself."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = made(store)
+    wanted = newest(partition)
+    moments = disk.record()
+    partition.compact(force=True)
+    moments = [m for m in list(moments) if ".swap" in m.what or ".deleted" in m.what]
+    rng = random.Random(2)
+    for moment in some(moments, 8, "swap"):
+        for _, nodes in cuts(moment, rng, 4):
+            again = MemoryDisk(nodes)
+            inner = again.record()
+            opened = open_quietly(again)
+            assert newest(opened.topic("t")[0]) == wanted
+            for late in some(list(inner), 5, "recovery"):
+                for _, left in cuts(late, rng, 4):
+                    third = open_quietly(MemoryDisk(left))
+                    assert newest(third.topic("t")[0]) == wanted
+
+
+def calls_of_a_compaction(tmp_path: Path) -> list[str]:
+    files = FaultyFiles()
+    store = logstore.store.store.open_store(tmp_path / "count", files=files)
+    partition = made(store)
+    files.forget()
+    partition.compact(force=True)
+    return [method for method, _ in files.calls]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_call_that_fails_during_a_compaction_loses_nothing(
+    tmp_path: Path, error: int
+) -> None:
+    """It is reported, the log can be read, and opening it again makes it whole."""
+    methods = calls_of_a_compaction(tmp_path)
+    steps = [
+        (method, sum(m == method for m in methods[: at + 1]))
+        for at, method in enumerate(methods)
+        if method not in ("close", "list", "lock")
+    ]
+    for number, (method, nth) in enumerate(some(steps, 16, str(error))):
+        files = FaultyFiles()
+        path = tmp_path / str(number)
+        store = logstore.store.store.open_store(path, files=files)
+        partition = made(store)
+        wanted = newest(partition)
+        files.fail(method, error, nth=nth, times=1)
+        report: Any = None
+        with contextlib.suppress(logstore.StorageError):
+            report = partition.compact(force=True)
+        files.heal()
+        assert newest(partition) == wanted, (method, nth)
+        try:
+            partition.append(b"more", b"k1")
+            wanted[b"k1"] = b"more"
+        except logstore.SyncFailedError:
+            assert report is None
+        try:
+            store.close()
+        except logstore.LogStoreError:
+            assert report is None
+        with logstore.open(path) as again:
+            assert newest(again.topic("t")[0]) == wanted, (method, nth)
+            again.topic("t")[0].compact(force=True)
+            assert newest(again.topic("t")[0]) == wanted, (method, nth)
+        assert not logstore.verify(path, deep=True).problems
+
+
+def test_readers_go_on_in_the_segments_that_they_began_with(tmp_path: Path) -> None:
+    """Also if the files of several compactions wait for their readers."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        before = [(r.offset, r.value) for r in partition.read()]
+        readers = []
+        for _ in range(3):
+            reader = partition.read()
+            seen = [next(reader)]
+            readers.append(
+                (reader, seen, [(r.offset, r.value) for r in partition.read()])
+            )
+            partition.compact(force=True)
+            partition.append(b"later", b"k2")
+            partition.roll()
+        assert len(readers[0][2]) == len(before)
+        for reader, seen, expected in readers:
+            seen += reader
+            assert [(r.offset, r.value) for r in seen] == expected
+
+
+def test_other_process_reads_on_after_a_compaction(tmp_path: Path) -> None:
+    """Old segments as long as it has them; once their files are removed, the compacted
+    ones, up to the end of the log: the last record of each key is among them."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        with logstore.open(tmp_path, read_only=True) as other:
+            log = other.topic("t")[0]
+            reader = log.read()
+            seen = {(record := next(reader)).key: record.value}
+            for number in range(4):
+                partition.append(b"new-%d" % number, b"k%d" % number)
+            partition.roll()
+            partition.compact(force=True)
+            store.topic("t")[0].flush()
+            wait_for_removal(tmp_path / "t-0")
+            for record in reader:
+                seen[record.key] = record.value
+            assert seen == newest(partition)
+            assert newest(log) == newest(partition)
+
+
+def wait_for_removal(directory: Path) -> None:
+    for _ in range(500):
+        if not list(directory.glob("*.deleted")):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the old files are still there")
+
+
+def test_truncation_during_a_compaction_begins_it_anew(tmp_path: Path) -> None:
+    """What a record that is cut off has superseded is kept."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store, rounds=4)
+        cut = partition.segments[1].base_offset
+        wanted: dict[bytes | None, bytes | None] = {}
+        for record in partition.read(stop=cut):
+            wanted[record.key] = record.value
+        done = []
+
+        def cut_once(_: Any) -> None:
+            if not done:
+                done.append(partition.truncate_to(cut))
+
+        partition.compact(force=True, on_progress=cut_once)
+        assert done == [cut]
+        assert newest(partition) == wanted
+        partition.append(b"after", b"k0")
+        partition.roll()
+        partition.compact(force=True)
+        assert newest(partition) == {**wanted, b"k0": b"after"}
+
+
+def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
+    """No file is written any more; the next opening removes what it has left."""
+    store = logstore.open(tmp_path)
+    partition = made(store)
+    wanted = newest(partition)
+    with pytest.raises(StoreClosedError):
+        partition.compact(force=True, on_progress=lambda _: store.close())
+    with logstore.open(tmp_path) as again:
+        assert newest(again.topic("t")[0]) == wanted
+
+
+def test_deletion_of_the_topic_during_a_compaction_ends_it(tmp_path: Path) -> None:
+    """The caller is told that it was deleted."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+
+        def delete(_: Any) -> None:
+            if "t" in store:
+                store.delete_topic("t")
+
+        with pytest.raises(logstore.TopicNotFoundError):
+            partition.compact(force=True, on_progress=delete)
+
+
+def test_retention_during_a_compaction_deletes(tmp_path: Path) -> None:
+    """The compaction goes on with what is left."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        wanted = newest(partition)
+        start = partition.segments[2].base_offset
+        done = []
+
+        def delete(_: Any) -> None:
+            if not done:
+                done.append(partition.delete_before(start))
+
+        partition.compact(force=True, on_progress=delete)
+        found = newest(partition)
+        assert partition.start_offset == start
+        assert {key: wanted[key] for key in found} == found
+        assert {k for k in wanted if k and k.startswith(b"k")} <= found.keys()
