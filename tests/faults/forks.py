@@ -264,6 +264,15 @@ def _busy(
             ("truncate_to", lambda p=partition: p.truncate_to(0)),
             ("end_offset", lambda p=partition: p.end_offset),
         ]
+    for group in scene.groups.values():
+        consumer = group.consumer
+        if consumer is not None and not consumer._is_closed:
+            harmless += [(f"close of {group.name}", consumer.close)]
+            refused += [
+                ("poll", consumer.poll),
+                ("commit", consumer.commit),
+                ("committed", lambda one=consumer: one.committed(("in", 0))),
+            ]
     chosen = rng.sample(harmless + refused, rng.randint(1, 8))
 
     def work() -> str:

@@ -41,7 +41,8 @@ _BESIDE = 150
 # Calls that take locks and wait come more often.
 _OFTEN = (
     "append", "append_durable", "append_many", "append_rolls", "flush", "publish",
-    "create_topic", "delete_topic", "truncate_to", "delete_before", "roll",
+    "create_topic", "delete_topic", "truncate_to", "delete_before", "roll", "produce",
+    "poll", "poll", "commit", "transaction",
 )  # fmt: skip
 
 

@@ -533,7 +533,7 @@ BUGS = (
     ),
     Bug(
         "numbers in state files have no bounds",
-        "io/checkpoint/checkpoints.py",
+        "io/checkpoint/state_fields.py",
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),

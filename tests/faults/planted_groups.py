@@ -4,6 +4,7 @@ what, and what counts as done."""
 from __future__ import annotations
 
 from faults.planted_bug import Bug
+from faults.scene_groups import GROUP_CALLS
 
 BUGS_OF_GROUPS = (
     Bug(
@@ -141,5 +142,15 @@ BUGS_OF_GROUPS = (
         "groups",
         ("commits, quiet",),
         quick=1,
+    ),
+    Bug(
+        "a poll that is interrupted has delivered what it has read",
+        "group/consumer.py",
+        (("            for reader, position in before:\n"
+          "                reader.back_to(position)\n"
+          "            raise\n", "            raise\n"),),
+        "interrupts",
+        GROUP_CALLS,
+        quick=2,
     ),
 )  # fmt: skip

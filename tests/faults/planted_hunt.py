@@ -8,14 +8,16 @@ import itertools
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from faults import (
+    aftermath,
     disk_states,
     failing_calls,
     forks,
     groups,
     hand_ins,
+    inner_calls,
     interrupts,
     limits,
     lying_disk,
@@ -60,6 +62,8 @@ _HISTORIES = 300
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
     """What the method finds, one text after each of its tries; "" for nothing."""
     if bug.method in _WATCHED:
+        if bug.only:
+            _make_only(bug.only)
         case = _WATCHED[bug.method].case
         with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
             for number in range(_WATCHED_CASES):
@@ -99,6 +103,14 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     else:
         for number in range(tries):
             yield from lying_disk.problems(seed * 1000 + number, bug.only)
+
+
+def _make_only(calls: Sequence[str]) -> None:
+    """No other calls on a scene are made than these."""
+    for module in (*_WATCHED.values(), aftermath, inner_calls):
+        for name in ("CALLS", "APPENDS", "_OFTEN"):
+            if hasattr(module, name):
+                setattr(module, name, tuple(calls))
 
 
 def main() -> int:

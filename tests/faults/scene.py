@@ -19,6 +19,7 @@ from typing import Any
 import logstore
 from faults.scene_appends import Appends
 from faults.scene_changes import Changes
+from faults.scene_groups import APART, GROUP_CALLS, Groups
 from faults.scene_log import Plan
 from faults.scene_reads import Reads, by_record
 from faults.scene_store import WholeStore
@@ -28,8 +29,13 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 __all__ = ["CALLS", "Scene", "elsewhere"]
 
 
-class Scene(Appends, Changes, Reads, WholeStore):
+class Scene(Appends, Changes, Reads, WholeStore, Groups):
     """A store, the plan of each call on it, and what must be in it after each."""
+
+    def open(self, **options: Any) -> None:
+        """Open the store, with new consumers."""
+        self.end_consumers()
+        super().open(**options)
 
     def plan(self, name: str) -> Plan:
         """A call of this name, with arguments by chance."""
@@ -42,6 +48,7 @@ class Scene(Appends, Changes, Reads, WholeStore):
         """Look at all that is there, hold it against what must be, and go on from
         there."""
         self.settle_topics(where, reopened=reopened)
+        self.settle_groups(where)
         published: list[Plan] = []
         for log in list(self.logs.values()):
             ended = False
@@ -72,7 +79,7 @@ class Scene(Appends, Changes, Reads, WholeStore):
                 raise Broken(f"half of {plan} is in {where}: only {there}")
 
     def settle_topics(self, where: str, *, reopened: bool) -> None:
-        have = set(self.store.topics())
+        have = set(self.store.topics()) - APART
         for name, counts in list(self.doubtful.items()):
             count = 0
             with contextlib.suppress(
@@ -146,4 +153,5 @@ CALLS = (
     "read_arrow", "follow", "looks", "create_topic", "add_partitions", "delete_topic",
     "configure", "recover", "stage", "publish", "discard_staged", "open_again",
     "forget", "open_reader", "verify", "doctor", "rebuild_index", "repair",
+    *GROUP_CALLS,
 )  # fmt: skip

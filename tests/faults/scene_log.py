@@ -130,6 +130,8 @@ class Plan:
         doubts: how often calls on each topic had been cut short when it began.
         came: how many of its records were found, by the name of the log.
         is_whole: all of its logs get theirs, or none.
+        group: whose consumer it uses; "": none.
+        failed: called when it has raised, with whether it may have been done.
     """
 
     def __init__(
@@ -157,6 +159,8 @@ class Plan:
         self.is_shaken = False
         self.doubts: Counter[str] = Counter()
         self.came: dict[str, int] = {}
+        self.group = ""
+        self.failed: Callable[[bool], None] = lambda is_done: None
 
     def __str__(self) -> str:
         return self.what

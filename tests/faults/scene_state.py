@@ -61,6 +61,8 @@ class SceneState:
         given: how arguments are given.
         may_have_happened: whether a call that raised this may have been done.
         has_closed: a call has closed the store, or tried to.
+        is_of_another: another program may have made all topics anew: what groups have
+            committed counts no more.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class SceneState:
         self._shelved: dict[Key, Log] = {}
         self.flying: list[Plan] = []
         self.has_closed = False
+        self.is_of_another = False
         self._serial = itertools.count(1)
         self._noting = threading.RLock()
         self._sequence = itertools.count(1)
@@ -100,6 +103,10 @@ class SceneState:
         for name in ("a", "b")[:topics]:
             self.store.create_topic(name, 2, self._config())
             self._created(name, 2)
+        self.begin_groups()
+
+    def begin_groups(self) -> None:
+        """Make what consumers and producers need."""
 
     # ------------------------------------------------------------ what is there
 
@@ -195,7 +202,9 @@ class SceneState:
         return isinstance(error, logstore.SyncFailedError)
 
     def _failed(self, plan: Plan, error: BaseException) -> None:
-        if not self.may_have_happened(error):
+        is_done = self.may_have_happened(error)
+        plan.failed(is_done)
+        if not is_done:
             return
         for log, _ in plan.appends:
             # A call inside of it may have made the topic anew.

@@ -153,6 +153,7 @@ class WholeStore(SceneState):
         """The next opening finds that another program was the last writer: what was
         staged may be for topics that it has made anew."""
         self._staged.clear()
+        self.is_of_another = True
 
     def check_forgotten(self) -> None:
         """Stores that were forgotten have been closed by the collector."""

@@ -7,6 +7,8 @@ users see. Imported as `native`.
 """
 
 from logstore._native._locks import (
+    Call,
+    Calls,
     Group,
     Mutex,
     OpenFile,
@@ -228,6 +230,8 @@ __all__ = [
     "BatchHeader",
     "Buffer",
     "BufferPool",
+    "Call",
+    "Calls",
     "CompactedCounts",
     "Compaction",
     "Decoder",

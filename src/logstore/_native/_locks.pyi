@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Generic, TypeVar, final
+
+_Value = TypeVar("_Value")
 
 @final
 class Mutex:
@@ -54,6 +56,23 @@ class OpenFile:
     def close(self) -> None: ...
     @property
     def fd(self) -> int: ...
+
+@final
+class Calls:
+    is_open: bool
+    def __new__(cls, name: str) -> Calls: ...
+    def call(self, value: _Value, inside: bool, /) -> Call[_Value]: ...
+
+@final
+class Call(Generic[_Value]):
+    def __enter__(self) -> _Value: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 @final
 class Turns:

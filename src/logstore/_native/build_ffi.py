@@ -67,6 +67,7 @@ PYTHON_MODULES = {
     ],
     "_locks": [
         "pylocks.c",
+        "pylocks_calls.c",
         "pylocks_file.c",
         "pylocks_thread.c",
         "pylocks_turns.c",

@@ -3,7 +3,7 @@
  * because what is promised here cannot be had in Python: a signal handler, a finalizer or a log handler may run
  * between any two bytecodes, and a `with` over a Python object has bytecodes between "acquired" and "will be
  * released".  pylocks_thread.c has what a thread holds, and the functions; pylocks_file.c has OpenFile;
- * pylocks_turns.c has Turns.
+ * pylocks_turns.c has Turns; pylocks_calls.c has Calls.
  *
  * Mutex(rank, name, group=0): a context manager.  Entering and leaving are one C call each.
  *   - It is not re-entrant: a second entry of the same thread raises ReentrantCallError.
@@ -474,6 +474,7 @@ PyMODINIT_FUNC PyInit__locks(void)
     if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL
         || pylocks_add(module, "Group", &pylocks_group_spec) == NULL
         || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL || pylocks_add_turns(module) < 0
+        || pylocks_add_calls(module) < 0
         || pylocks_add_api(module) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -51,6 +51,8 @@ PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
 /* pylocks_turns.c: add Turns to the module (-1 with an error set), and its functions to what other modules call. */
 int pylocks_add_turns(PyObject *module);
 void pylocks_give_turns(pylocks_functions *api);
+/* pylocks_calls.c: add Calls to the module; -1 with an error set. */
+int pylocks_add_calls(PyObject *module);
 int pylocks_make_me(void);
 int pylocks_run_deferred(void);
 #pragma GCC visibility pop

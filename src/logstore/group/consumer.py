@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -17,7 +16,6 @@ from logstore.errors import (
     ConfigError,
     ForkedError,
     LogStoreError,
-    ReentrantCallError,
     StoreClosedError,
 )
 from logstore.group.assignors import Assignor
@@ -44,38 +42,6 @@ from logstore.store.inside import topics_now
 from logstore.store.store import Store, open_store
 
 __all__ = ["Consumer"]
-
-
-class _Call:
-    """`Consumer._call`: entered for each record of an iteration, so it is not made of a
-    generator."""
-
-    __slots__ = ("_consumer", "_from_callback")
-
-    def __init__(self, consumer: Consumer, from_callback: bool) -> None:
-        self._consumer = consumer
-        self._from_callback = from_callback
-
-    def __enter__(self) -> Core:
-        one = self._consumer
-        if one._is_closed:
-            raise StoreClosedError(f"{one!r} is closed")
-        one._check_fork()
-        if not one._guard.acquire(blocking=False):
-            raise ReentrantCallError(
-                f"{one!r} is in a call of another thread; a consumer is for one thread "
-                f"at a time. Nothing was done"
-            )
-        if one._core.is_calling and not self._from_callback:
-            one._guard.release()
-            raise ReentrantCallError(
-                f"{one!r} cannot be polled, closed or given other topics from inside "
-                f"one of its callbacks. Nothing was done"
-            )
-        return one._core
-
-    def __exit__(self, *error: object) -> None:
-        self._consumer._guard.release()
 
 
 class Consumer:
@@ -161,8 +127,6 @@ class Consumer:
         )
         wanted = as_subscription(topics, pattern)
         self._forks = native.forks()
-        # Taken by the thread that is in a call, as often as calls are nested.
-        self._guard = threading.RLock()
         if not isinstance(store, Store):
             store = self._own_store = open_store(store, read_only=True)
         try:
@@ -206,13 +170,16 @@ class Consumer:
 
     # ------------------------------------------------------------ one call at a time
 
-    def _call(self, *, from_callback: bool = True) -> _Call:
+    def _call(self, *, from_callback: bool = True) -> native.Call[Core]:
         """A context manager: the inside of the consumer, for one call.
 
         Args:
             from_callback: whether a callback may make it.
         """
-        return _Call(self, from_callback)
+        if self._is_closed:
+            raise StoreClosedError(f"{self!r} is closed")
+        self._check_fork()
+        return self._core.calls.call(self._core, from_callback)
 
     def _check_fork(self) -> None:
         if native.forks() != self._forks:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import (
     ConfigError,
@@ -54,7 +55,7 @@ class Core:
         wanted: the topics that it has subscribed to; None: it has not.
         callbacks: of the subscription.
         member: its place in the group; None: there is no group, or not yet.
-        is_calling: whether a callback runs.
+        calls: those of the user that are under way.
         positions: where it begins to read.
     """
 
@@ -65,7 +66,7 @@ class Core:
         self.wanted: Subscription | None = None
         self.callbacks = Callbacks()
         self.member: Membership | None = None
-        self.is_calling = False
+        self.calls = native.Calls(f"<logstore.Consumer of {options.group!r:.100}>")
         self._root = files_directory(store)
         self._files = self._root.files
         self._waiter = Waiter(self._root)
@@ -224,11 +225,11 @@ class Core:
         """Run code of the user, which may call the consumer."""
         if callback is None or not keys:
             return
-        self.is_calling = True
+        self.calls.is_open = True
         try:
             callback(list(keys))
         finally:
-            self.is_calling = False
+            self.calls.is_open = False
 
     # ------------------------------------------------------------ reading
 

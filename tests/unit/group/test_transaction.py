@@ -569,7 +569,7 @@ def test_thread_that_commits_excludes_others(
     one = opened()
     drain(one)
     transaction = one.transaction()
-    with one._guard:
+    with one._call():
         errors: list[BaseException] = []
 
         def commit() -> None:

@@ -201,7 +201,7 @@ class Publications:
         if stamp is None:
             return None
         if seen is not None and stamp[0] == seen.stamp[0]:
-            # What was appended since: an entry is valid behind the same bytes only.
+            # The entries since: each is valid after the same bytes only.
             changes = checkpoints.read_changes(
                 root, layout.PUBLICATION, seen.end, stamp[-1], check_journal
             )
@@ -224,7 +224,7 @@ class Publications:
             CorruptCheckpointError: a file is damaged.
             OSError: one cannot be read.
         """
-        # First: the other file is written anew before a journal ends.
+        # First: the other file is written again before a journal ends.
         journal = self.journal()
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
         entries = {} if value is None else _entries_of(value)

@@ -31,7 +31,7 @@ __all__ = [
     "integer",
 ]
 
-# What is kept with a publication.
+# Bytes that are kept with a publication.
 METADATA_BYTES_MAX: Final = 4096
 # So many partitions all topics may have.
 STORE_PARTITIONS_MAX: Final = 2_000_000
