@@ -125,7 +125,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a member goes on with the file from before its compaction",
-        "group/group_file.py",
+        "group/group_log.py",
         (("        if self._file is None or (info.device, info.inode) != "
           "self._identity:\n",
           "        if self._file is None:\n"),
