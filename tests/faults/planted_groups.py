@@ -135,6 +135,14 @@ BUGS_OF_GROUPS = (
         quick=1,
     ),
     Bug(
+        "a commit in one call does not look where the file ends",
+        "group/commit_calls.py",
+        (("        steps.set_size(_FILE, end)\n", ""),),
+        "groups",
+        ("commits",),
+        quick=1,
+    ),
+    Bug(
         "offsets are reset beside a member",
         "group/resets.py",
         (("        _check_members(slots, self._group)\n        _check_way",
