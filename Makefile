@@ -170,6 +170,7 @@ bench-page: $(BENCH_STAMP)
 	$(VPY) -m bench.live --only both --json $(MEASURED)/live.json
 	$(VPY) -m bench.live --only follow --json $(MEASURED)/follow.json
 	$(VPY) -m bench.backlog --json $(MEASURED)/backlog.json
+	$(VPY) -m bench.services --kafka --json $(MEASURED)/services.json
 	$(VPY) docs/make_benchmarks.py --plots
 
 instructions: $(TEST_STAMP)

@@ -10,6 +10,7 @@ the file system of the directory for temporary files, and warm.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import signal
 import statistics
@@ -25,17 +26,26 @@ RECORDS = 200_000
 RECORD_BYTES = 100
 TAKEOVERS = 40
 COMMITS = 20_000
-DURABLE_COMMITS = 300
+COMMIT_BYTES = 129  # of one in the group's file
+DURABLE_COMMITS = 10
+PAIRS = 60
 ROUNDS = 15
 
 
-def _fill(path: Path) -> None:
+def values() -> Iterator[bytes]:
+    """The values of the records."""
+    value = os.urandom(RECORD_BYTES)
+    return (value for _ in range(RECORDS))
+
+
+def fill(path: Path) -> None:
+    """Make a store with the records in one partition."""
     config = logstore.TopicConfig(message_format=2)
     with logstore.open(path) as store:
         (partition,) = store.create_topic("t", 1, config)
-        values = [os.urandom(RECORD_BYTES)] * 1000
+        source = values()
         for _ in range(RECORDS // 1000):
-            partition.append_many(values)
+            partition.append_many(list(itertools.islice(source, 1000)))
 
 
 def _opened(path: Path, group: str | None) -> logstore.Consumer:
@@ -48,10 +58,11 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def takeovers(path: Path) -> list[float]:
-    """Seconds from the SIGKILL of the holder to the first record of the next one."""
+def takeovers(path: Path, count: int = TAKEOVERS) -> list[float]:
+    """Seconds from the SIGKILL of the holder to the first record of the next one, in
+    order."""
     found = []
-    for _ in range(TAKEOVERS):
+    for _ in range(count):
         ready, begin = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -77,18 +88,19 @@ def _kill_and_poll(pid: int, other: logstore.Consumer) -> None:
         pass
 
 
-def first_records(path: Path) -> list[float]:
-    """Seconds from the constructor to the first record, alone in the group."""
+def first_records(path: Path, count: int = TAKEOVERS) -> list[float]:
+    """Seconds from the constructor to the first record, alone in the group; in
+    order."""
 
     def once() -> None:
         with _opened(path, f"first-{time.time_ns()}") as one:
             while not one.poll(1000):
                 pass
 
-    return sorted(_seconds(once) for _ in range(TAKEOVERS))
+    return sorted(_seconds(once) for _ in range(count))
 
 
-def polls(path: Path) -> Iterator[tuple[float, float]]:
+def polls(path: Path, rounds: int = ROUNDS) -> Iterator[tuple[float, float]]:
     """(records a second by `poll`, by `Partition.read`), one pair for each round; the
     member has joined, and the store is open."""
     with _opened(path, "polls") as one, logstore.open(path, read_only=True) as store:
@@ -104,12 +116,30 @@ def polls(path: Path) -> Iterator[tuple[float, float]]:
         def read() -> None:
             assert sum(1 for _ in partition.read(durable_only=True)) == RECORDS
 
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             yield RECORDS / _seconds(poll), RECORDS / _seconds(read)
 
 
-def commits(path: Path) -> tuple[float, float, float]:
-    """(commits a second, durable ones, writes with fdatasync of as many bytes)."""
+def touched_polls(path: Path, rounds: int) -> Iterator[float]:
+    """Records a second by `poll`, their values touched."""
+    with _opened(path, "touched") as one:
+        one.poll(1000, 1)
+        for _ in range(rounds):
+            count = size = 0
+            begin = time.perf_counter()
+            one.seek_to_beginning()
+            while count < RECORDS:
+                for records in one.poll(1000).values():
+                    for record in records:
+                        size += len(record.value or b"")
+                    count += len(records)
+            yield count / (time.perf_counter() - begin)
+            assert (count, size) == (RECORDS, RECORDS * RECORD_BYTES)
+
+
+def commits(path: Path) -> tuple[float, float, float, float]:
+    """(commits a second, durable ones, writes with fdatasync of as many bytes, the
+    median of the ratios of the last two)."""
     key = TopicPartition("t", 0)
     with _opened(path, "commits") as one:
         one.poll()
@@ -120,31 +150,32 @@ def commits(path: Path) -> tuple[float, float, float]:
                 one.commit({key: offset}, durable=False)
 
         def durable() -> None:
-            for offset in range(DURABLE_COMMITS // 10):
+            for offset in range(DURABLE_COMMITS):
                 one.commit({key: offset})
 
         fd = os.open(path / "rival", os.O_RDWR | os.O_CREAT, 0o600)
-        data, at = bytes(120), [0]
+        data, at = bytes(COMMIT_BYTES), [0]
 
         def rival() -> None:
-            for _ in range(DURABLE_COMMITS // 10):
+            for _ in range(DURABLE_COMMITS):
                 os.pwrite(fd, data, at[0])
                 os.fdatasync(fd)
                 at[0] += len(data)
 
         rate = COMMITS / _seconds(quick)
-        pairs = [(_seconds(durable), _seconds(rival)) for _ in range(10)]
+        # A pair is short, so that other work on the machine meets both.
+        pairs = [(_seconds(durable), _seconds(rival)) for _ in range(PAIRS)]
         os.close(fd)
         os.unlink(path / "rival")
-    count = DURABLE_COMMITS // 10
     return (
         rate,
-        count / statistics.median(ours for ours, _ in pairs),
-        count / statistics.median(theirs for _, theirs in pairs),
+        DURABLE_COMMITS / statistics.median(ours for ours, _ in pairs),
+        DURABLE_COMMITS / statistics.median(theirs for _, theirs in pairs),
+        statistics.median(theirs / ours for ours, theirs in pairs),
     )
 
 
-def idle(path: Path, seconds: float = 5.0) -> float:
+def idle(path: Path, seconds: float = 10.0) -> float:
     """The share of a core that a member takes that waits."""
     with _opened(path, "idle") as one:
         while one.poll(100):
@@ -159,7 +190,7 @@ def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
-        _fill(path)
+        fill(path)
         taken, first = takeovers(path), first_records(path)
         print(f"takeover: median {taken[len(taken) // 2]:.4f} s, p99 {taken[-1]:.4f} s")
         print(
@@ -171,10 +202,10 @@ def main() -> None:
             ratios.append(ours / theirs)
             print(f"poll {ours:,.0f}/s, read {theirs:,.0f}/s")
         print(f"poll / read: median {statistics.median(ratios):.2f}")
-        rate, durable, rival = commits(path)
+        rate, durable, rival, ratio = commits(path)
         print(
             f"commits: {rate:,.0f}/s; durable {durable:,.0f}/s, "
-            f"{durable / rival:.2f} of write + fdatasync ({rival:,.0f}/s)"
+            f"{ratio:.2f} of write + fdatasync ({rival:,.0f}/s)"
         )
         print(f"idle: {100 * idle(path):.3f} % of a core")
 

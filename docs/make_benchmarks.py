@@ -1,6 +1,7 @@
-"""Makes the tables and the plots of docs/benchmarks.md from measurements.
+"""Makes the tables and the plots of docs/benchmarks.md from measurements, and the table
+of docs/services.md.
 
-    python docs/make_benchmarks.py            # the tables in docs/benchmarks.md
+    python docs/make_benchmarks.py            # the tables in both
     python docs/make_benchmarks.py --plots    # and docs/images/bench-*.svg
 
 The measurements are in docs/measurements/: the JSON that the programs of bench/ write.
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "benchmarks.md"
+SERVICES = DOCS / "services.md"
 MEASUREMENTS = DOCS / "measurements"
 IMAGES = DOCS / "images"
 
@@ -180,7 +182,32 @@ def conditions() -> Iterator[str]:
     yield from table(head, map(cells, names))
 
 
-TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
+def services(rows: Sequence[Row] | None = None) -> Iterator[str]:
+    """What `bench.services` has measured; its rows: it prints them with this."""
+
+    def shown(value: float | None, unit: str) -> str:
+        space = "" if unit == "/s" else " "
+        return "" if value is None else f"{number(value)}{space}{unit}"
+
+    def cells(row: Row) -> list[str]:
+        met = {None: "", True: " met", False: " **missed**"}[row["met"]]
+        ratio = row["ratio"]
+        return [
+            row["measure"],
+            shown(row["ours"], row["unit"]),
+            row["rival"],
+            shown(row["theirs"], row["unit"]),
+            "" if ratio is None else f"{ratio:.2f}" if ratio < 100 else number(ratio),
+            f"{row['target']}{met}",
+        ]
+
+    found = load("services")["rows"] if rows is None else rows
+    head = ("measure", ">logstore", "rival", ">rival's", ">ratio", "target")
+    yield from table(head, map(cells, found))
+
+
+Tables = dict[str, Callable[[], Iterator[str]]]
+TABLES: Final[Tables] = {
     "conditions": conditions,
     "compare": lambda: compared("compare"),
     "sizes": lambda: compared("sizes"),
@@ -190,17 +217,18 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "backlog": backlog,
     "memory": memory,
 }
+TABLES_OF_SERVICES: Final[Tables] = {"services": services}
 
 
-def page(text: str) -> str:
-    """The text of the page with its tables as the measurements have them."""
-    for name, lines in TABLES.items():
+def page(text: str, tables: Tables = TABLES) -> str:
+    """The text of a page with its tables as the measurements have them."""
+    for name, lines in tables.items():
         begin = f"<!-- {name}: docs/make_benchmarks.py -->"
         end = f"<!-- end of {name} -->"
         before, _, rest = text.partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise SystemExit(f"{PAGE.name} has no {begin!r} with {end!r} after it")
+            raise SystemExit(f"a page has no {begin!r} with {end!r} after it")
         text = f"{before}{begin}\n" + "\n".join(lines()) + f"\n{end}{after}"
     return text
 
@@ -353,7 +381,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--plots", action="store_true", help="the plots, too")
     options = parser.parse_args(argv)
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, tables in ((PAGE, TABLES), (SERVICES, TABLES_OF_SERVICES)):
+        text = page(path.read_text(encoding="utf-8"), tables)
+        path.write_text(text, encoding="utf-8")
     if options.plots:
         make_plots()
     return 0

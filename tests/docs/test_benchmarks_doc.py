@@ -26,8 +26,13 @@ BYTES_MAX = 150_000
 
 def compare(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """Run `bench.compare` from the root of the tree, after some statements."""
-    path = [str(Path(logstore.__file__).parents[1]), str(ROOT), *sys.path]
     code = f"import sys\n{before}\nfrom bench.compare import main\nsys.exit(main())"
+    return run_code(code, *arguments)
+
+
+def run_code(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run statements from the root of the tree, where they find `bench`."""
+    path = [str(Path(logstore.__file__).parents[1]), str(ROOT), *sys.path]
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,
@@ -40,6 +45,8 @@ def compare(*arguments: str, before: str = "") -> subprocess.CompletedProcess[st
 def test_tables_are_those_of_the_measurements() -> None:
     """`python docs/make_benchmarks.py` changes nothing."""
     assert MAKE["page"](PAGE) == PAGE
+    services = (DOCS / "services.md").read_text(encoding="utf-8")
+    assert MAKE["page"](services, MAKE["TABLES_OF_SERVICES"]) == services
 
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
@@ -94,3 +101,19 @@ def test_rival_that_is_not_installed_is_left_out() -> None:
     assert "| append_many_1m | " in run.stdout
     assert "SQLite executemany" in run.stdout
     assert "RocksDB" not in run.stdout
+
+
+def test_queues_of_the_services_give_what_was_put(tmp_path: Path) -> None:
+    """Each of them, and the table says how fast; `bench.services` checks the values."""
+    code = (
+        "import pathlib, sys\n"
+        "from bench import services\n"
+        "services._QUEUE_VALUES, services._QUEUE_BATCH = 4, 3\n"
+        "rows = list(services.queue_rows(pathlib.Path(sys.argv[1]), 2))\n"
+        "print(services.table(rows))"
+    )
+    run = run_code(code, str(tmp_path))
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[0].startswith("| measure | logstore | rival |")
+    assert sum("SQLite (WAL, FULL)" in line for line in lines) == 2

@@ -59,12 +59,16 @@ class Broker:
         data: its log directory.
         address: for clients.
 
+    Args:
+        directory: an empty one.
+        more: settings that go before those that it has.
+
     Raises:
         ToolsUnavailableError: Java, Maven or the jars are missing.
         BrokerError: it did not start.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, more: str = "") -> None:
         cache = Path(tempfile.gettempdir()) / f"logstore-bench-kafka-{os.getuid()}"
         cache.mkdir(mode=0o700, exist_ok=True)
         tools = KafkaTools.find(cache)
@@ -74,7 +78,7 @@ class Broker:
         self.address = f"127.0.0.1:{port}"
         settings = directory / "server.properties"
         settings.write_text(
-            _SETTINGS.format(port=port, controller=controller, data=self.data)
+            _SETTINGS.format(port=port, controller=controller, data=self.data) + more
         )
         java = [tools.java, "-Xmx1g", "-Xms1g", "-cp", tools.classpath]
         format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
