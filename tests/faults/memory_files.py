@@ -74,6 +74,8 @@ class MemoryFiles(Files):
         return self._next_fd
 
     def _entry(self, dir_fd: int, name: str) -> Any:
+        if name == ".":
+            return self._open[dir_fd]
         try:
             return self._open[dir_fd][name]
         except KeyError:

@@ -230,6 +230,8 @@ class MemoryDisk(ByteLocks):
         return names
 
     def _find(self, dir_fd: int, name: str) -> int:
+        if name == ".":
+            return self._node(dir_fd)
         try:
             return self._names_of(dir_fd)[name]
         except KeyError:

@@ -18,6 +18,7 @@ from logstore.errors import (
 )
 from logstore.group.errors import NoOffsetForPartitionError
 from logstore.group.slots import Slots
+from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
@@ -316,7 +317,12 @@ class Waiter:
         directories = [view.log.directory for view in views]
         # A topic that is made again has other directories of the same names.
         ids = [reader.topic_id for reader in readers]
-        wanted = (None if slots is None else slots.fd, *directories, *ids)
+        # The journal of publications is written to, and replaced now and then.
+        journal = None
+        with contextlib.suppress(OSError):
+            journal = self._root.stamp(layout.PUBLICATION)
+        lock = None if slots is None else slots.fd
+        wanted = (lock, journal and journal[0], *directories, *ids)
         if wanted != self._watched:
             # Changes before the watch are not reported.
             self._watched, self._watch = wanted, None
@@ -340,6 +346,8 @@ class Waiter:
                 files.watch(watch.fd, fd)
         with self._root.use() as fd:
             files.watch(watch.fd, fd, native.WATCH_NAMES)
+            with contextlib.suppress(FileNotFoundError):
+                files.watch(watch.fd, fd, native.WATCH_WRITES, layout.PUBLICATION)
         if slots is not None:
             files.watch(watch.fd, slots.fd, native.WATCH_WRITES)
         return watch

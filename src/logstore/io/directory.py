@@ -215,6 +215,11 @@ class Directory:
         file = parent.held()
         return self.files.look(file.fd, self.name, outside, inside)
 
+    def look_inside(self, names: Sequence[str]) -> Look:
+        """`Files.look` of this directory and of some files in it."""
+        with self.use() as fd:
+            return self.files.look(fd, ".", (), names)
+
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""
         with self.use() as fd:

@@ -169,6 +169,10 @@ class Look(NamedTuple):
         """What it says of the directory, and of the files before this one."""
         return self.data[: _PLACE.size + number * _STAMP.size]
 
+    def after(self, number: int) -> bytes:
+        """What it says of the files from this one on."""
+        return self.data[_PLACE.size + number * _STAMP.size :]
+
 
 class Files(ByteLocks):
     """System calls of a store. Stateless: one object may serve any number of stores."""

@@ -155,9 +155,12 @@ class FileWatch:
             self._file = file
 
     def begin(self, fd: int) -> None:
-        """Wait for an open file, too, as long as it has a name."""
+        """Wait for an open file, too, as long as it has a name. Of what was reported
+        before, `wait` does not tell."""
         if self._file is not None:
             try:
+                # The end of the file before is reported when it is closed.
+                self._files.take_changes(self._file.fd)
                 self._files.watch(self._file.fd, fd, native.WATCH_FILE)
             except OSError:
                 self._file = None

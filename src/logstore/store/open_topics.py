@@ -23,6 +23,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
+from logstore.io.checkpoint.ownership import OWNERSHIP_FILES
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import UNPUBLISHED, RecoveryAction
@@ -63,7 +64,7 @@ class OpenTopics:
         self.topics: dict[str, Topic] = {}
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
-        # Changes with the topics: see `_stamp_of_topics`.
+        # Changes with the topics: see `_stamp_of_root`.
         self._topics_stamp: object = None
         # Of the topics and the owner, when the topics were found.
         self._loaded_under: object = None
@@ -143,33 +144,26 @@ class OpenTopics:
         return is_same and self._context.root.directories() == catalog.directories
 
     def _stamp_of_root(self) -> tuple[int, object, object]:
-        """(time, other values). They change if topics are created or deleted, or if a
-        writer begins or ends."""
-        return *self._stamp_of_topics(), self._context.ownership.cache_key()
-
-    def _stamp_of_topics(self) -> tuple[int, object]:
-        """(time, another value). They change if topics are created, configured or
-        deleted."""
-        root = self._context.root
-        return root.info().mtime_ns, root.stamp(layout.TOPICS)
+        """(time, and two values). The time and the first value change if topics are
+        created, configured or deleted, the second one if a writer begins or ends."""
+        look = self._context.root.look_inside((layout.TOPICS, *OWNERSHIP_FILES))
+        return look.mtime_ns, look.stamp(0), look.after(1)
 
     def rescan(self) -> None:
         """Read-only: take over the changes that the writer has made meanwhile."""
         with self._context.lock:
             try:
-                if (
-                    self._stamp_of_topics() != self._topics_stamp
-                    and not self._is_only_files()
-                ):
+                seen = self._stamp_of_root()
+                if seen[:2] != self._topics_stamp and not self._is_only_files(seen):
                     self.load(self._context.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error
 
-    def _is_only_files(self) -> bool:
+    def _is_only_files(self, seen: tuple[int, object, object]) -> bool:
         """Whether nothing but files has come and gone in the root, as with each
         publication: then the topics are those that were found."""
         context = self._context
-        mtime_ns, topics, owner = self._stamp_of_root()
+        mtime_ns, topics, owner = seen
         if (topics, owner) != self._loaded_under or not context.ownership.is_own:
             return False
         # A directory that comes or goes meanwhile changes the time again.

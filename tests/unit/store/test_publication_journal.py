@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
-from faults.checker import open_quietly
+from faults.checker import PATH, open_quietly
 from logstore import CorruptCheckpointError, StorageError, Store
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, publication_journal
@@ -363,3 +363,26 @@ def test_journal_of_no_generation_is_damage(tmp_path: Path) -> None:
         root.write_file(layout.PUBLICATION, checkpoints.pack_state(value))
         with pytest.raises(CorruptCheckpointError):
             Publications(root).journal()
+
+
+def test_verify_tells_of_records_that_the_journal_does_not_commit() -> None:
+    """Not of a journal alone."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+
+    def notes(found: MemoryDisk) -> list[str]:
+        report = logstore.verify(PATH, files=found)
+        assert not report.problems
+        return [note.kind for note in report.notes if note.kind != "unclean-stop"]
+
+    assert notes(disk.process()) == []
+    disk.fail("write", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
+    with pytest.raises(StorageError):
+        publish(store, 2, 0)
+    disk.heal()
+    disk = disk.kill()
+    assert notes(disk.process()) == ["unpublished"]
+    with open_quietly(disk):
+        pass
+    assert notes(disk.process()) == []

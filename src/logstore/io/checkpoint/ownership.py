@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logstore.errors import (
     CorruptCheckpointError,
@@ -34,7 +34,15 @@ from logstore.io.directory import Directory
 from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Ownership", "OwnershipKey"]
+__all__ = ["OWNERSHIP_FILES", "Ownership", "OwnershipKey"]
+
+# The files in the root that say who owns the store.
+OWNERSHIP_FILES: Final = (
+    layout.OWNER,
+    layout.CLEAN_SHUTDOWN,
+    layout.RECOVERY_CHECKPOINT,
+    layout.LOG_START_CHECKPOINT,
+)
 
 
 class OwnershipKey(NamedTuple):
@@ -73,13 +81,7 @@ class Ownership:
 
     def cache_key(self) -> OwnershipKey:
         """A value that changes when one of the files is replaced or removed."""
-        stamp = self._root.stamp
-        return OwnershipKey(
-            self.writer(),
-            stamp(layout.CLEAN_SHUTDOWN),
-            stamp(layout.RECOVERY_CHECKPOINT),
-            stamp(layout.LOG_START_CHECKPOINT),
-        )
+        return OwnershipKey(*map(self._root.stamp, OWNERSHIP_FILES))
 
     def writer(self) -> FileStamp | None:
         """A value that changes before the first change that a writer makes: `begin`

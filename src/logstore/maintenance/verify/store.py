@@ -10,6 +10,7 @@ from functools import partial
 from logstore.config import StoreConfig
 from logstore.errors import (
     CorruptCheckpointError,
+    LogStoreError,
     StoreNotFoundError,
     UnsupportedError,
     is_system_error,
@@ -27,8 +28,10 @@ from logstore.io.layout import (
     TIME_INDEX,
     TXN_INDEX,
     SegmentFile,
+    TopicPartition,
     parse_partition_directory,
     parse_segment_file,
+    partition_directory,
     segment_file,
 )
 from logstore.maintenance.verify.again import (
@@ -180,31 +183,46 @@ class StoreCheck(Check):
         for name in OFFSET_CHECKPOINTS:
             if name in facts.names:
                 check_checkpoint(run, root, name)
-        self._check_publication()
+        self._check_publication(facts)
         own_state(root, layout.PRODUCERS, run)
         self._check_topics(facts)
         return facts
 
-    def _check_publication(self) -> None:
-        """Whether a publication was cut short, or is under way."""
+    def _check_publication(self, facts: StoreFacts) -> None:
+        """Whether a publication was cut short, or is under way: a log has more than the
+        journal commits."""
         run, publications = self.run_of, Publications(self.root)
         path = self.root.path_of(layout.PUBLICATION)
         try:
-            bases = publications.high_watermarks(publications.cache_key())
+            cache_key = publications.cache_key()
+            bases = publications.high_watermarks(cache_key) or {}
+            count = sum(self._ends_after(facts, *each) for each in bases.items())
+            if publications.cache_key() != cache_key:
+                count = 0  # its writer publishes
         except (CorruptCheckpointError, UnsupportedError) as error:
             run.problem(STATE_FAULT, path, str(error))
             return
         except OSError as error:
             run.unreadable(path, error)
             return
-        if bases:
+        if count:
             run.note(
                 UNPUBLISHED,
                 path,
-                f"{path}: a publication in {len(bases)} partitions has not ended; "
+                f"{path}: a publication in {count} partitions has not ended; "
                 f"readers stop before its records, and if its writer is gone, the next "
                 f"opening for writing removes them",
             )
+
+    def _ends_after(self, facts: StoreFacts, key: TopicPartition, base: int) -> bool:
+        """Whether the log of a partition has records from an offset on, as far as can
+        be seen; its own check says what is wrong with it."""
+        run, directory = self.run_of, self.root.child(partition_directory(*key))
+        try:
+            plan = plan_of(run, directory, facts.now(directory, None))[1]
+        except (LogStoreError, OSError):
+            return False
+        return plan.end_offset > base
 
     def _check_topics(self, facts: StoreFacts) -> None:
         """Check that the partitions in logstore's list of topics exist.
