@@ -259,7 +259,7 @@ class HandIn:
             return []
         names = self._watch.names()
         if names is None or not self._is_listed:
-            # What came before the watch, or was not reported.
+            # For names from before the watch, or not reported.
             names = _names_in(self._root)
             self._is_listed = self._watch.is_reporting
         self._names.update(filter(is_request, names))
@@ -361,7 +361,7 @@ class _Requester:
         while True:
             with storage_errors("read", self._root.path_of(file.name)):
                 is_there = file.is_there
-                # In this order: who unlinks it has answered before.
+                # In this order: it is answered before it is unlinked.
                 answer = file.answer()
             if answer is not None:
                 return self._accept(answer)

@@ -121,8 +121,7 @@ class Publisher:
         journal = self._publications.journal()
         if journal is None:
             if not self._ownership.is_clean and self._root.exists(layout.PUBLISHED):
-                # What an earlier version, or a close, wrote last may be in the page
-                # cache only.
+                # The last rename may be in the page cache only.
                 self._root.sync()
             return
         pending: dict[TopicPartition, int] = {}

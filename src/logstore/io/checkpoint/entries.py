@@ -42,7 +42,7 @@ _PREFIX: Final = b"xxh64 "
 _HEAD_BYTES: Final = len(_PREFIX) + 17
 # Bytes of an entry besides its JSON: the checksum line, and a line end.
 ENTRY_BYTES: Final = _HEAD_BYTES + 1
-# What stands in the place of the JSON of a seal: no state has it.
+# In the place of the JSON of a seal; no state file has it.
 _SEAL: Final = b"[]"
 # More bytes of entries may follow the first one, whatever its own size.
 _GROWTH_BYTES_MIN: Final = 64 << 10

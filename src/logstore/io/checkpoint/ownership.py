@@ -36,7 +36,7 @@ from logstore.io.layout import TopicPartition
 
 __all__ = ["OWNERSHIP_FILES", "Ownership", "OwnershipKey"]
 
-# The files in the root that say who owns the store.
+# The files in the root that record the ownership.
 OWNERSHIP_FILES: Final = (
     layout.OWNER,
     layout.CLEAN_SHUTDOWN,
