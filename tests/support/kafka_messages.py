@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from logstore.broker.fields import Writer
 from logstore.cli.kafka.messages import Array, Field, Message, Struct
-from logstore.group.fields import Writer
 
 __all__ = ["random_message"]
 
