@@ -13,6 +13,7 @@ import click
 import logstore
 from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     batches,
+    compact,
     doctor,
     group_changes,
     group_list,

@@ -11,7 +11,9 @@ from logstore.errors import (
     ReadOnlyError,
     UnsupportedError,
     storage_error,
+    storage_errors,
 )
+from logstore.io.layout import TopicPartition
 from logstore.log import retention
 from logstore.log.compact.compactor import (
     CompactionOptions,
@@ -20,6 +22,7 @@ from logstore.log.compact.compactor import (
     check_compaction,
     compact,
 )
+from logstore.log.compact.dry_log import DryLog
 from logstore.log.producers import Marker, SentBatch, sent_batch
 from logstore.log.read import reader
 from logstore.log.read.view import View
@@ -474,7 +477,8 @@ class Partition(ReadablePartition):
                 times.
             max_bytes_per_s: read no more than so many bytes in a second.
             now_ms: the time, Unix milliseconds; None: that of the system.
-            dry_run: change nothing; the report is what would be done.
+            dry_run: change nothing; the report is what would be done. Also of a store
+                that was opened read-only.
             on_progress: called in this thread, now and then.
 
         Raises:
@@ -488,12 +492,22 @@ class Partition(ReadablePartition):
             TopicNotFoundError, StoreClosedError: it was deleted or closed meanwhile.
         """
         self._views.check_alive()
-        writer = self._write()
         check_compaction(self.config, self.name, max_memory, max_bytes_per_s)
-        services, key = writer.context.services, (self.topic, self.number)
+        key = TopicPartition(self.topic, self.number)
+        log: PartitionWriter | DryLog
+        if self._writer is None and dry_run:
+            self._begin()
+            with storage_errors("read", self.path):
+                bounds = self._views.refreshed_bounds()
+                log = DryLog(self._log.directory, key, self.config, bounds)
+            first_dirty = log.first_dirty
+        else:
+            log = self._write()
+            first_dirty = log.context.services.compacted_upto(*key)
 
         def finished(offset: int) -> None:
-            services.record_compacted(*key, offset)
+            assert isinstance(log, PartitionWriter)  # not in a dry run
+            log.context.services.record_compacted(*key, offset)
 
         options = CompactionOptions(
             force=bool(force),
@@ -501,13 +515,13 @@ class Partition(ReadablePartition):
             max_bytes_per_s=max_bytes_per_s,
             now_ms=self._now_ms(now_ms),
             dry_run=bool(dry_run),
-            first_dirty=services.compacted_upto(*key),
+            first_dirty=first_dirty,
             stable=self.last_stable_offset,
             decompressed_max=self._views.decompressed_max,
             finished=finished,
             on_progress=on_progress,
         )
-        return compact(writer, options)
+        return compact(log, options)
 
     def apply_retention(
         self,

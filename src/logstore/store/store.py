@@ -308,7 +308,9 @@ class Store(PublishingStore):
             LogStoreError: that of the first partition for which it failed, raised after
                 the others.
         """
-        self._topics.check_writable("compact")
+        if not dry_run:
+            self._topics.check_writable("compact")
+        self._topics.begin_call()
         reports: dict[TopicPartition, CompactionReport] = {}
         failure: LogStoreError | None = None
         for key in sorted(self._topics.catalog.compacting()):

@@ -423,6 +423,7 @@ def test_store_shows_what_its_documentation_promises_and_nothing_else(
         names = {name for name in dir(store) if not name.startswith("_")}
     assert names == {
         "close",
+        "compact",
         "config",
         "create_topic",
         "delete_topic",

@@ -1,7 +1,7 @@
 """Compacts one log: decides, maps the keys, rewrites the segments group by group.
 
 The work is a generator of steps. Each step holds the lock of the compaction
-(`Replacement.lock`), and no lock of the log, except during a swap. Between two steps
+(`Gate.lock`), and no lock of the log, except during a swap. Between two steps
 the log may be closed, cut or shortened; after a cut the compaction starts again.
 """
 
@@ -15,10 +15,12 @@ from logstore._native.locks import Signal, logger
 from logstore.config import TopicConfig, check_int
 from logstore.errors import ConfigError, LogStoreError, StorageError, storage_error
 from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
+from logstore.log.compact.dry_log import DryLog
 from logstore.log.compact.outcomes import LogOutcomes, survey_outcomes
 from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
 from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
 from logstore.log.write.extent import Extent
+from logstore.log.write.replacement import Gate, Replacement
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
@@ -115,7 +117,9 @@ def check_compaction(
         )
 
 
-def compact(writer: PartitionWriter, options: CompactionOptions) -> CompactionReport:
+def compact(
+    writer: PartitionWriter | DryLog, options: CompactionOptions
+) -> CompactionReport:
     """Compact a log. One thread at a time does so; others wait.
 
     Raises:
@@ -132,10 +136,15 @@ def compact(writer: PartitionWriter, options: CompactionOptions) -> CompactionRe
 class _Compactor:
     """One call of `compact`."""
 
-    def __init__(self, writer: PartitionWriter, options: CompactionOptions) -> None:
+    def __init__(
+        self, writer: PartitionWriter | DryLog, options: CompactionOptions
+    ) -> None:
         self._writer = writer
         self._options = options
-        self._replacement = writer.replacement
+        self._gate: Gate = writer.replacement
+        self._replacement: Replacement | None = None
+        if isinstance(writer, PartitionWriter) and not options.dry_run:
+            self._replacement = writer.replacement
         self._files = writer.directory.files
         self._first_dirty = options.first_dirty
         self._plan: CompactionPlan | None = None
@@ -144,11 +153,10 @@ class _Compactor:
         self._begun_s = self._files.monotonic()
         self._work = Work(
             writer.context,
-            writer.replacement,
             max_memory=options.max_memory,
             decompressed_max=options.decompressed_max,
             now_ms=options.now_ms,
-            dry_run=options.dry_run,
+            replacement=self._replacement,
         )
 
     def run(self) -> CompactionReport:
@@ -170,8 +178,8 @@ class _Compactor:
                     action="compact",
                 )
         finally:
-            self._replacement.is_running = False
-        if work.replaced and not work.dry_run:
+            self._gate.is_running = False
+        if work.replaced and self._replacement is not None:
             logger.info(
                 "%s compacted: %d records removed, %d bytes less in %d segments",
                 name,
@@ -200,10 +208,10 @@ class _Compactor:
     def _enter(self) -> None:
         """Wait for another compaction of this log."""
         while True:
-            with self._replacement.lock:
-                self._replacement.check()
-                if not self._replacement.is_running:
-                    self._replacement.is_running = True
+            with self._gate.lock:
+                self._gate.check()
+                if not self._gate.is_running:
+                    self._gate.is_running = True
                     return
             self._files.wait(Signal().register(), _WAIT_S)
 
@@ -211,8 +219,8 @@ class _Compactor:
         """Do the steps; between them the log may be closed."""
         try:
             while True:
-                with self._replacement.lock:
-                    self._replacement.check()
+                with self._gate.lock:
+                    self._gate.check()
                     try:
                         n = next(steps)
                     except StopIteration:
@@ -230,9 +238,9 @@ class _Compactor:
         output, self._work.output = self._work.output, None
         if output is None:
             return
-        with self._replacement.lock:
+        with self._gate.lock:
             try:
-                self._replacement.check()
+                self._gate.check()
             except LogStoreError:
                 output.abandon()
             else:
@@ -253,13 +261,13 @@ class _Compactor:
             due = self._begun_s + self._bytes_read / options.max_bytes_per_s
             while (seconds := due - self._files.monotonic()) > 0:
                 self._files.wait(Signal().register(), min(seconds, _WAIT_S))
-                self._replacement.check()
+                self._gate.check()
 
     def _steps(self) -> Steps:
         """Pass after pass, until nothing is left that may be compacted: a pass ends
         when its map is full."""
-        options = self._options
-        if options.dry_run:
+        options, replacement = self._options, self._replacement
+        if replacement is None:
             yield from self._dry_steps()
             return
         is_first, has_producers = True, True
@@ -269,7 +277,7 @@ class _Compactor:
             decided = self._decide(extent, facts)
             if not self._is_wanted(decided, is_first=is_first):
                 return
-            extent = self._seen = self._replacement.begin()
+            extent = self._seen = replacement.begin()
             facts = self._facts(extent)
             decided = self._decide(extent, facts)
             if decided.has_moved:

@@ -13,6 +13,7 @@ from logstore.errors import DiskFullError, LogStoreError, StorageError, storage_
 from logstore.index import TxnEntry
 from logstore.io.layout import OFFSET_MAX
 from logstore.log.compact.batches import BUFFER_BYTES, BatchWalk
+from logstore.log.compact.dry_log import DryContext
 from logstore.log.compact.outcomes import LogOutcomes
 from logstore.log.compact.output import Output
 from logstore.log.compact.plan import (
@@ -46,6 +47,7 @@ class Work:
 
     Attributes:
         output: the segment that is being written.
+        replacement: replaces segments; None: nothing is changed.
         removed, tombstones: records that were removed, and those without a value.
         saved: bytes that the log is smaller by.
         memory: bytes of memory that were taken, at the most.
@@ -54,21 +56,19 @@ class Work:
 
     def __init__(
         self,
-        context: LogContext,
-        replacement: Replacement,
+        context: LogContext | DryContext,
         *,
         max_memory: int,
         decompressed_max: int,
         now_ms: int,
-        dry_run: bool,
+        replacement: Replacement | None,
     ) -> None:
         self.context = context
         self.directory = context.directory
-        self.replacement = replacement
         self.max_memory = max_memory
         self.decompressed_max = decompressed_max
         self.now_ms = now_ms
-        self.dry_run = dry_run
+        self.replacement = replacement
         # One for all passes: it decides which class a key is in.
         self.secret = os.urandom(native.SECRET_BYTES)
         self.output: Output | None = None
@@ -160,7 +160,10 @@ class Pass:
             self._note_memory()
             if not is_in:
                 self.end = self._core.map.end_offset
-                if self.end <= self._decided.first_dirty and not self._work.dry_run:
+                if (
+                    self.end <= self._decided.first_dirty
+                    and self._work.replacement is not None
+                ):
                     raise StorageError(
                         f"a batch of {self._work.context.name} at offset {self.end} "
                         f"has more keys than max_memory={self._work.max_memory} has "
@@ -190,7 +193,7 @@ class Pass:
         by_base = {s.base_offset: s for s in self._extent.segments}
         legacy_ms = self._legacy_horizon_ms(config.delete_retention_ms)
         grouped = groups(facts, limits)
-        if not self._work.dry_run:
+        if self._work.replacement is not None:
             self._check_room(max((_size(group) for group in grouped), default=0))
         for group in grouped:
             segments = [by_base[f.base_offset] for f in group]
@@ -206,6 +209,7 @@ class Pass:
         """Raise `DiskFullError` if a group of this size, and a tenth, has no room."""
         needed = size + size // _SPARE
         directory, context = self._work.directory, self._work.context
+        assert isinstance(context, LogContext)  # not in a dry run
         floor = context.services.store_config.min_free_bytes
         try:
             free = directory.free_bytes()
@@ -229,7 +233,7 @@ class Pass:
         """Write what stays of a group into one segment, and put it in its place."""
         work, core = self._work, self._core
         before = core.counts
-        if work.dry_run:
+        if work.replacement is None:
             written = _Counter()
             yield from self._filter(group, segments, legacy_ms, written.write)
             if len(group) > 1 or _has_changed(before, core.counts):

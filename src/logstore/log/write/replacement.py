@@ -26,7 +26,7 @@ from logstore.log.write.extent import Extent
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Replacement"]
+__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Gate", "Replacement"]
 
 # The files of a compacted segment; the last one only if a transaction was aborted.
 COMPACTED_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -50,25 +50,20 @@ class CompactedSegment(NamedTuple):
     suffixes: tuple[str, ...]
 
 
-class Replacement:
-    """The changes that a compaction makes to a log that is being written to.
+class Gate:
+    """Orders the steps of a compaction with the close of its log.
 
-    A compaction works in steps; each holds `lock`, which orders it with the close of
-    the log: no step begins after that. Appends continue meanwhile.
+    Each step holds `lock`: none begins after the close. Appends continue meanwhile.
 
     Attributes:
-        lock: held during a step. Held by one thread at a time only.
+        lock: held during a step.
+        is_running: a thread compacts the log.
     """
 
-    __slots__ = ("_log", "_stopped", "is_running", "lock")
+    __slots__ = ("_stopped", "is_running", "lock")
 
-    def __init__(self, log: LogWriter) -> None:
-        self._log = log
-        self.lock = native.Mutex(
-            RANK_COMPACT,
-            f"a compaction of {log.context.name}",
-            log.context.services.lock_group,
-        )
+    def __init__(self, name: str, group: int) -> None:
+        self.lock = native.Mutex(RANK_COMPACT, f"a compaction of {name}", group)
         self.is_running = False
         self._stopped: LogStoreError | None = None
 
@@ -83,6 +78,16 @@ class Replacement:
         """Raise the reason why a step must not begin. The caller holds the lock."""
         if self._stopped is not None:
             raise self._stopped.with_traceback(None)
+
+
+class Replacement(Gate):
+    """The changes that a compaction makes to a log that is being written to."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: LogWriter) -> None:
+        super().__init__(log.context.name, log.context.services.lock_group)
+        self._log = log
 
     def begin(self) -> Extent:
         """The log as it is now, which can be changed from now on.

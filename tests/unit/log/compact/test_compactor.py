@@ -260,14 +260,17 @@ def test_bad_option_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
 
 
 def test_read_only_store_refuses(tmp_path: Path) -> None:
-    """It changes nothing."""
+    """It changes nothing, and says what would be done."""
     with logstore.open(tmp_path) as store:
-        topic(store)
+        write(topic(store))
     with logstore.open(tmp_path, read_only=True) as store:
         with pytest.raises(logstore.ReadOnlyError):
             store.topic("t")[0].compact()
         with pytest.raises(logstore.ReadOnlyError):
             store.compact()
+        report = store.compact(dry_run=True)[TopicPartition("t", 0)]
+        assert report == store.topic("t")[0].compact(dry_run=True)
+        assert report.removed == 35
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
