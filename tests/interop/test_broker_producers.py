@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
-import struct
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ import logstore
 from logstore.io.checkpoint.producer_snapshot import ProducerEntry, parse_snapshot
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.kafka_wire import Wire
 from support.producing import sent
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -30,10 +28,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 RELEASES = ("3.9.1", "4.2.0")
 OTHER = 7
 OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = 45, 46, 47
-_PRODUCE, _PRODUCE_VERSION = 0, 3
-# The topic is there a while after the port is open.
-_UNKNOWN = (3, 6)
-_SECONDS_MAX = 60
 _LINE = re.compile(
     r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) "
     r"currentTxnFirstOffset: (\S+) lastTimestamp: (-?\d+) firstSequence: (-?\d+) "
@@ -72,25 +66,9 @@ def dumped(lines: list[str]) -> list[ProducerEntry]:
 
 def produce(broker: KafkaBroker, batch: bytes) -> tuple[int, int]:
     """Send a batch as a client does: (error code, base offset)."""
-    batch = bytes(8) + batch[8:]  # a client's offsets begin at 0
-    topic = struct.pack(">ih6s", 1, 6, b"orders")
-    body = struct.pack(">hhi", -1, -1, 10_000) + topic
-    body += struct.pack(">iii", 1, 0, len(batch)) + batch
-    head = struct.pack(">hhih", _PRODUCE, _PRODUCE_VERSION, 1, -1)
-    end = time.monotonic() + _SECONDS_MAX
-    host, _, port = broker.address.partition(":")
-    while True:
-        with socket.create_connection((host, int(port)), 10) as connection:
-            request = head + body
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            with connection.makefile("rb") as stream:
-                (size,) = struct.unpack(">i", stream.read(4))
-                answer = stream.read(size)
-        # Correlation, number of topics, name, number of partitions, number.
-        code, offset = struct.unpack_from(">hq", answer, 4 + 4 + 8 + 4 + 4)
-        if code not in _UNKNOWN or time.monotonic() > end:
-            return code, offset
-        time.sleep(0.2)
+    with Wire(broker.address) as wire:
+        answer = wire.produce({"orders": batch})["orders"]
+    return answer.error, answer.offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -419,6 +419,7 @@ typedef struct ls_roll_limits {
     int64_t index_interval_bytes;
     int64_t index_entries_max;    /* the offset index is full at this many */
     int64_t time_entries_max;     /* the time index is full at this many less one */
+    int64_t is_in_parts;          /* not 0: what is appended comes of several calls, each batch has its own time */
 } ls_roll_limits;
 
 typedef struct ls_plan {
@@ -431,9 +432,9 @@ typedef struct ls_plan {
 } ls_plan;
 
 /* Capacities are counted in entries; where `limits` is given, its index_interval_bytes holds.
-   Walk over the whole batches of buf as if each were appended to the segment: decide before each whether it
-   needs a new segment (Kafka's rules; a first batch never does for its size) and add the index entries that
-   Kafka 4.1+ writes.  `state` is moved along; `state->size` is the file position of buf[0].  Looks at headers
+   Walk over the whole batches of buf as if they were appended to the segment at once: decide before each whether
+   it needs a new segment (Kafka's rules; a first batch never does for its size; if one does for its time, all of
+   them do, unless they are in parts), and add the index entries that Kafka 4.1+ writes.  `state` is moved along; `state->size` is the file position of buf[0].  Looks at headers
    only: checksums are the caller's business.  `limits` NULL: never roll, with the given interval.  Serves
    appending, recovery and rebuilding alike. */
 int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *limits, int64_t index_interval_bytes,

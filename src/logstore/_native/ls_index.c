@@ -157,7 +157,7 @@ static inline void ls_index_take_size(ls_segment_state *state, const ls_index_ba
 
 /* Whether the batch belongs in a new segment: an enum ls_stop, or LS_OK. */
 static int32_t ls_index_roll(const ls_segment_state *state, const ls_roll_limits *limits,
-                             const ls_index_batch *batch)
+                             const ls_index_batch *batch, int may_roll_by_time)
 {
     int32_t relative;
     if (limits != NULL && state->size > 0) {
@@ -167,7 +167,7 @@ static int32_t ls_index_roll(const ls_segment_state *state, const ls_roll_limits
         if (state->size > ls_saturating_sub(limits->segment_bytes, batch->size)) {
             return LS_STOP_ROLL_SIZE;
         }
-        if (waited > limits->segment_ms) {
+        if (waited > limits->segment_ms && may_roll_by_time) {
             return LS_STOP_ROLL_TIME;
         }
         if (state->index_entries >= limits->index_entries_max
@@ -192,6 +192,10 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
         || s.size > INT64_MAX - size || s.bytes_since < 0 || s.bytes_since > INT64_MAX - size) {
         return ls_error_set(error, LS_E_ARGUMENT, 0, -1, s.size, size);
     }
+    /* Kafka looks at the largest timestamp of all that it appends at once: behind other batches, either all of it is
+       too late or nothing; in an empty segment, nothing is. */
+    const int is_at_once = limits == NULL || limits->is_in_parts == 0;
+    const int may_roll_by_time = s.size > 0 || !is_at_once;
     while (status == LS_OK) {
         ls_frame frame;
         status = ls_frame_next(buf, size, plan->bytes, &frame, error);
@@ -199,7 +203,11 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
             break;
         }
         ls_index_batch batch = ls_index_look(buf + plan->bytes, &frame);
-        status = ls_index_roll(&s, limits, &batch);
+        status = ls_index_roll(&s, limits, &batch, may_roll_by_time);
+        if (status == LS_STOP_ROLL_TIME && is_at_once) {
+            s = *state;
+            memset(plan, 0, sizeof *plan);
+        }
         if (status != LS_OK) {
             break;
         }

@@ -178,18 +178,28 @@ class Planner:
         return status
 
     def plan(
-        self, state: SegmentState, data: Any, size: int, now_ms: int = 0
+        self,
+        state: SegmentState,
+        data: Any,
+        size: int,
+        now_ms: int = 0,
+        *,
+        is_in_parts: bool = False,
     ) -> tuple[int, int]:
         """Walk over data[0, size) as if appended to the segment.
 
         `state` does not change until `commit`. Returns (bytes that belong to the
         segment, stop).
+
+        Args:
+            is_in_parts: not appended at once: each batch rolls by its own time.
         """
         trial = self._trial
         trial[0] = state.raw[0]
         limits = self._limits
         if limits:
             limits.now_ms = now_ms
+            limits.is_in_parts = is_in_parts
         plan = self._plan
         status = lib.ls_plan_append(
             data,

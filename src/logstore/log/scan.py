@@ -116,7 +116,9 @@ def take_batches(
     """
     done = stop = 0
     while done < size:
-        planned, stop = planner.plan(state, data + done, size - done, now_ms)
+        planned, stop = planner.plan(
+            state, data + done, size - done, now_ms, is_in_parts=True
+        )
         if not planned:
             break
         entries, time_entries = planner.entries()

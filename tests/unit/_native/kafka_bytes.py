@@ -464,6 +464,7 @@ FREE = {
     "index_interval_bytes": 4096,
     "index_entries_max": 2**31,
     "time_entries_max": 2**31,
+    "is_in_parts": 0,
 }
 
 

@@ -131,7 +131,7 @@ class Model:
         self.index = []
         self.times = []
 
-    def roll(self, size, last, ts):
+    def roll(self, size, last, ts, is_behind_others):
         f, limits = self.f, self.limits
         if f["size"] > 0:
             if f["first_timestamp"] >= 0:
@@ -140,7 +140,7 @@ class Model:
                 waited = limits["now_ms"] - f["created_ms"]
             if f["size"] > limits["segment_bytes"] - size:
                 return lib.LS_STOP_ROLL_SIZE
-            if waited > limits["segment_ms"]:
+            if is_behind_others and waited > limits["segment_ms"]:
                 return lib.LS_STOP_ROLL_TIME
             if (
                 f["index_entries"] >= limits["index_entries_max"]
@@ -209,23 +209,34 @@ def test_plan_equals_the_model(seed):
     while pos < len(data):
         base = entries[done][1] - rng.randrange(3)
         model = Model(base, limits)
+        state = new_state(base)
         stop = 0
-        begin = done
         while done < len(entries) and not stop:
-            entry, last, ts = entries[done]
-            stop = model.roll(len(entry), last, ts)
-            if not stop:
+            together = entries[done : done + rng.choice((1, 2, 30))]
+            is_behind, before = model.f["size"] > 0, as_dict(state)
+            model.index, model.times = [], []
+            begin, size = done, 0
+            for entry, last, ts in together:
+                stop = model.roll(len(entry), last, ts, is_behind)
+                if stop:
+                    break
                 model.append(len(entry), last, ts)
                 done += 1
-        state = new_state(base)
-        status, out, index, times = plan(data[pos:], state, limits)
-        assert status == 0
-        assert out.stop == (stop or lib.LS_STOP_END)
-        assert out.batches == done - begin > 0
-        assert out.bytes == model.f["size"]
-        assert (index, times) == (model.index, model.times)
-        assert as_dict(state) == model.f
-        pos += out.bytes
+                size += len(entry)
+            whole = b"".join(entry for entry, _, _ in together)
+            status, out, index, times = plan(whole, state, limits)
+            assert status == 0
+            assert out.stop == (stop or lib.LS_STOP_END)
+            if stop == lib.LS_STOP_ROLL_TIME:
+                assert (out.bytes, out.batches, index, times) == (0, 0, [], [])
+                assert as_dict(state) == before
+                done = begin
+                break
+            assert (out.bytes, out.batches) == (size, done - begin)
+            assert (index, times) == (model.index, model.times)
+            assert as_dict(state) == model.f
+            pos += size
+        assert model.f["size"] > 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -272,14 +283,33 @@ def test_plan_rolls_strictly():
         ({"segment_bytes": 178}, 2, lib.LS_STOP_END),
         ({"segment_bytes": 177}, 1, lib.LS_STOP_ROLL_SIZE),
         ({"segment_bytes": 1}, 1, lib.LS_STOP_ROLL_SIZE),
-        ({"segment_ms": 100}, 2, lib.LS_STOP_END),
-        ({"segment_ms": 99}, 1, lib.LS_STOP_ROLL_TIME),
         ({"index_entries_max": 0}, 1, lib.LS_STOP_ROLL_INDEX),
         ({"time_entries_max": 1}, 1, lib.LS_STOP_ROLL_INDEX),
         ({"time_entries_max": 2}, 2, lib.LS_STOP_END),
     ):
         _, out, _, _ = plan(data, new_state(0), limits)
         assert (out.batches, out.stop) == (batches, stop), limits
+
+
+def test_plan_rolls_by_the_largest_timestamp_of_all_that_is_appended_at_once():
+    """Behind another batch, all of it or nothing; in an empty segment, nothing."""
+    first, *more = [
+        batch(i, record(0, None, b"v"), 1, max_timestamp=T + delta)
+        for i, delta in enumerate((0, 1, 100, 2))
+    ]
+    state = new_state(0)
+    plan(first, state, {})
+    before = as_dict(state)
+    _, out, _, _ = plan(b"".join(more), state, {"segment_ms": 99})
+    assert (out.bytes, out.batches, out.stop) == (0, 0, lib.LS_STOP_ROLL_TIME)
+    assert as_dict(state) == before
+    _, out, _, _ = plan(b"".join(more), state, {"segment_ms": 100})
+    assert (out.batches, out.stop) == (3, lib.LS_STOP_END)
+    whole = b"".join([first, *more])
+    _, out, _, _ = plan(whole, new_state(0), {"segment_ms": 0})
+    assert (out.batches, out.stop) == (4, lib.LS_STOP_END)
+    _, out, _, _ = plan(whole, new_state(0), {"segment_ms": 1, "is_in_parts": 1})
+    assert (out.batches, out.stop) == (2, lib.LS_STOP_ROLL_TIME)
 
 
 def test_plan_rolls_where_an_offset_does_not_fit():

@@ -64,6 +64,9 @@ class ActiveSegment:
         self.prepared = prepared
         self.writer: SegmentWriter | None = None
         self.state = state
+        # Kafka counts anew at every opening of a log. A log that has rested is the same
+        # one: its entries must not depend on how many others are open.
+        state.raw.bytes_since = 0
         self.index = index
         self.times = times
         self.creating: int | None = None
@@ -151,14 +154,11 @@ class ActiveSegment:
 
     # ------------------------------------------------------------ open
 
-    def open(
-        self, segment: Segment, rest: Callable[[], bool], *, write_all: bool = False
-    ) -> SegmentWriter:
+    def open(self, segment: Segment, rest: Callable[[], bool]) -> SegmentWriter:
         """A writer for the last segment; the caller makes it the `writer`.
 
         Args:
             rest: asks the log to release the file; a method.
-            write_all: continue with `state` as it is, at a rollback.
         """
         context = self._context
         context.services.descriptors.make_room()
@@ -166,11 +166,7 @@ class ActiveSegment:
             fd = context.directory.open(segment.file(LOG), write=True)
         except OSError as error:
             raise storage_error(error, "open", segment.path) from error
-        file = held_open(context.files, fd)
-        if not write_all:
-            # Kafka resets its counter at every opening.
-            self.state.raw.bytes_since = 0
-        return self.on_file(segment, file, rest)
+        return self.on_file(segment, held_open(context.files, fd), rest)
 
     def on_file(
         self, segment: Segment, file: native.OpenFile, rest: Callable[[], bool]

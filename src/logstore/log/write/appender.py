@@ -483,6 +483,8 @@ class Appender:
         total: int,
         now_ms: int,
         aborted: Sequence[TxnEntry] = (),
+        *,
+        is_in_parts: bool = False,
     ) -> None:
         """Write runs of whole batches; all of them or none.
 
@@ -496,6 +498,8 @@ class Appender:
         Args:
             aborted: the transactions that they abort: in the index before the last
                 write, which makes the runs visible.
+            is_in_parts: they come of several appends, and roll by the time of each
+                batch; else by the latest of each run, as in Kafka.
         """
         log, point = self._log, self._log.point
         writer = self.begin()
@@ -517,24 +521,30 @@ class Appender:
                     raise writer.disk_full(total)
                 if not is_hidden:
                     self._bar(writer, saved.mark)
+            is_begun, bar = False, saved.mark
             for data, size in runs:
                 done = 0
                 while done < size:
-                    is_first = not (
-                        is_hidden or point.is_barred or writer.differs_from(saved.mark)
-                    )
+                    is_bare = not (is_hidden or point.is_barred)
+                    holds_back = is_bare and not is_begun
                     written, stop = writer.append(
-                        data + done, size - done, now_ms, held if is_first else 0
+                        data + done,
+                        size - done,
+                        now_ms,
+                        held if holds_back else 0,
+                        is_in_parts=is_in_parts,
                     )
                     done += written
+                    is_begun = is_begun or written > 0
                     if done < size and stop != native.STOP_FULL:
                         if not written and not writer.state.size:
                             raise self._misplaced(writer)
-                        is_bare = not (is_hidden or point.is_barred)
-                        if is_bare and writer.differs_from(saved.mark):
-                            self._bar(writer, saved.mark)
+                        if is_bare and is_begun:
+                            self._bar(writer, bar)
                         writer.write_first_frame()
                         writer = log.roll(writer)
+                        if not is_begun:
+                            bar = writer.mark()
             if aborted:
                 add_aborted(log.context.directory, log.extent.segments, aborted)
             writer.write_first_frame()

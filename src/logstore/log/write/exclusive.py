@@ -70,7 +70,8 @@ class ExclusiveLog:
         """
         self._log.check()
         self._appender.check_expected(None, count)
-        self._appender.write_runs(runs, size, self._log.context.files.now_ms())
+        now_ms = self._log.context.files.now_ms()
+        self._appender.write_runs(runs, size, now_ms, is_in_parts=True)
 
     def sync(self) -> None:
         """Sync everything."""

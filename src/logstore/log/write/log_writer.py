@@ -374,7 +374,7 @@ class LogWriter:
             for segment in reversed(new):
                 active.remove_files(segment.base_offset)
             self.context.directory.sync()
-            active.writer = active.open(before[-1], self.rest, write_all=True)
+            active.writer = active.open(before[-1], self.rest)
             active.writer.back_to(mark)
         if saved.is_indexed:
             base_offset = before[-1].base_offset

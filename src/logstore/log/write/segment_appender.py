@@ -197,7 +197,13 @@ class SegmentWriter:
         )
 
     def append(
-        self, data: Any, size: int, now_ms: int, total: int = 0
+        self,
+        data: Any,
+        size: int,
+        now_ms: int,
+        total: int = 0,
+        *,
+        is_in_parts: bool = False,
     ) -> tuple[int, int]:
         """Write the batches of data[0, size) that belong into this segment.
 
@@ -206,6 +212,7 @@ class SegmentWriter:
                 one batch, `write_first_frame` writes the frame of the first one last:
                 until then zeros in its place end the log for readers in other
                 processes, and for recovery. 0: all is written as it is.
+            is_in_parts: as in `native.Planner.plan`.
 
         Returns (bytes taken, native.STOP_*: why no more).
 
@@ -214,7 +221,9 @@ class SegmentWriter:
             SyncFailedError: the write failed, and so did its undo; write no more.
         """
         state = self.state
-        planned, stop = self.planner.plan(state, data, size, now_ms)
+        planned, stop = self.planner.plan(
+            state, data, size, now_ms, is_in_parts=is_in_parts
+        )
         if not planned:
             return 0, stop
         if state.size + planned > self._reserved:

@@ -171,6 +171,7 @@ def _state_up_to(
             raise UnsupportedError(
                 f"{segment.path} cannot be indexed", path=segment.path
             )
+    from_start.raw.bytes_since = 0  # as in Kafka
     return from_start, index, times
 
 

@@ -1,0 +1,90 @@
+"""Calls that begin a segment: what goes into which one, and what a kill leaves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, crash, logs_in
+from support.values import config_of
+
+SEGMENT_MS = 1000
+
+
+class Unhurried(FaultyFiles):
+    """Syncs nothing, and keeps a copy of the store before each write."""
+
+    def __init__(self, store: Path, copies: Path) -> None:
+        super().__init__()
+        self._store, self._copies = store, copies
+        self.kept: list[Path] = []
+        self.keeps = False
+
+    def sync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, dir_fd: int) -> None:
+        """Do nothing."""
+
+    def write(self, fd: int, data: object, pos: int) -> None:
+        super().write(fd, data, pos)
+        if self.keeps:
+            name = f"after-{len(self.kept)}"
+            self.kept.append(crash(self._store, self._copies / name))
+
+
+def opened(path: Path, files: FaultyFiles | None = None) -> logstore.Store:
+    return open_store(path, files=files)
+
+
+def bases(path: Path) -> list[int]:
+    return [int(log.name[:20]) for log in logs_in(path / "orders-0")]
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("gap", [SEGMENT_MS, SEGMENT_MS + 1])
+def test_records_of_one_call_go_into_one_segment_by_the_latest_of_them(
+    tmp_path: Path, magic: int, gap: int
+) -> None:
+    """As in Kafka: the time of a segment is over for all of them, or for none; and none
+    of them is too late for the segment that they begin."""
+    settings = config_of(magic, segment_ms=SEGMENT_MS)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=settings)[0]
+        partition.append(b"first", timestamp_ms=0)
+        partition.append_many([b"x"] * 3, timestamps_ms=[1, gap, 2])
+        assert bases(tmp_path) == ([0, 1] if gap > SEGMENT_MS else [0])
+        partition.append_many([b"x"] * 3, timestamps_ms=[9000, 99_000, 9001])
+        assert bases(tmp_path)[-1] == 4
+        partition.append_many([b"x"] * 2, timestamps_ms=[1, 2])
+        assert bases(tmp_path)[-1] == 4
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_call_that_begins_a_segment_by_time_is_all_there_after_a_kill_or_not_at_all(
+    tmp_path: Path, size: int
+) -> None:
+    """Whichever of its writes was the last, and however many it needs."""
+    (tmp_path / "copies").mkdir()
+    files = Unhurried(tmp_path / "store", tmp_path / "copies")
+    settings = config_of(1, segment_ms=SEGMENT_MS)
+    with opened(tmp_path / "store", files) as store:
+        partition = store.create_topic("orders", config=settings)[0]
+        partition.append(b"first", timestamp_ms=0)
+        files.keeps = True
+        partition.append_many([bytes(size)] * 200, timestamps_ms=[5000] * 200)
+        files.keeps = False
+        assert bases(tmp_path / "store") == [0, 1]
+    found = set()
+    for copy in files.kept:
+        with logstore.open(copy, read_only=True) as reader:
+            before = len(list(reader.topic("orders")[0].read()))
+        with opened(copy) as store:
+            after = len(list(store.topic("orders")[0].read()))
+        found |= {before, after}
+        shutil.rmtree(copy)
+    assert found == {1, 201}
