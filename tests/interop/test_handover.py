@@ -216,8 +216,12 @@ def test_directory_without_properties_is_refused_or_gets_some(seeded: Seeded) ->
     with seeded.broker as broker:
         # As the finding says: `start` formats, for KRaft.
         broker.start()
+        # Its port is open before that.
+        end = time.monotonic() + SECONDS_MAX
+        while not (seeded.data / "meta.properties").exists():
+            assert time.monotonic() < end
+            time.sleep(0.1)
         broker.stop()
-    assert (seeded.data / "meta.properties").exists()
     assert (seeded.data / "orders-0" / f"{0:020d}.log").exists()
 
 
