@@ -26,6 +26,8 @@ PRODUCERS: Final = "tests/interop/test_broker_producers.py"
 GROUPS: Final = "tests/interop/test_broker_groups.py"
 DIRECTORIES: Final = "tests/interop/test_broker_directories.py"
 RUNNING: Final = "tests/interop/test_broker_running.py"
+COMPACTED: Final = "tests/interop/test_broker_compaction.py"
+CLEANED: Final = "tests/interop/test_compaction.py"
 DUMPED: Final = "tests/interop/test_kafka_dump.py"
 UNIT: Final = "tests/unit/maintenance/handover/test_check.py"
 
@@ -67,6 +69,12 @@ _COMMITTED: Final = (
     f"{GROUPS}::test_offsets_of_a_stopped_broker_are_the_last_that_its_tool_said"
 )
 _DUMP: Final = f"{GOLDEN}::test_dump_of_batches_agrees_with_kafka_s_own"
+_GOES_ON: Final = (
+    f"{COMPACTED}::test_broker_serves_and_compacts_what_logstore_has_compacted"
+)
+_SAME: Final = (
+    f"{CLEANED}::test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes"
+)
 _REFUSED: Final = f"{HANDOVER}::test_directory_that_is_said_to_be_refused_is_refused"
 
 READS: Final = (
@@ -135,6 +143,17 @@ READS: Final = (
     ),
 )
 SERVES: Final = (
+    Row(
+        "a compacted log, and compacts on",
+        {_GOES_ON: ("3.9.1 4.2.0")},
+    ),
+    Row(
+        "a compacted log: the bytes of Kafka's cleaner",
+        {
+            _SAME: ("4.2.0"),
+            f"{CLEANED}::test_logs_of_magic_2_are_what_kafkas_cleaner_leaves": "4.2.0",
+        },
+    ),
     Row(
         "`.log`, magic 0, 1 and 2, all codecs",
         {f"{DIRECTORIES}::test_broker_serves_every_record_and_both_go_on": ""},

@@ -7,7 +7,7 @@ which has this directory alone. A broker with several leaves out one that it ref
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from logstore.config import TopicConfig
@@ -26,6 +26,7 @@ from logstore.maintenance.handover.report import (
     HandoverFinding,
 )
 from logstore.maintenance.verify import report as kinds
+from logstore.segment import SegmentInfo
 from logstore.store.store import open_store
 
 __all__ = ["Broker", "is_refused_name"]
@@ -59,6 +60,21 @@ def is_refused_name(name: str) -> bool:
         return _RENAMED.fullmatch(name) is None
     topic, dash, number = name.rpartition("-")
     return not (dash and topic and _NUMBER.fullmatch(number))
+
+
+class _BrokerAge(retention.RetainAge):
+    """The age as a broker has it: by the largest timestamp of a segment, also by one in
+    the future; by the time of the file only if there is none."""
+
+    def select(
+        self, segments: Sequence[SegmentInfo], now_ms: int
+    ) -> Iterator[SegmentInfo]:
+        for segment in segments:
+            largest = segment.max_timestamp_ms
+            base = segment.modified_ms if largest < 0 else largest
+            if now_ms - base <= self.retention_ms:
+                return
+            yield segment
 
 
 class Broker:
@@ -345,7 +361,7 @@ class Broker:
     def _retention(self) -> Iterator[HandoverFinding]:
         policies: list[retention.RetentionPolicy] = []
         if self._retention_ms >= 0:
-            policies.append(retention.RetainAge(self._retention_ms))
+            policies.append(_BrokerAge(self._retention_ms))
         if self._retention_bytes >= 0:
             policies.append(retention.RetainBytes(self._retention_bytes))
         if not policies:

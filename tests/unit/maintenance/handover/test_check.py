@@ -4,6 +4,7 @@ one in tests/interop/test_handover.py, and those about logstore, with what it do
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,20 @@ def test_records_that_a_broker_deletes_at_once_are_told(tmp_path: Path) -> None:
     assert one.values["segments"] >= 1
     (ahead,) = findings(tmp_path, "future-time")
     assert (ahead.effect, ahead.values["timestamp"]) == ("warns", now_ms + DAY_MS)
+
+
+def test_time_in_the_future_holds_retention_whatever_the_time_of_the_file(
+    tmp_path: Path,
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    config = logstore.TopicConfig(message_format=2)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        partition.append(b"x", timestamp_ms=now_ms + DAY_MS)
+    old = now_ms / 1000 - 30 * DAY_MS / 1000
+    os.utime(tmp_path / "orders-0" / f"{0:020d}.log", (old, old))
+    assert effects(tmp_path, "retention") == []
+    assert effects(tmp_path, "future-time") == ["warns"]
 
 
 def test_settings_groups_and_old_formats_are_told(tmp_path: Path) -> None:
