@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "fuzz_made.h"
+#include "fuzz_compact.h"
 
 enum { COLUMNS = 9 };
 
@@ -437,6 +438,7 @@ static void run_one(void)
     try_small(buf, m.size);
     try_crc(buf, m.size);
     try_append();
+    try_compact(buf, m.size, checks);
     free(buf);
 }
 

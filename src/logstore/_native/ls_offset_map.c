@@ -139,10 +139,11 @@ static int32_t ls_map_put(ls_offset_map *map, const ls_columns *columns, const u
     for (int64_t at = 0; at < columns->count;) {
         int64_t n = ls_map_hash_some(map, columns, at, buf, hashes);
         for (int64_t i = 0; i < n; i++) {
-            int64_t relative = columns->offset[at + i] - map->first_offset;
-            if (columns->key_len[at + i] < 0 || relative < 0 || !ls_map_has_class(map, hashes[i])) {
+            int64_t offset = columns->offset[at + i];
+            if (columns->key_len[at + i] < 0 || offset < map->first_offset || !ls_map_has_class(map, hashes[i])) {
                 continue;
             }
+            int64_t relative = offset - map->first_offset;
             ls_map_slot *slot = ls_map_find(map, hashes[i]);
             if (relative >= UINT32_MAX || (slot->offset == 0 && map->count >= map->count_max)) {
                 *done = at + i;
@@ -241,7 +242,7 @@ int32_t ls_map_payload(ls_offset_map *map, const ls_batch *batch, const uint8_t 
         status = ls_map_put(map, columns, payload, &done);
     }
     if (status == LS_OK) {
-        ls_map_reached(map, batch->last_offset + 1);
+        ls_map_reached(map, ls_wrapping_add(batch->last_offset, 1));
     }
     return status;
 }
@@ -259,7 +260,7 @@ static int64_t ls_map_messages(ls_offset_map *map, const uint8_t *buf, int64_t s
             ls_map_reached(map, columns->offset[done]);
             return -1;
         }
-        ls_map_reached(map, walk->last_offset + 1);
+        ls_map_reached(map, ls_wrapping_add(walk->last_offset, 1));
     }
     return n;
 }
@@ -277,7 +278,7 @@ static int32_t ls_map_one(ls_offset_map *map, const ls_outcomes *outcomes, const
     int is_needed = batch.last_offset >= map->first_offset && batch.record_count != 0
         && !(batch.magic == 2 && (batch.attributes & LS_ATTRIBUTE_CONTROL) != 0) && !ls_is_aborted(outcomes, &batch);
     if (!is_needed) {
-        ls_map_reached(map, batch.last_offset + 1);
+        ls_map_reached(map, ls_wrapping_add(batch.last_offset, 1));
         return LS_OK;
     }
     if (batch.codec != 0) {
@@ -307,7 +308,7 @@ static int32_t ls_map_one(ls_offset_map *map, const ls_outcomes *outcomes, const
         walk->last_offset = before.last_offset;
         return status;
     }
-    ls_map_reached(map, batch.last_offset + 1);
+    ls_map_reached(map, ls_wrapping_add(batch.last_offset, 1));
     return LS_OK;
 }
 
