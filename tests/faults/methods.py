@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from faults import (
     agreement,
+    compactions,
     damages,
     disk_states,
     failing_calls,
@@ -35,6 +36,7 @@ METHODS: tuple[Method, ...] = tuple(
             failing_calls,
             lying_disk,
             producers,
+            compactions,
             kills,
             hand_ins,
             groups,

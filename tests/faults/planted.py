@@ -17,6 +17,7 @@ import tempfile
 import logstore
 from faults.method import Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
+from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_producers import PRODUCER_BUGS
 
@@ -562,6 +563,7 @@ BUGS = (
     *BUGS_OF_HAND_IN,
     *PRODUCER_BUGS,
     *BUGS_OF_GROUPS,
+    *BUGS_OF_COMPACTION,
 )  # fmt: skip
 
 COUNTS = {

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from faults import (
     aftermath,
+    compactions,
     disk_states,
     failing_calls,
     forks,
@@ -34,7 +35,13 @@ from faults.planted import BUGS, Bug
 
 # At most so many programs and stores are tried, and so many cases of each: what a bug
 # needs, a program has or has not.
-_TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20, "producers": 60}
+_TRIES = {
+    "disk_states": 40,
+    "failing_calls": 80,
+    "lying_disk": 20,
+    "producers": 60,
+    "compactions": 60,
+}
 # Of these methods so many cases, each with a store of its own.
 _WATCHED = {
     "reentry": reentry,
@@ -92,6 +99,9 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     if bug.method == "disk_states":
         for number in range(tries):
             yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
+    elif bug.method == "compactions":
+        for number in range(tries):
+            yield from compactions.states_of(seed * 1000 + number)[1] or [""]
     elif bug.method == "producers":
         for number in range(tries):
             yield from producers.states_of(seed * 1000 + number)[1] or [""]
