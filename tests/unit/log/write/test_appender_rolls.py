@@ -10,6 +10,7 @@ import pytest
 import logstore
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, logs_in
+from support.producing import sent
 from support.values import config_of
 
 SEGMENT_MS = 1000
@@ -88,3 +89,31 @@ def test_call_that_begins_a_segment_by_time_is_all_there_after_a_kill_or_not_at_
         found |= {before, after}
         shutil.rmtree(copy)
     assert found == {1, 201}
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_batch_larger_than_a_segment_has_one_for_itself(
+    tmp_path: Path, magic: int
+) -> None:
+    """A broker refuses it; here `max_message_bytes` decides what is too large."""
+    settings = config_of(magic, segment_bytes=200)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=settings)[0]
+        for size in (10, 1000, 10):
+            partition.append(bytes(size))
+        assert [len(record.value) for record in partition.read()] == [10, 1000, 10]
+    assert bases(tmp_path) == [0, 1, 2]
+
+
+def test_batch_of_records_with_the_time_of_the_append_has_no_other_time(
+    tmp_path: Path,
+) -> None:
+    """One of a producer keeps its base timestamp beside it, as in a broker."""
+    settings = config_of(2, message_timestamp_type="LogAppendTime")
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=settings)[0]
+        partition.append_many([b"x"], timestamps_ms=[5])
+        partition.append_batches(sent(-1, -1, 0, timestamp_ms=5))
+        own, theirs = (bytes(batch.buffer) for batch in partition.read_batches())
+    assert own[27:35] == own[35:43] != bytes(7) + b"\5"
+    assert theirs[27:35] == bytes(7) + b"\5" != theirs[35:43]
