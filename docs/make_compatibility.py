@@ -26,6 +26,7 @@ PRODUCERS: Final = "tests/interop/test_broker_producers.py"
 GROUPS: Final = "tests/interop/test_broker_groups.py"
 DIRECTORIES: Final = "tests/interop/test_broker_directories.py"
 RUNNING: Final = "tests/interop/test_broker_running.py"
+IDENTICAL: Final = "tests/interop/test_identical_files.py"
 COMPACTED: Final = "tests/interop/test_broker_compaction.py"
 CLEANED: Final = "tests/interop/test_compaction.py"
 DUMPED: Final = "tests/interop/test_kafka_dump.py"
@@ -143,6 +144,10 @@ READS: Final = (
     ),
 )
 SERVES: Final = (
+    Row(
+        "`.log`, `.index`, `.timeindex` of random appends: the same bytes",
+        {f"{IDENTICAL}::test_files_are_those_of_the_broker": ""},
+    ),
     Row(
         "a compacted log, and compacts on",
         {_GOES_ON: ("3.9.1 4.2.0")},
