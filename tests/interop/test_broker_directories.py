@@ -290,6 +290,8 @@ def test_broker_warns_of_our_directory_as_of_its_own(
         expected = [served(own), served(own), restarted(own)]
     found = [served(handed), served(handed), restarted(handed)]
     assert found == expected
+    assert handed.append() == ["other-writer"]
+    assert served(handed) == expected[0]
     count = sum(map(len, expected))
     print(f"{cluster.release}: {count} warnings of each, {handed.compared} records")
 

@@ -236,6 +236,7 @@ class Looker:
     def _look(self, partition: Any, isolation: str) -> None:
         topic = partition.topic
         until = self._ledger.acknowledged_until(topic)
+        assert partition.end_offset >= until
         start = self._start(partition)
         try:
             records = self._rng.choice(WAYS)(partition, isolation)

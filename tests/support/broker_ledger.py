@@ -133,14 +133,14 @@ class Ledger:
                 if isolation == "read_committed":
                     assert self._state(number) != ABORTED, (topic, record)
             self.compared += len(records)
+            end = before + 1
             if isolation == "read_uncommitted":
-                assert before + 1 >= until, (topic, before, until)
-            if records:
-                found = {record.offset for record in records}
-                first = 0 if compacted else records[0].offset
-                for offset in known.acknowledged - found:
-                    if first <= offset <= before:
-                        self._explain(topic, offset, compacted, isolation)
+                end = max(end, until)
+            found = {record.offset for record in records}
+            first = 0 if compacted or not records else records[0].offset
+            for offset in known.acknowledged - found:
+                if first <= offset < end:
+                    self._explain(topic, offset, compacted, isolation)
 
     def _explain(
         self, topic: str, offset: int, compacted: bool, isolation: str

@@ -14,6 +14,7 @@ from logstore.io.checkpoint.checkpoints import read_offsets
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import (
+    HIGH_WATERMARKS,
     PARTITION_METADATA,
     RECOVERY_CHECKPOINT,
     TopicPartition,
@@ -24,7 +25,6 @@ from logstore.store.store import Store
 
 __all__ = ["BrokerDirectories"]
 
-_HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 _TOPIC_ID: Final = re.compile(rb"topic_id:[ \t]*([A-Za-z0-9_-]{22})[ \t]*(?:\n|\Z)")
 _METADATA_BYTES_MAX: Final = 4096
 
@@ -55,14 +55,14 @@ class BrokerDirectories:
                 root.close()
 
     def _look(self, root: Directory) -> None:
-        for name in (_HIGH_WATERMARKS, RECOVERY_CHECKPOINT):
+        for name in (HIGH_WATERMARKS, RECOVERY_CHECKPOINT):
             try:
                 offsets = read_offsets(root, name)
             except (CorruptCheckpointError, OSError) as error:
                 self.problems.append(str(error))
                 continue
             self._partitions.update(offsets)
-            if name == _HIGH_WATERMARKS:
+            if name == HIGH_WATERMARKS:
                 for key, offset in offsets.items():
                     known = self._high_watermarks.get(key, 0)
                     self._high_watermarks[key] = max(known, offset)

@@ -21,6 +21,7 @@ __all__ = [
     "DELETED",
     "DURABLE",
     "GROUP_PREFIX",
+    "HIGH_WATERMARKS",
     "INDEX",
     "KAFKA_STORE_FILES",
     "LEADER_EPOCHS",
@@ -84,6 +85,7 @@ META_PROPERTIES = "meta.properties"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
@@ -121,7 +123,7 @@ KAFKA_STORE_FILES = frozenset(
         META_PROPERTIES,
         RECOVERY_CHECKPOINT,
         LOG_START_CHECKPOINT,
-        "replication-offset-checkpoint",
+        HIGH_WATERMARKS,
         CLEANER_CHECKPOINT,
         "bootstrap.checkpoint",
     }

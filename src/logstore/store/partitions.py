@@ -269,6 +269,13 @@ class PartitionWriters:
                 starts[key] = writer.start_offset
         return starts
 
+    def kept(self) -> dict[TopicPartition, int]:
+        """Below these offsets, loaded logs have what the last writer left in them."""
+        return {
+            key: min(writer.end_offset, writer.cuts.lowest_since(0))
+            for key, writer in list(self.loaded.items())
+        }
+
     def ends(self) -> dict[TopicPartition, int] | None:
         """The end offsets of all logs; None if one is not known to be intact, or its
         end is not recorded."""

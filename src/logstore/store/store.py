@@ -522,6 +522,7 @@ class Store(PublishingStore):
             try:
                 # Without a marker the next opening examines every partition again.
                 if ends is not None:
+                    self._context.ownership.lower_high_watermarks(writers.kept())
                     self._context.ownership.end(ends, writers.starts())
             except OSError as error:
                 failure = storage_error(error, "close", self.path)

@@ -242,6 +242,18 @@ class Ownership:
         if starts or self._root.exists(layout.LOG_START_CHECKPOINT):
             checkpoints.write_offsets(self._root, layout.LOG_START_CHECKPOINT, starts)
 
+    def lower_high_watermarks(self, kept: Mapping[TopicPartition, int]) -> None:
+        """Lower Kafka's high watermarks that lie above what is left of a log (`kept`):
+        a broker takes none inside of a batch. Others stay as they are, and so does a
+        file that does not follow its format, which a broker has to be told."""
+        try:
+            before = checkpoints.read_offsets(self._root, layout.HIGH_WATERMARKS)
+        except CorruptCheckpointError:
+            return
+        after = {key: min(at, kept.get(key, at)) for key, at in before.items()}
+        if after != before:
+            checkpoints.write_offsets(self._root, layout.HIGH_WATERMARKS, after)
+
     def end(
         self, ends: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
     ) -> None:

@@ -47,6 +47,7 @@ class RepairedOwnership:
         log, all of it synced), and restore the mark."""
         if not self._has_begun:
             return
+        self._ownership.lower_high_watermarks(ends)
         points = {**self._points}
         for key, end in ends.items():
             if self._is_own or points.get(key, 0) > end:

@@ -16,7 +16,7 @@ from logstore.io.layout import (
 OFFSET_CHECKPOINTS: Final = (
     layout.RECOVERY_CHECKPOINT,
     layout.LOG_START_CHECKPOINT,
-    "replication-offset-checkpoint",
+    layout.HIGH_WATERMARKS,
     "cleaner-offset-checkpoint",
 )
 # Kinds of files that have no suffix of their own.
