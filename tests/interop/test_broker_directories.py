@@ -33,6 +33,7 @@ from support import kafka_clients as clients
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RELEASES = ("2.8.2", "3.9.1", "4.2.0")
+_OF_TIME = re.compile(r"coordinator|EventPerformanceMonitor|\.raft\.")
 _NUMBER = re.compile(r"\d+")
 _PARTITION = re.compile(r"partition=(\S+),")
 every_end = pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
@@ -196,12 +197,12 @@ def handed(cluster: KafkaBroker, lived: Store, tmp_path: Path) -> Iterator[Hande
 
 
 def warnings(broker: KafkaBroker) -> set[tuple[str, str, str]]:
-    """What the broker has said since its start at WARN and above. Its coordinators
-    complain of being stopped while they load their own topics."""
+    """What the broker has said since its start at WARN and above, but for complaints
+    of a busy machine, and of a stop while its own topics are loaded."""
     return {
         (level, logger, _NUMBER.sub("N", text.replace(str(broker.data), "DATA")))
         for level, logger, text in broker.messages()
-        if level not in ("TRACE", "DEBUG", "INFO") and "coordinator" not in logger
+        if level not in ("TRACE", "DEBUG", "INFO") and not _OF_TIME.search(logger)
     }
 
 
@@ -277,8 +278,8 @@ def restarted(handed: Handed) -> set[tuple[str, str, str]]:
 def test_broker_warns_of_our_directory_as_of_its_own(
     handed: Handed, cluster: KafkaBroker, tmp_path: Path
 ) -> None:
-    """A broker that was sent the same records says the same; none checks a log after a
-    clean stop, of logstore or of itself."""
+    """It says nothing that it does not say of a directory of its own with the same
+    records, and checks no log after a clean stop, of logstore or of itself."""
     (tmp_path / "own").mkdir()
     cluster.copy_to(tmp_path / "own")
     with KafkaBroker(tmp_path / "own", cluster.release, cache_directory()) as broker:
@@ -287,13 +288,12 @@ def test_broker_warns_of_our_directory_as_of_its_own(
         sent = clients.send(broker, handed.records)
         broker.stop()
         own = Handed(broker, sent)
-        expected = [served(own), served(own), restarted(own)]
-    found = [served(handed), served(handed), restarted(handed)]
-    assert found == expected
+        expected = served(own) | served(own) | restarted(own)
+    found = served(handed) | served(handed) | restarted(handed)
+    assert found <= expected
     assert handed.append() == ["other-writer"]
-    assert served(handed) == expected[0]
-    count = sum(map(len, expected))
-    print(f"{cluster.release}: {count} warnings of each, {handed.compared} records")
+    assert served(handed) <= expected
+    print(f"{cluster.release}: {len(expected)} warnings, {handed.compared} records")
 
 
 @pytest.mark.sampled(1)

@@ -39,7 +39,7 @@ _SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
 _CHECKPOINTS: Final = (
     layout.RECOVERY_CHECKPOINT,
     layout.LOG_START_CHECKPOINT,
-    "replication-offset-checkpoint",
+    layout.HIGH_WATERMARKS,
 )
 # Damage inside a log, where a broker that reads it stops.
 _IN_LOG: Final = (
