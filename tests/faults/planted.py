@@ -471,7 +471,7 @@ BUGS = (
           "            self.file.close()\n"
           "            self.file = None\n\n    def release",
           "        pass\n\n    def release"),
-         ("                self._files.unlock_file(self.file.fd)\n", "")),
+         ("            self._files.unlock_file(self.file.fd)\n", "")),
         "forks",
         quick=1,
     ),

@@ -17,9 +17,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
@@ -38,11 +38,15 @@ _guard = native.Mutex(RANK_LEAF, "the locks of this process")
 _PAUSE_S: Final = 0.0002
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the guard. A thread with a lock of a store does not wait for the lock of
-    another group, but it has to get this one: to close one store while another is being
-    opened. The thread that holds it waits for no lock, so this ends.
+_Result = TypeVar("_Result")
+
+
+def _alone(work: Callable[[], _Result]) -> _Result:
+    """The result of `work`, called with the guard. A thread with a lock of a store does
+    not wait for the lock of another group, but it has to get this one: to close one
+    store while another is being opened. The thread that holds it waits for no lock, so
+    this ends. It is no context manager: an interrupt between the parts of one that is
+    written in Python leaves the guard held.
 
     Raises:
         ReentrantCallError: this thread itself holds it.
@@ -55,8 +59,7 @@ def _alone() -> Iterator[None]:
             )
         with _guard.attempt() as is_mine:
             if is_mine:
-                yield
-                return
+                return work()
         time.sleep(_PAUSE_S)
 
 
@@ -80,11 +83,10 @@ class StoreLock:
         self._files = root.files
         self.file: native.OpenFile | None = None
         self.opened_at = opener.get() or caller()
-        with _alone():
-            try:
-                self._take(root)
-            except OSError as error:
-                raise storage_error(error, "lock", root.path_of(LOCK)) from error
+        try:
+            _alone(lambda: self._take(root))
+        except OSError as error:
+            raise storage_error(error, "lock", root.path_of(LOCK)) from error
 
     def _take(self, root: Directory) -> None:
         files = root.files
@@ -129,14 +131,16 @@ class StoreLock:
 
     def release(self) -> None:
         """Let other processes write. Releasing twice is allowed."""
-        with _alone():
-            if self.is_held:
-                assert self.file is not None
-                # First: a child of a fork that shares the open file then holds no lock.
-                self._files.unlock_file(self.file.fd)
-                self.file.close()
-            # Also after a close that was interrupted here.
-            self.file = None
+        _alone(self._release)
+
+    def _release(self) -> None:
+        if self.is_held:
+            assert self.file is not None
+            # First: a child of a fork that shares the open file then holds no lock.
+            self._files.unlock_file(self.file.fd)
+            self.file.close()
+        # Also after a close that was interrupted here.
+        self.file = None
 
 
 # By device and inode. The entry of a garbage-collected store disappears.
@@ -173,11 +177,14 @@ def holder_of(root: Directory) -> int | None:
     Raises:
         OSError: as the system gives it; there may be no lock file at all.
     """
-    with _alone():
+
+    def look() -> int | None:
         if _holder_in_process(root.stat(LOCK)) is not None:
             return os.getpid()
         with root.opened(LOCK) as fd:
             return root.files.lock_holder(fd)
+
+    return _alone(look)
 
 
 def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLockedError:

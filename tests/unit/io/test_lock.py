@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import logstore
+from faults.tracing import PENDING, make_pending
 from logstore import _native as native
 from logstore._native.locks import RANK_CLOSE, new_group
 from logstore.io import lock
@@ -70,3 +75,50 @@ def test_stores_are_opened_and_closed_by_many_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_interrupt_leaves_the_guard_of_the_process_free(tmp_path: Path) -> None:
+    """At any instruction of taking and releasing a lock, for other threads too."""
+
+    class Interrupt(BaseException):
+        pass
+
+    files = (lock.__file__, contextlib.__file__)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename in files:
+            raise Interrupt
+
+    def work() -> None:
+        StoreLock(root).release()
+
+    root = Directory.open_root(Files(), str(tmp_path))
+    handler = signal.signal(PENDING, handle)
+    interrupted = 0
+    try:
+        for at in range(1, 300):
+            seen = 0
+
+            def trace(frame: FrameType, event: str, _: object, at: int = at) -> object:
+                nonlocal seen
+                if frame.f_code.co_filename not in files:
+                    return None
+                frame.f_trace_opcodes = True
+                seen += event == "opcode"
+                if event == "opcode" and seen == at:
+                    make_pending()
+                return trace
+
+            sys.settrace(trace)
+            try:
+                work()
+            except Interrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            with lock._guard.attempt() as is_free:
+                assert is_free
+    finally:
+        signal.signal(PENDING, handler)
+        root.close()
+    assert interrupted
