@@ -89,15 +89,17 @@ def test_interrupt_leaves_the_guard_of_the_process_free(tmp_path: Path) -> None:
         if frame is not None and frame.f_code.co_filename in files:
             raise Interrupt
 
-    def work() -> None:
+    def work(root: Directory) -> None:
         StoreLock(root).release()
 
-    root = Directory.open_root(Files(), str(tmp_path))
     handler = signal.signal(PENDING, handle)
     kept: list[Interrupt] = []
     try:
         for at in range(1, 300):
             seen = 0
+            # One whose lock was taken when the interrupt came stays locked.
+            (tmp_path / str(at)).mkdir()
+            root = Directory.open_root(Files(), str(tmp_path / str(at)))
 
             def trace(frame: FrameType, event: str, _: object, at: int = at) -> object:
                 nonlocal seen
@@ -111,7 +113,7 @@ def test_interrupt_leaves_the_guard_of_the_process_free(tmp_path: Path) -> None:
 
             sys.settrace(trace)
             try:
-                work()
+                work(root)
             except Interrupt as error:
                 kept.append(error)  # a caller may: its frames live on
             finally:
@@ -120,5 +122,4 @@ def test_interrupt_leaves_the_guard_of_the_process_free(tmp_path: Path) -> None:
                 assert is_free
     finally:
         signal.signal(PENDING, handler)
-        root.close()
     assert kept
