@@ -20,7 +20,7 @@ from logstore.cli.kafka.messages import Field, Message, MessageError, Reader
 from support.cli import TXN
 from support.damage import append_garbage, cut, flip_bit, frames, logs_in, overwrite
 from support.kafka_messages import random_message
-from support.offsets_topic import TOPIC, OffsetsTopic, commit_of, removal_of
+from support.offsets_topic import TOPIC, OffsetsTopic, batch_of, commit_of, removal_of
 from support.values import write_store
 
 
@@ -410,6 +410,64 @@ def test_options_that_do_not_go_together_are_refused(run: Any, log: Path) -> Non
     assert run("records", "--kafka", "--format", "jsonl", log).status == 2
     assert dump(run, "--max-bytes", 1 << 31, log).status == 2
     assert run("kafka-dump-log").status == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "texts"),
+    [
+        (0, "000000000005", ["endTxnMarker: ABORT coordinatorEpoch: 5"] * 3),
+        (
+            2,
+            "0000000000010200000007000100",
+            [
+                "controlType: LEADER_CHANGE(2)",
+                "controlType: LEADER_CHANGE(2)",
+                'LeaderChange: {"version":0,"leaderId":1,"voters":[{"voterId":7}],'
+                '"grantingVoters":[]}',
+            ],
+        ),
+        (
+            3,
+            "0000000000000000000900",
+            [
+                "controlType: UNKNOWN(3)",
+                *['SnapshotHeader {"version":0,"lastContainedLogTimestamp":9}'] * 2,
+            ],
+        ),
+        (77, "", ["controlType: UNKNOWN(77)"] * 3),
+    ],
+)
+def test_control_records_of_each_release(
+    run: Any, tmp_path: Path, kind: int, value: str, texts: list[str]
+) -> None:
+    """Each knows more of KRaft's than the one before it."""
+    batch = batch_of(
+        [(struct.pack(">hh", 0, kind), bytes.fromhex(value))], attributes=0x20
+    )
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(batch)
+    for release, text in zip(("2.8", "3.9", "4.2"), texts, strict=True):
+        result = dump(run, "--kafka-release", release, "--print-data-log", log)
+        assert (result.status, result.lines[3].partition("headerKeys: [] ")[2]) == (
+            0,
+            text,
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("0000", ""), ("ffff0000", ""), ("00000001", "0000"), ("00000003", "00")],
+)
+def test_control_record_without_its_content_ends_the_file(
+    run: Any, tmp_path: Path, key: str, value: str
+) -> None:
+    """No type, a negative version, no epoch, not the value of its type."""
+    pair = bytes.fromhex(key), bytes.fromhex(value)
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(batch_of([pair], attributes=0x20))
+    result = dump(run, "--print-data-log", log)
+    assert (result.status, len(result.lines)) == (1, 3)
+    assert result.err
 
 
 # ------------------------------------------------------------------ parts

@@ -7,13 +7,13 @@ from typing import Final
 
 from logstore.cli.kafka.java import json_text
 from logstore.cli.kafka.messages import MessageError, Reader
-from logstore.cli.kafka.schemas import CONTROL
+from logstore.cli.kafka.schemas import CONTROL, LEADER_CHANGE
 
 __all__ = ["control_text"]
 
 _KEY: Final = struct.Struct(">hh")
 _MARKER: Final = struct.Struct(">hi")
-_ABORT, _COMMIT = 0, 1
+_ABORT, _COMMIT, _LEADER_CHANGE = 0, 1, 2
 # The names of the types, as far as the tool of a release knows them.
 _NAMES: Final = {
     0: "ABORT",
@@ -44,6 +44,8 @@ def control_text(key: bytes | None, value: bytes | None, release: str) -> str:
         epoch = _MARKER.unpack_from(value)[1]
         return f" endTxnMarker: {_NAMES[kind]} coordinatorEpoch: {epoch}"
     message = None if release == "2.8" else CONTROL.get(kind)
+    if kind == _LEADER_CHANGE and release == "4.2":
+        message = LEADER_CHANGE
     if message is None:
         known = release != "2.8" or kind <= _NEWEST_OF_28
         name = _NAMES.get(kind, "UNKNOWN") if known else "UNKNOWN"

@@ -10,6 +10,7 @@ __all__ = [
     "ASSIGNMENT",
     "CONTROL",
     "GROUP",
+    "LEADER_CHANGE",
     "SHARE",
     "SUBSCRIPTION",
     "TRANSACTION",
@@ -435,6 +436,18 @@ _VOTER = Struct(
         ),
         Field("kRaftVersionFeature", _VERSION_RANGE),
     ),
+)
+_VOTERS = Array(Struct("Voter", (Field("voterId", "int32"),)))
+# The value of the record with which a leader begins; only in the text of 4.2.
+LEADER_CHANGE: Final = Message(
+    "LeaderChange:",
+    (
+        _VERSION,
+        Field("leaderId", "int32"),
+        Field("voters", _VOTERS),
+        Field("grantingVoters", _VOTERS),
+    ),
+    0,
 )
 # The values of KRaft's control records, by their type, and their names in the text.
 CONTROL: Final[dict[int, Message]] = {
