@@ -247,7 +247,7 @@ def class_signature(kind: type) -> str:
     if issubclass(kind, enum.Enum):
         values = ", ".join(f"{member.name} = {member.value}" for member in kind)
         return f"class {kind.__name__}: {values}"
-    if issubclass(kind, tuple) or dataclasses.is_dataclass(kind):
+    if hasattr(kind, "_fields") or dataclasses.is_dataclass(kind):
         return wrapped(kind.__name__, fields_of(kind))
     if getattr(kind, "_is_protocol", False):
         return f"class {kind.__name__}(Protocol)"

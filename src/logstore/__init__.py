@@ -55,8 +55,8 @@ _HOMES: Final = {
     "maintenance.handover": "HandoverFinding HandoverReport check_handover",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (
-        "FileContents LogEntry LogFrame LogFrames Note Problem VerifyReport "
-        "inspect_file rebuild_index verify"
+        "BuiltIndexes FileContents LogEntry LogFrame LogFrames Note Problem "
+        "VerifyReport inspect_file rebuild_index verify"
     ),
     "record.batch": "Chunk ControlRecord RecordBatch",
     "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",

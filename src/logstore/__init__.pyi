@@ -90,6 +90,7 @@ from logstore.maintenance.repair import RepairReport as RepairReport
 from logstore.maintenance.repair import repair as repair
 from logstore.maintenance.report.report import Report as Report
 from logstore.maintenance.report.report import report as report
+from logstore.maintenance.verify import BuiltIndexes as BuiltIndexes
 from logstore.maintenance.verify import FileContents as FileContents
 from logstore.maintenance.verify import LogEntry as LogEntry
 from logstore.maintenance.verify import LogFrame as LogFrame

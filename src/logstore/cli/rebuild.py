@@ -50,16 +50,14 @@ def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
     return max(map(_status, failures), default=CLEAN)
 
 
-def _print(
-    printer: Printer, row: tuple[str, int, int, int], given: dict[str, Any]
-) -> None:
-    log, entries, times, aborted = row
+def _print(printer: Printer, row: logstore.BuiltIndexes, given: dict[str, Any]) -> None:
+    log, entries, times = row
     if given["form"] == "jsonl":
         values = {
             "path": log,
             "entries": entries,
             "time_entries": times,
-            "aborted_transactions": None if aborted < 0 else aborted,
+            "aborted_transactions": row.aborted_transactions,
             "dry_run": given["dry_run"],
         }
         printer.json(finding("index", values))
@@ -67,8 +65,9 @@ def _print(
     what = "would build" if given["dry_run"] else "built"
     text = f"{counted(entries, 'offset index entry')} and "
     text += counted(times, "time index entry")
-    if aborted > 0:
-        text += f", and {counted(aborted, 'aborted transaction')},"
+    if row.aborted_transactions:
+        aborted = counted(row.aborted_transactions, "aborted transaction")
+        text += f", and {aborted},"
     printer.line(f"{what} {text} of {escape(relative(log))}")
 
 

@@ -17,11 +17,12 @@ from logstore.maintenance.verify.inspect import (
     TimeEntry,
     inspect_file,
 )
-from logstore.maintenance.verify.rebuild import rebuild_index
+from logstore.maintenance.verify.rebuild import BuiltIndexes, rebuild_index
 from logstore.maintenance.verify.report import Note, Problem, VerifyReport
 from logstore.maintenance.verify.store import verify
 
 __all__ = [
+    "BuiltIndexes",
     "CheckpointEntry",
     "EpochEntry",
     "FileContents",

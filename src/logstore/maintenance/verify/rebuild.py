@@ -58,6 +58,29 @@ PathLike = str | os.PathLike[str]
 OnDamage = Callable[[LogStoreError], None]
 
 
+class BuiltIndexes(tuple[str, int, int]):
+    """The indexes of a segment that were built, or would be.
+
+    A tuple: (path of the `.log`, offset index entries, time index entries).
+
+    Attributes:
+        aborted_transactions: entries of its transaction index; None if that stays as it
+            is, because the segment is behind damage.
+    """
+
+    aborted_transactions: int | None
+
+    def __new__(
+        cls, path: str, entries: int, time_entries: int, aborted: int | None
+    ) -> BuiltIndexes:
+        row = super().__new__(cls, (path, entries, time_entries))
+        row.aborted_transactions = aborted
+        return row
+
+    def __getnewargs__(self) -> tuple[str, int, int, int | None]:
+        return (*self, self.aborted_transactions)
+
+
 def rebuild_index(
     path: PathLike,
     dry_run: bool = False,
@@ -67,7 +90,7 @@ def rebuild_index(
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
     files: Files | None = None,
-) -> tuple[tuple[str, int, int, int], ...]:
+) -> tuple[BuiltIndexes, ...]:
     """Rebuild the offset, time and transaction indexes from the log.
 
     Holds the writer's lock of the store during the call; the new files replace the old
@@ -87,9 +110,8 @@ def rebuild_index(
             system, is written to, and the modes of new files.
 
     Returns:
-        (path of the `.log`, offset index entries, time index entries, aborted
-        transactions) of each segment. The transaction index of a segment behind damage
-        stays as it is: -1.
+        (path of the `.log`, offset index entries, time index entries) of each segment;
+        `BuiltIndexes` also has the number of its aborted transactions.
 
     Raises:
         StoreLockedError: a writer has the store.
@@ -155,8 +177,8 @@ def _rebuild_all(
     config: TopicConfig | None,
     on_damage: OnDamage,
     meter: Meter,
-) -> tuple[tuple[str, int, int, int], ...]:
-    built: list[tuple[str, int, int, int]] = []
+) -> tuple[BuiltIndexes, ...]:
+    built: list[BuiltIndexes] = []
     is_found = only is None
     meter.total = sum(log_bytes(directory) for directory in partitions)
     for directory in partitions:
@@ -187,8 +209,8 @@ def _rebuild_all(
             aborted = _transactions(directory, logs, rows, on_damage, dry_run=dry_run)
             for row in rows:
                 path = directory.path_of(segment_file(row.base, LOG))
-                counts = row.entries, row.time_entries, aborted.get(row.base, -1)
-                built.append((path, *counts))
+                counts = row.entries, row.time_entries
+                built.append(BuiltIndexes(path, *counts, aborted.get(row.base)))
         except LogStoreError as error:
             on_damage(error)
         except OSError as error:

@@ -88,7 +88,7 @@ def test_index_that_contradicts_the_log_is_found_and_built_again(
             told = logstore.rebuild_index(target, dry_run=True)
             assert path.read_bytes() == format_txn_index(entries)
             assert logstore.rebuild_index(target) == told
-            counts = {Path(row[0]).stem: row[3] for row in told}
+            counts = {Path(row[0]).stem: row.aborted_transactions for row in told}
             assert counts[path.stem] == len(data) // TXN_ENTRY_BYTES
         assert indexes(tmp_path) == sound
         assert logstore.verify(tmp_path, deep=True).ok
@@ -149,13 +149,14 @@ def test_index_behind_damage_stays_as_it_is(tmp_path: Path) -> None:
     errors: list[logstore.LogStoreError] = []
     built = logstore.rebuild_index(tmp_path, on_damage=errors.append)
     assert [type(error) for error in errors] == [logstore.CorruptRecordError]
-    for log, *_, aborted in built:
+    for row in built:
+        log, aborted = row[0], row.aborted_transactions
         name = Path(log).stem + ".txnindex"
         if Path(log) < broken:
             assert aborted == len(sound.get(name, b"")) // TXN_ENTRY_BYTES
             assert indexes(tmp_path).get(name, b"") == sound.get(name, b"")
         else:
-            assert aborted == -1
+            assert aborted is None
             assert indexes(tmp_path).get(name, b"") == b""
 
 
