@@ -64,6 +64,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "VerifyReport",
         "Problem",
         "rebuild_index",
+        "BuiltIndexes",
         "repair",
         "check_handover",
         "HandoverReport",
@@ -247,7 +248,8 @@ def class_signature(kind: type) -> str:
     if issubclass(kind, enum.Enum):
         values = ", ".join(f"{member.name} = {member.value}" for member in kind)
         return f"class {kind.__name__}: {values}"
-    if hasattr(kind, "_fields") or dataclasses.is_dataclass(kind):
+    is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    if is_named or dataclasses.is_dataclass(kind):
         return wrapped(kind.__name__, fields_of(kind))
     if getattr(kind, "_is_protocol", False):
         return f"class {kind.__name__}(Protocol)"
