@@ -165,6 +165,10 @@ class Store(PublishingStore):
         self._watches = deque()
         _open_stores.add(self)
         self._is_finished = False
+        # Only from the end of opening, with the lock, to that of closing: the rest of
+        # an opening or a closing that was interrupted must not touch the files, which
+        # may be another writer's by then.
+        self._may_write = False
         try:
             if not read_only:
                 context.take_lock()
@@ -175,6 +179,7 @@ class Store(PublishingStore):
                 self._topics.begin_rounds()
                 if config.publish_for_others:
                     self._hand_in.start()
+            self._may_write = not read_only
         except BaseException:
             context.is_closed = True
             self._hand_in.stop()
@@ -476,11 +481,12 @@ class Store(PublishingStore):
             self._hand_in.stop()
             self._topics.stop_rounds(self._closed_error())
             self._context.scheduler.stop()
-            failure: LogStoreError | None = None
-            if not self.read_only:
+            if self._may_write:
                 with self._context.lock:
-                    failure = self._close_writable()
+                    self._failure = self._close_writable()
+                self._may_write = False
             self._let_go()
+            failure = self._failure
         if failure is not None:
             raise failure
 

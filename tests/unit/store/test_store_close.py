@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.io.lock import StoreLock
+from logstore.store.context import StoreContext
+from logstore.store.open_topics import OpenTopics
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, stop_syncs
+from support.damage import FaultyFiles, snapshot_of, stop_syncs
 from support.values import (
     append_one,
     config_of,
@@ -199,3 +203,64 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
     reader.join(10)
     assert not isinstance(found[-1], AssertionError)
     assert isinstance(found[-1], logstore.Record | logstore.StoreClosedError)
+
+
+@pytest.mark.parametrize("step", ["stop_rounds", "let_go"])
+def test_opening_that_was_refused_and_interrupted_leaves_the_files_of_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What is left of it is closed when it is forgotten, without the lock."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        publish(store, partition, 1)
+        before = snapshot_of(tmp_path)
+        kind = {"stop_rounds": OpenTopics, "let_go": StoreContext}[step]
+        original, calls = getattr(kind, step), 0
+
+        def interrupted(self: object, *arguments: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise KeyboardInterrupt
+            original(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                logstore.open(tmp_path)
+            gc.collect()
+        assert calls == 2, "it was not closed"
+        assert snapshot_of(tmp_path) == before
+        publish(store, partition, 2)
+
+
+def test_close_that_was_interrupted_without_the_lock_leaves_the_files_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt came when the lock was given back, and another has it now."""
+    first = logstore.open(tmp_path)
+    publish(first, first.create_topic("orders", config=config_of(2))[0], 1)
+    release = StoreLock.release
+
+    def interrupted(self: StoreLock) -> None:
+        release(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreLock, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.close()
+    with logstore.open(tmp_path) as store:
+        publish(store, store.topic("orders")[0], 2)
+        before = snapshot_of(tmp_path)
+        first.close()
+        assert snapshot_of(tmp_path) == before
+        publish(store, store.topic("orders")[0], 3)
+
+
+def publish(store: logstore.Store, partition: logstore.Partition, number: int) -> None:
+    """Publish one record: the store has a journal from then on."""
+    with store.stage("test", number) as stage:
+        stage.append_many(partition, [b"x"])
+        staged = stage.finish()
+    assert store.publish([staged], identity="test", sequence=number).is_new
