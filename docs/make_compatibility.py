@@ -30,6 +30,7 @@ IDENTICAL: Final = "tests/interop/test_identical_files.py"
 COMPACTED: Final = "tests/interop/test_broker_compaction.py"
 CLEANED: Final = "tests/interop/test_compaction.py"
 DUMPED: Final = "tests/interop/test_kafka_dump.py"
+TEXT: Final = "tests/interop/test_kafka_text.py"
 UNIT: Final = "tests/unit/maintenance/handover/test_check.py"
 
 
@@ -136,7 +137,7 @@ READS: Final = (
     ),
     Row(
         "the text of `kafka-dump-log`",
-        {_DUMP: "0.10.2 2.8.2 3.9.1"},
+        {f"{TEXT}::test_golden_directories": "", _DUMP: "0.10.2 2.8.2 3.9.1"},
     ),
     Row(
         "all of it while the broker runs (read-only)",
@@ -204,7 +205,10 @@ SERVES: Final = (
     ),
     Row(
         "`.log`, magic 0, 1 and 2, by `kafka-dump-log`",
-        {f"{DUMPED}::test_kafka_reads_every_record_as_it_was_written": "3.9.1"},
+        {
+            f"{TEXT}::test_what_logstore_writes": "",
+            f"{DUMPED}::test_kafka_reads_every_record_as_it_was_written": "3.9.1",
+        },
     ),
     Row(
         "indexes, by `kafka-dump-log --index-sanity-check`",
