@@ -263,6 +263,9 @@ class Publisher:
             published[identity] = entry
             gone = evict(published, {identity})
             self._journal.commit({}, {**dict.fromkeys(gone), identity: entry})
+        else:
+            # It may have been written before, by a call whose sync failed.
+            self._journal.confirm()
         return True
 
     def _end_earlier(self) -> None:

@@ -217,6 +217,89 @@ def test_log_that_was_cut_behind_its_publication_begins_where_it_ends() -> None:
         assert again.published("test") == 2
 
 
+# ---------------------------------------------------------------- failed syncs
+
+
+def after_power_cut(disk: MemoryDisk) -> Store:
+    """The store, of which the disk has only what was synced."""
+    return open_quietly(MemoryDisk(disk.kill().moment().base))
+
+
+def test_append_tried_again_after_a_failed_sync_of_the_journal_is_not_lost() -> None:
+    """What the first one has written of the journal may be in the page cache only,
+    while the disk has the end behind which nothing may follow."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    partition = store.topic("a")[0]
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
+    with pytest.raises(StorageError, match="Nothing was appended"):
+        partition.append(b"x", durable=True)
+    disk.heal()
+    assert partition.append(b"y", durable=True) == 2
+    with after_power_cut(disk) as again:
+        assert again.published("test") == 1
+        assert [r.value for r in again.topic("a")[0].read(2)] == [b"y"]
+
+
+def test_topic_made_again_after_a_failed_sync_of_the_journal_is_not_cut() -> None:
+    """The end that a deleted partition had is not that of the new one."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    store.delete_topic("a")
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
+    with pytest.raises(StorageError):
+        store.create_topic("a", 2, CONFIG)
+    disk.heal()
+    partition = store.create_topic("a", 2, CONFIG)[0]
+    fill(partition, 5)
+    partition.flush()
+    with after_power_cut(disk) as again:
+        assert list(again.topic("a")[0].read()) == expected(MAGIC, 0, 5)
+
+
+def test_publication_tried_again_after_a_failed_sync_of_the_journal_is_atomic() -> None:
+    """Whenever the power fails: the ends that the first one has recorded may be in the
+    page cache only."""
+    found = set()
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    for partition in store.topic("a"):
+        partition.append(b"x", durable=True)
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
+    with pytest.raises(StorageError, match="Nothing was published"):
+        publish(store, 2, 0, 1)
+    disk.heal()
+    moments = disk.record()
+    publish(store, 2, 0, 1)
+    moments.append(disk.moment("acknowledged"))
+    rng = random.Random(1)
+    for moment in moments:
+        for _, nodes in cuts(moment, rng, 8):
+            with open_quietly(MemoryDisk(nodes, clock=moment.clock)) as last:
+                ends = [p.end_offset for p in last.topic("a")]
+                found.add((last.published("test"), *ends))
+    assert found == {(1, 3, 3), (2, 5, 5)}
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_pin_tried_again_after_a_failed_sync_of_the_journal_is_durable(
+    is_pinned: bool,
+) -> None:
+    disk, store = memory_store()
+    publish(store, 1, 0, pinned=not is_pinned)
+    publisher = store._publisher
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
+    with publisher.lock, pytest.raises(OSError, match="Input/output"):
+        publisher.pin("test", is_pinned)
+    disk.heal()
+    with publisher.lock:
+        assert publisher.pin("test", is_pinned)
+    with after_power_cut(disk) as again:
+        last = again.last_publication("test")
+        assert last is not None
+        assert last.pinned == is_pinned
+
+
 # ---------------------------------------------------------------- crashes
 
 

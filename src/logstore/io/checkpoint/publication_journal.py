@@ -125,7 +125,8 @@ class PublicationJournal:
 
     def begin(self, bases: Mapping[TopicPartition, int]) -> None:
         """Record durably where logs end, before something is published to them: what
-        follows is not committed. Nothing is written if the journal has these ends.
+        follows is not committed. Nothing is written if the journal has these ends,
+        durably.
 
         Raises:
             OSError: as the system gives it; nothing may be appended.
@@ -133,7 +134,7 @@ class PublicationJournal:
         with self._lock:
             known = self._known().bases
             new = {key: base for key, base in bases.items() if known.get(key) != base}
-            if new:
+            if new or self._is_doubtful():
                 self._write(new, {})
 
     def commit(self, ends: Mapping[TopicPartition, int], changes: Changes) -> None:
@@ -182,8 +183,24 @@ class PublicationJournal:
     def _forget(self, keys: list[TopicPartition]) -> None:
         known = self._known().bases
         gone = [key for key in keys if key in known]
-        if gone:
+        if gone or self._is_doubtful():
             self._write(dict.fromkeys(gone), {})
+
+    def confirm(self) -> None:
+        """Make durable what `published` has returned, if it may not be.
+
+        Raises:
+            CorruptCheckpointError, OSError: the file cannot be read or written.
+        """
+        with self._lock:
+            if self._is_doubtful():
+                self._write({}, {})
+
+    def _is_doubtful(self) -> bool:
+        """Whether the disk may have another journal than what is read of it: a write
+        of it has failed since it was last written whole. Then nothing may rely on it
+        before it is written whole again."""
+        return not self._file.is_known and self._root.exists(layout.PUBLICATION)
 
     def _write(
         self, bases: Mapping[TopicPartition, int | None], changes: Changes
