@@ -210,7 +210,8 @@ class Producers:
         """
         found: list[range] = []
         repeated = _NONE  # a producer that has sent one before
-        ahead: dict[int, tuple[int, int]] = {}  # (epoch, last sequence) by producer
+        # (epoch, last sequence, whether it has an open transaction) by producer
+        ahead: dict[int, tuple[int, int, bool]] = {}
         for batch in batches:
             key = batch.producer_id
             if key < 0:
@@ -218,10 +219,12 @@ class Producers:
             producer = self._by_id.get(key)
             if producer is not None and producer.has_expired(now_ms):
                 producer = None
-            epoch, last = ahead.get(key) or _state_of(producer)
+            is_open = producer is not None and producer.transaction >= 0
+            epoch, last, is_open = ahead.get(key) or (*_state_of(producer), is_open)
             if batch.marker is not None:
                 _check_marker(batch, batch.marker, epoch, producer, where)
-                ahead[key] = batch.epoch, last if batch.epoch == epoch else _NONE
+                last = last if batch.epoch == epoch else _NONE
+                ahead[key] = batch.epoch, last, False
                 continue
             offsets = None
             if key not in ahead and producer is not None:
@@ -230,16 +233,18 @@ class Producers:
                 found.append(offsets)
                 repeated = key
                 continue
-            is_open = producer is not None and producer.transaction >= 0
-            if is_open and not batch.is_transactional and key not in ahead:
+            if is_open and not batch.is_transactional:
+                since = "in"
+                if producer is not None and key not in ahead:
+                    since = f"since offset {producer.transaction} of"
                 raise UnsupportedError(
-                    f"producer {key} has a transaction open since offset "
-                    f"{producer.transaction if producer else _NONE} of {where}, and "
+                    f"producer {key} has a transaction open {since} {where}, and "
                     f"this batch is not part of it: nothing was written"
                 )
             window = producer.batches if producer and key not in ahead else ()
             _check_next(batch, epoch, last, window, where)
-            ahead[key] = batch.epoch, batch.last_sequence
+            is_open = is_open or batch.is_transactional
+            ahead[key] = batch.epoch, batch.last_sequence, is_open
         if not found:
             return None
         first, end = found[0].start, found[-1].stop
@@ -321,10 +326,13 @@ class Producers:
 
     def inherit(self, other: Producers) -> None:
         """Take the producers that only another state of the same log has: those before
-        the batches that were added here."""
+        the batches that were added here, also the first ones of open transactions."""
         for key, producer in other._by_id.items():
-            if self._by_id.setdefault(key, producer).transaction >= 0:
-                self._open[key] = self._by_id[key].transaction
+            mine = self._by_id.setdefault(key, producer)
+            if producer.transaction >= 0:
+                mine.transaction = self._open[key] = producer.transaction
+            coordinators = mine.coordinator_epoch, producer.coordinator_epoch
+            mine.coordinator_epoch = max(coordinators)
         self._sort_open()
 
     # ------------------------------------------------------------ what is in the log

@@ -144,6 +144,37 @@ def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
     assert log.producers.check([plain], NOW, "orders-0") is None
 
 
+def test_batch_outside_of_a_transaction_of_the_same_call_is_refused() -> None:
+    """As if the batches came one by one: it may come after the marker."""
+    log = Log()
+    inside = SentBatch(1, 0, 0, 1, NOW, is_transactional=True)
+    plain = SentBatch(1, 0, 1, 1, NOW)
+    end = SentBatch(1, 0, -1, 1, NOW, True, Marker(False, 5))
+    with pytest.raises(UnsupportedError, match="open in orders-0"):
+        log.producers.check([inside, plain], NOW, "orders-0")
+    assert log.producers.check([inside, end, plain], NOW, "orders-0") is None
+    log.producers.add(inside, 0)
+    assert log.producers.check([end, plain], NOW, "orders-0") is None
+    again = SentBatch(1, 0, 1, 1, NOW, is_transactional=True)
+    after = SentBatch(1, 0, 2, 1, NOW)
+    for batches in ([again, after], [end, again, after]):
+        with pytest.raises(UnsupportedError, match="open in orders-0"):
+            log.producers.check(batches, NOW, "orders-0")
+
+
+def test_transaction_begins_where_the_longer_state_has_its_first_batch() -> None:
+    """A state that was read from a later place takes it from one that has all."""
+    later, whole = Producers(5), Producers(0)
+    for producers, first in ((whole, 0), (later, 5)):
+        for offset in range(first, 8):
+            batch = SentBatch(1, 0, offset, 1, NOW, is_transactional=True)
+            producers.add(batch, offset)
+    later.inherit(whole)
+    assert later.first_open(8) == 0
+    end = SentBatch(1, 0, -1, 1, NOW, True, Marker(True, 5))
+    assert [one.first_offset for one in later.aborted_by([end], 8)] == [0]
+
+
 def test_marker_ends_a_transaction_and_raises_the_epoch() -> None:
     """With a raised epoch the next batch begins at 0."""
     producers = Producers(0)

@@ -2,7 +2,8 @@
 
 The state is read when the first batch of a producer is appended: from a snapshot and
 the batches after it. It is the same as if the whole log had been read, but for
-producers that have expired, and for batches of named ones that are older than a day.
+producers that have expired, and for batches of named ones, and of open transactions,
+that are older than a day.
 """
 
 from __future__ import annotations
@@ -246,11 +247,15 @@ class Idempotence:
                         return
 
     def write_snapshot(self, extent: Extent) -> None:
-        """Write the producers at the end of the log, if they are known. It never
-        raises: the log has them, too."""
+        """Write the producers at the end of the log, if they are known, or the log may
+        have transactions: a broker that finds a clean stop takes those alone for open
+        which a snapshot has, or the log after it. It never raises: the log has them,
+        too."""
         if self._written == extent.end:
             return
         producers = self._known(extent)
+        if producers is None and self._context.foreign_end == native.OFFSET_MAX:
+            producers = self._read_all(extent)
         if producers is not None and self._write(producers, extent.end):
             is_stray = extent.segments[-1].base_offset != extent.end
             self._stray = extent.end if is_stray else None
@@ -298,6 +303,19 @@ class Idempotence:
 
     # ------------------------------------------------------------ reading
 
+    def _read_all(self, extent: Extent) -> Producers | None:
+        """The producers at the end of the log, also in the middle of a call that adds
+        batches; None if the log cannot be read."""
+        is_adding = self._is_adding
+        try:
+            return self._upto(extent)
+        except LogStoreError as error:
+            name = self._context.name
+            logger.warning("no snapshot has the producers of %s: %s", name, error)
+            return None
+        finally:
+            self._is_adding = is_adding
+
     def _upto(self, extent: Extent) -> Producers:
         """The producers at the end of the log."""
         self._take(extent)
@@ -315,13 +333,17 @@ class Idempotence:
         one that leaves no producer without batches that it had before.
 
         Batches of segments that have only records older than a day are of no use, but
-        for the last ones of named producers: any snapshot has those. Without one, a
-        store with named producers needs all batches.
+        for the last ones of named producers, and the first ones of open transactions:
+        any snapshot has those. Without one, a store with named producers needs all
+        batches, and so does a log that may have transactions.
         """
         segments, now_ms = extent.segments, self._context.files.now_ms()
         if not segments:
             return Producers(extent.end)
-        needs_all = self._context.services.has_named_producers
+        needs_all = (
+            self._context.services.has_named_producers
+            or self._context.foreign_end > extent.start
+        )
         oldest = _first_since(segments, now_ms - EXPIRY_MS)
         latest: Producers | None = None
         step = 1

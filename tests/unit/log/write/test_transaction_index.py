@@ -178,6 +178,96 @@ def test_transaction_of_yesterday_goes_on_after_an_opening(tmp_path: Path) -> No
     assert log.aborted == [TxnEntry(0, 1, 0, 2, 3)]
 
 
+def append_old(partition: logstore.Partition, count: int) -> None:
+    """Records of no producer, with a timestamp of long ago; four fill a segment."""
+    for _ in range(count):
+        partition.append(b"p" * 150, timestamp_ms=1000)
+
+
+@pytest.mark.parametrize("ending", ["kill", "no snapshots", "failed append"])
+@pytest.mark.parametrize("sequence", [0, 7])
+def test_transaction_of_long_ago_is_indexed_whatever_forgets_its_producer(
+    ending: str, sequence: int
+) -> None:
+    """Its first batch lies in a segment whose records are all older than a day."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = created(store)
+    append_old(partition, 3)
+    records = [(b"k", b"aborted")] * 2
+    data = batch(3, records, 5, control=False, sequence=sequence)
+    take(partition, data, durable=True)
+    if ending == "kill":
+        disk = disk.kill()
+        store = open_quietly(disk)
+        partition = store.topic("orders")[0]
+    append_old(partition, 8)
+    assert any(one.endswith(".snapshot") for one in disk.tree())
+    if ending == "failed append":
+        disk.fail("write", name=".log", times=1, short=20)
+        with pytest.raises(logstore.StorageError):
+            append_old(partition, 1)
+        disk.heal()
+        append_old(partition, 8)
+    elif ending == "no snapshots":
+        disk = disk.kill()
+        directory = disk.open_directory(disk.open_root(PATH), "orders-0")
+        for name in disk.list(directory):
+            if name.endswith(".snapshot"):
+                disk.unlink(directory, name)
+        store = open_quietly(disk)
+        partition = store.topic("orders")[0]
+    end = partition.end_offset
+    assert partition.last_stable_offset() == 3
+    take(partition, marker(end, 5, commit=False))
+    store.close()
+    found = [entry for _, entry in indexed(disk.tree())]
+    assert found == [TxnEntry(0, 5, 3, end, end + 1)]
+
+
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_snapshot_has_the_transaction_that_a_kill_left_open(*, is_rolled: bool) -> None:
+    """Also if nothing after the opening needs the producers: without a snapshot, a
+    broker that finds a clean stop takes no transaction for open."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    data = batch(0, [(b"k", b"open")], 5, control=False, sequence=0)
+    take(created(store), data, durable=True)
+    disk = disk.kill()
+    store = open_quietly(disk)
+    partition = store.topic("orders")[0]
+    partition.append(b"x")
+    if is_rolled:
+        partition.roll()
+    else:
+        store.close()
+    name = f"orders-0/{2:020d}.snapshot"
+    found = {key.partition("store/")[2]: data for key, data in disk.tree().items()}
+    entries = parse_snapshot(found[name], name)
+    held = [(one.producer_id, one.current_txn_first_offset) for one in entries]
+    assert held == [(5, 0)]
+
+
+def test_snapshot_of_a_damaged_log_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the producers did cannot be read: the close succeeds, and says so."""
+    with logstore.open(tmp_path) as store:
+        partition = created(store)
+        take(partition, batch(0, [(b"k", b"open")], 5, control=False, sequence=0))
+        append_old(partition, 8)
+    for one in tmp_path.glob("orders-0/*.snapshot"):
+        one.unlink()
+    path = tmp_path / "orders-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    with logstore.open(tmp_path) as store:
+        append_old(store.topic("orders")[0], 1)
+    assert "no snapshot has the producers of orders-0" in caplog.text
+    assert not list(tmp_path.glob("orders-0/*.snapshot"))
+
+
 def test_empty_transactions_and_commits_are_not_indexed(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         partition = created(store)
