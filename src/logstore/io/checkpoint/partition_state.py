@@ -336,6 +336,6 @@ class PartitionMetadata:
     is_point_known: bool = True
 
     @property
-    def swapping(self) -> tuple[int, ...]:
-        """As in the own state."""
-        return () if self.state is None else self.state.swapping
+    def swapping(self) -> tuple[int, ...] | None:
+        """As in the own state; None if there is none."""
+        return None if self.state is None else self.state.swapping

@@ -55,11 +55,13 @@ class Output:
         self._planner = native.Planner(interval, None)
         self._index, self._times = OffsetEntries(), TimeEntries()
         self._written_back = 0
-        self._fd = directory.create(self._name(LOG), exclusive=False)
+        self._fd = -1
         try:
+            self._fd = directory.create(self._name(LOG), exclusive=False)
             directory.files.truncate(self._fd, 0)
         except BaseException:
-            self.close()
+            # Also after an interrupt in `create`, which may have made the file.
+            self.discard()
             raise
 
     def _name(self, suffix: str) -> str:

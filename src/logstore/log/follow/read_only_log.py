@@ -21,7 +21,6 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import UNKNOWN_DIGEST
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
@@ -49,7 +48,7 @@ from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.rolls import begin_segment, take_growth
+from logstore.log.follow.rolls import begin_segment, take_growth, take_state
 from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
@@ -570,11 +569,7 @@ class ReadOnlyLog:
         state, loaded = metadata.state, self._loaded
         if state is not None:
             start = state.start_offset
-            digests = {row[0]: row[-1] for row in state.sealed}
-            for segment in segments[:-1]:
-                segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
-            loaded.durable_offset = max(loaded.durable_offset, state.durable_offset)
-            loaded.cuts, loaded.log_id = state.cuts, state.log_id
+            take_state(state, loaded, segments)
             self._state_end = state.file_end
         start = max(start, segments[0].base_offset, loaded.start_offset)
         loaded.start_offset = start

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore import _native as native
-from logstore.index import OffsetEntries, TimeEntries
-from logstore.io.checkpoint.partition_state import StateGrowth
+from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
+from logstore.io.checkpoint.partition_state import PartitionState, StateGrowth
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
-__all__ = ["begin_segment", "take_growth"]
+__all__ = ["begin_segment", "take_growth", "take_state"]
 
 
 def begin_segment(
@@ -69,3 +69,17 @@ def take_growth(
         segment.time_digest = digests.get(segment.base_offset, segment.time_digest)
     loaded.durable_offset = max(loaded.durable_offset, growth.durable_offset)
     return True
+
+
+def take_state(
+    state: PartitionState, loaded: RecoveredLog, segments: Sequence[Segment]
+) -> None:
+    """Take over a state that was read whole, of a log that was not cut."""
+    digests = {row[0]: row[-1] for row in state.sealed}
+    for segment in segments[:-1]:
+        segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
+    # Of one state: together they say where no transaction is. Entries that follow it
+    # move only the durable offset: the writer admits transactions in a whole state.
+    loaded.foreign_end = state.foreign_end
+    loaded.durable_offset = max(loaded.durable_offset, state.durable_offset)
+    loaded.cuts, loaded.log_id = state.cuts, state.log_id

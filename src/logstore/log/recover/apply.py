@@ -116,7 +116,7 @@ def finish_transitions(directory: Directory, plan: Plan) -> None:
 
     1. remove the files that the swap supersedes, sync the directory; 2. rename `.swap`
     to final names; 3. sync the directory; 4. remove `.cleaned` and unfinished `.swap`
-    files.
+    files, sync the directory.
     """
     for name in plan.superseded:
         directory.unlink(name, missing_ok=True)
@@ -129,6 +129,9 @@ def finish_transitions(directory: Directory, plan: Plan) -> None:
         directory.sync()
     for name in plan.leftovers:
         directory.unlink(name, missing_ok=True)
+    if plan.leftovers:
+        # With the next state, an unfinished `.swap` would count.
+        directory.sync()
 
 
 class _Application:

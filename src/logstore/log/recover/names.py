@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, parse_segment_file
+from logstore.io.layout import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_MAX,
+    SWAP,
+    SegmentFile,
+    parse_segment_file,
+)
 from logstore.log.recover.facts import Refusal
 
 __all__ = ["Names", "classify", "committed_swaps", "readable"]
@@ -30,23 +38,34 @@ class Names:
     deleted: tuple[str, ...]
 
 
-def committed_swaps(names: Iterable[str], swapping: Collection[int] = ()) -> list[int]:
+def committed_swaps(
+    names: Iterable[str], swapping: Collection[int] | None = None
+) -> list[int]:
     """Base offsets of the `.log.swap` files of a committed compaction or swap.
 
-    Any `.swap` at or above the smallest `.cleaned` belongs to an unfinished group
-    (docs/format.md, "Transition suffixes"); so does one in `swapping`, see
-    `PartitionState`.
+    Args:
+        swapping: as in the own state, which says by itself which ones are not; None:
+            there is none that counts. Then any `.swap` at or above the smallest
+            `.cleaned` belongs to an unfinished group (docs/format.md, "`.swap`").
     """
     parsed = [p for name in names if (p := parse_segment_file(name))]
-    cleaned = [p.base_offset for p in parsed if p.transition == CLEANED]
-    unfinished = min(cleaned, default=None)
+    is_unfinished = _unfinished(parsed, swapping)
     return sorted(
         p.base_offset
         for p in parsed
-        if p.transition == SWAP and p.suffix == LOG
-        if unfinished is None or p.base_offset < unfinished
-        if p.base_offset not in swapping
+        if p.transition == SWAP and p.suffix == LOG and not is_unfinished(p.base_offset)
     )
+
+
+def _unfinished(
+    parsed: Iterable[SegmentFile], swapping: Collection[int] | None
+) -> Callable[[int], bool]:
+    """Whether a `.swap` with a base offset does not count: see `committed_swaps`."""
+    if swapping is not None:
+        return swapping.__contains__
+    cleaned = [p.base_offset for p in parsed if p.transition == CLEANED]
+    lowest = min(cleaned, default=OFFSET_MAX + 1)
+    return lambda base: base >= lowest
 
 
 def readable(swap_ends: Mapping[int, int | Refusal]) -> dict[int, int]:
@@ -57,17 +76,18 @@ def readable(swap_ends: Mapping[int, int | Refusal]) -> dict[int, int]:
 def classify(
     names: Iterable[str],
     swap_ends: Mapping[int, int],
-    swapping: Collection[int] = (),
+    swapping: Collection[int] | None = None,
 ) -> Names:
     """Classify the files in a partition directory, as a broker does when it loads it.
 
     Committed `.swap` files replace the segments from their base to their end
-    (`swap_ends`: base offset -> next offset); others, and those in `swapping`, are
-    leftovers.
+    (`swap_ends`: base offset -> next offset); others are leftovers.
+
+    Args:
+        swapping: as for `committed_swaps`.
     """
     parsed = [(name, p) for name in sorted(names) if (p := parse_segment_file(name))]
-    cleaned = [p.base_offset for _, p in parsed if p.transition == CLEANED]
-    unfinished = min(cleaned, default=None)
+    is_unfinished = _unfinished((p for _, p in parsed), swapping)
     low = min(swap_ends, default=-1)
     high = max((max(end, base + 1) for base, end in swap_ends.items()), default=-1)
     logs = dict.fromkeys(swap_ends, SWAP)
@@ -79,8 +99,7 @@ def classify(
         if p.transition == DELETED:
             deleted.append(name)
         elif p.transition == SWAP:
-            is_leftover = unfinished is not None and p.base_offset >= unfinished
-            is_leftover |= p.base_offset in swapping
+            is_leftover = is_unfinished(p.base_offset)
             (leftovers if is_leftover else swaps).append(name)
         elif p.transition:
             continue

@@ -310,6 +310,7 @@ def _constants(point: PartitionState) -> object:
         point.cuts,
         point.store_epoch,
         point.is_truncating,
+        point.foreign_end,
         changes,
     )
 

@@ -20,6 +20,7 @@ from logstore.io.layout import (
     TIME_INDEX,
     TXN_INDEX,
     deleted_file,
+    parse_segment_file,
     segment_file,
 )
 from logstore.log.write.extent import Extent
@@ -116,7 +117,8 @@ class Replacement(Gate):
     ) -> bool:
         """Put a compacted segment in the place of old ones, which follow one another.
 
-        1. record that its `.swap` files are not part of the log yet; 2. rename
+        1. remove the files of failed compactions, and record that the `.swap` files of
+        this one are not part of the log yet; 2. rename
         `.cleaned` to `.swap`, sync the directory; 3. record the new list of segments
         (commit); 4. rename the files of the old ones to `.deleted`, sync; 5. rename
         `.swap` to the final names, sync; 6. replace the list of segments; 7. unlink the
@@ -141,11 +143,13 @@ class Replacement(Gate):
                 log.writable()
                 if not self.still_has(seen, old, end):
                     return False
+                marked = log.point.swapping
                 try:
+                    self._remove_leftovers(new)
                     log.digests.drop(old)
                     self._mark(new)
                 except OSError as error:
-                    log.point.swapping = ()
+                    log.point.swapping = marked
                     raise self._failed(error, "prepare") from error
             try:
                 self._to_swap(new)
@@ -168,6 +172,24 @@ class Replacement(Gate):
         log = self._log
         log.sync_all()
         return log.writable().state.copy()
+
+    def _remove_leftovers(self, new: CompactedSegment) -> None:
+        """Remove what failed compactions have left: for a broker, a `.cleaned` below
+        the new segment would mean that its `.swap` is not committed, and a `.swap`
+        would count from the next state on. The caller holds both locks."""
+        directory = self._log.context.directory
+        kept = {segment_file(new.base_offset, s) + CLEANED for s in new.suffixes}
+        leftovers = [
+            name
+            for name in directory.names()
+            if name not in kept
+            and (parsed := parse_segment_file(name))
+            and parsed.transition in (CLEANED, SWAP)
+        ]
+        for name in leftovers:
+            directory.unlink(name, missing_ok=True)
+        if leftovers:
+            directory.sync()
 
     def _mark(self, new: CompactedSegment) -> None:
         """Step 1. The caller holds both locks."""

@@ -16,6 +16,7 @@ from logstore.index import UNKNOWN_DIGEST
 from logstore.io.layout import PARTITION_STATE
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
+from support.compacting import ABORT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced, logs_in
 from support.levels import IS_ALL
 from support.values import (
@@ -212,6 +213,36 @@ def test_new_segment_without_an_entry_is_found(
     assert reader.partition.end_offset == 60
     state.write_bytes(after)
     assert sides(reader.partition) == sides(p)
+
+
+def test_first_transaction_is_seen_by_a_reader_that_was_there_before(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state says from when on there may be some; the durable offset of a later one
+    lies above the open transaction."""
+    p = rolling(writer, 2)
+    reader = Counted(path, monkeypatch)
+    q: Any = reader.partition
+    end = p.end_offset
+
+    def committed() -> list[int]:
+        return [r.offset for r in q.read(end, isolation="read_committed")]
+
+    assert committed() == []
+    item = Item(end, b"k", b"v", TIME_MS)
+    batch = batch2([item], producer=(2, 0, 0), attributes=0x10)
+    p.append_batches(batch.data, transactions=True)
+    p.flush()
+    _ = q.end_offset
+    p.roll()
+    p.append(b"after", durable=True)
+    assert q.durable_offset == p.durable_offset == end + 2
+    assert committed() == []
+    assert q.last_stable_offset() == p.last_stable_offset() == end
+    abort = marker(end + 2, 2, 0, ABORT)
+    p.append_batches(abort.data, transactions=True)
+    p.append(b"last")
+    assert committed() == [end + 1, end + 3]
 
 
 # ---------------------------------------------------------------- histories

@@ -15,6 +15,8 @@ import pytest
 import logstore
 from faults.checker import open_quietly
 from logstore import Partition, Store, StoreClosedError, TopicConfig
+from logstore.io.directory import Directory
+from logstore.io.layout import CLEANED, LOG, SWAP, segment_file
 from support.damage import FaultyFiles
 from support.disk import MemoryDisk
 from support.levels import some
@@ -102,6 +104,60 @@ def test_state_that_recovery_of_a_swap_leaves_is_recovered_again() -> None:
                 for _, left in cuts(late, rng, 4):
                     third = open_quietly(MemoryDisk(left))
                     assert newest(third.topic("t")[0]) == wanted
+
+
+def test_leftover_of_a_failed_compaction_does_not_undo_a_later_one() -> None:
+    """A `.cleaned` that could not be removed, below the segments of the log: whatever
+    ends the next compaction, opening keeps the last record of each key; and once the
+    old files go, a broker would not find it, either."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = made(store)
+    partition.delete_before(partition.segments[1].base_offset)
+    wanted = newest(partition)
+    directory = partition._log.directory
+    name = segment_file(0, LOG)
+    for suffix in (CLEANED, SWAP):
+        directory.write_file(name + suffix, b"")
+    directory.sync()
+    moments = disk.record()
+    assert partition.compact(force=True).removed > 20
+    assert not any(n.endswith((CLEANED, SWAP)) for n in directory.names())
+    rng = random.Random(3)
+    moments = [m for m in list(moments) if ".swap" in m.what or ".deleted" in m.what]
+    for moment in some(moments, 12, "leftover"):
+        for words, nodes in cuts(moment, rng, 4):
+            opened = open_quietly(MemoryDisk(nodes))
+            where = f"{moment.what}: {words}"
+            assert newest(opened.topic("t")[0]) == wanted, where
+            opened.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "planted")])
+def test_output_that_is_interrupted_when_it_is_made_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The file may be there before the call that makes it returns."""
+    real = Directory.create
+
+    def create(self: Directory, name: str, **options: bool) -> int:
+        fd = real(self, name, **options)
+        if name.endswith(CLEANED):
+            self.files.close(fd)
+            raise error
+        return fd
+
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        wanted = newest(partition)
+        monkeypatch.setattr(Directory, "create", create)
+        with pytest.raises((KeyboardInterrupt, logstore.StorageError)):
+            partition.compact(force=True)
+        monkeypatch.undo()
+        assert not list((tmp_path / "t-0").glob("*.cleaned"))
+        assert newest(partition) == wanted
+        partition.compact(force=True)
+        assert newest(partition) == wanted
 
 
 def calls_of_a_compaction(tmp_path: Path) -> list[str]:
