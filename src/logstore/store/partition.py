@@ -500,25 +500,16 @@ class Partition(ReadablePartition):
             with storage_errors("read", self.path):
                 bounds = self._views.refreshed_bounds()
                 log = DryLog(self._log.directory, key, self.config, bounds)
-            first_dirty = log.first_dirty
         else:
             log = self._write()
-            first_dirty = log.context.services.compacted_upto(*key)
-
-        def finished(offset: int) -> None:
-            assert isinstance(log, PartitionWriter)  # not in a dry run
-            log.context.services.record_compacted(*key, offset)
-
         options = CompactionOptions(
             force=bool(force),
             max_memory=max_memory,
             max_bytes_per_s=max_bytes_per_s,
             now_ms=self._now_ms(now_ms),
             dry_run=bool(dry_run),
-            first_dirty=first_dirty,
             stable=self.last_stable_offset,
             decompressed_max=self._views.decompressed_max,
-            finished=finished,
             on_progress=on_progress,
         )
         return compact(log, options)

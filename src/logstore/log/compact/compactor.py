@@ -16,7 +16,7 @@ from logstore.config import TopicConfig, check_int
 from logstore.errors import ConfigError, LogStoreError, StorageError, storage_error
 from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
 from logstore.log.compact.dry_log import DryLog
-from logstore.log.compact.outcomes import LogOutcomes, survey_outcomes
+from logstore.log.compact.outcomes import LogOutcomes, survey_log
 from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
 from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
 from logstore.log.write.extent import Extent
@@ -43,10 +43,8 @@ class CompactionOptions(NamedTuple):
     """How a log is compacted: see `Partition.compact`.
 
     Attributes:
-        first_dirty: where the last compaction ended; None: there was none.
         stable: returns the last stable offset of the log.
         decompressed_max: limit on one decompressed batch, in bytes.
-        finished: called with the offset up to which the log is compacted now.
         on_progress: called between steps, without a lock.
     """
 
@@ -55,10 +53,8 @@ class CompactionOptions(NamedTuple):
     max_bytes_per_s: int | None
     now_ms: int
     dry_run: bool
-    first_dirty: int | None
     stable: Callable[[], int]
     decompressed_max: int
-    finished: Callable[[int], None]
     on_progress: Callable[[CompactionProgress], None] | None = None
 
 
@@ -68,8 +64,8 @@ class CompactionProgress(NamedTuple):
     Attributes:
         partition: ``topic-partition``.
         bytes_read: so far, in all passes over the log.
-        bytes_total: of the segments that are compacted; each byte is read once or
-            twice, and once more if it has to be looked for transactions.
+        bytes_total: of the segments that are compacted; a pass reads each byte two or
+            three times: for transactions, for keys if it is dirty, and to write it.
         removed: records, so far.
     """
 
@@ -146,9 +142,8 @@ class _Compactor:
         if isinstance(writer, PartitionWriter) and not options.dry_run:
             self._replacement = writer.replacement
         self._files = writer.directory.files
-        self._first_dirty = options.first_dirty
+        self._first_dirty: int | None = None
         self._plan: CompactionPlan | None = None
-        self._seen: Extent | None = None
         self._bytes_read = self._bytes_total = 0
         self._begun_s = self._files.monotonic()
         self._work = Work(
@@ -169,7 +164,7 @@ class _Compactor:
                     self._drive(self._steps())
                     break
                 except CutError:
-                    self._lower_first_dirty()
+                    pass  # the cut has lowered the checkpoint
             else:
                 raise StorageError(
                     f"{name} was cut {_ATTEMPTS} times while it was being compacted; "
@@ -196,12 +191,6 @@ class _Compactor:
             len(work.replaced),
             work.memory,
         )
-
-    def _lower_first_dirty(self) -> None:
-        """Records appended since a cut are not compacted."""
-        if self._first_dirty is not None and self._seen is not None:
-            low = self._writer.cuts.lowest_since(self._seen.cuts.serial)
-            self._first_dirty = min(self._first_dirty, low)
 
     # ------------------------------------------------------------ steps
 
@@ -266,41 +255,58 @@ class _Compactor:
     def _steps(self) -> Steps:
         """Pass after pass, until nothing is left that may be compacted: a pass ends
         when its map is full."""
-        options, replacement = self._options, self._replacement
+        replacement = self._replacement
         if replacement is None:
             yield from self._dry_steps()
             return
-        is_first, has_producers = True, True
-        while True:
-            extent = self._writer.seen()
+        is_first = True
+        while self._looks_wanted(is_first=is_first):
+            # Before the extent: the markers that it knows are in the extent.
+            stable = self._options.stable()
+            extent, self._first_dirty = replacement.begin()
             facts = self._facts(extent)
-            decided = self._decide(extent, facts)
-            if not self._is_wanted(decided, is_first=is_first):
-                return
-            extent = self._seen = replacement.begin()
-            facts = self._facts(extent)
-            decided = self._decide(extent, facts)
+            if self._writer.cuts.lowest_since(extent.cuts.serial) < extent.end:
+                raise CutError  # the facts may be those of what was cut off
+            decided = self._decide(extent, facts, stable)
             if decided.has_moved:
-                options.finished(decided.first_dirty)
-            outcomes = yield from self._outcomes(extent, decided, has_producers)
-            has_producers = outcomes.has_producers
+                self._record(extent, decided.first_dirty, decided.first_dirty)
+            decided, outcomes = yield from self._survey(extent, facts, decided, stable)
             one_pass = Pass(self._work, extent, facts, decided, outcomes)
             yield from one_pass.map_keys()
             yield from one_pass.rewrite_all()
-            options.finished(one_pass.end)
-            self._first_dirty, is_first = one_pass.end, False
+            self._record(extent, one_pass.end, one_pass.needed_end)
+            is_first = False
             if one_pass.end >= decided.end:
                 return
+
+    def _looks_wanted(self, *, is_first: bool) -> bool:
+        """Whether another pass is wanted, as far as can be told without a lock."""
+        self._first_dirty, stable = (
+            self._writer.compacted_upto(),
+            self._options.stable(),
+        )
+        extent = self._writer.seen()
+        decided = self._decide(extent, self._facts(extent), stable)
+        return self._is_wanted(decided, is_first=is_first)
+
+    def _record(self, extent: Extent, end: int, needed_end: int) -> None:
+        assert self._replacement is not None  # not in a dry run
+        if not self._replacement.record(extent, end, needed_end):
+            raise CutError
 
     def _dry_steps(self) -> Steps:
         """Decide, and count what would stay; write nothing. If the map is too small for
         all keys, each pass is about some of them, and about the whole log."""
-        extent = self._seen = self._writer.seen()
+        self._first_dirty, stable = (
+            self._writer.compacted_upto(),
+            self._options.stable(),
+        )
+        extent = self._writer.seen()
         facts = self._facts(extent)
-        decided = self._decide(extent, facts)
+        decided = self._decide(extent, facts, stable)
         if not self._is_wanted(decided, is_first=True):
             return
-        outcomes = yield from self._outcomes(extent, decided, True)
+        decided, outcomes = yield from self._survey(extent, facts, decided, stable)
         classes = 1
         while True:
             self._work.begin_count()
@@ -322,30 +328,32 @@ class _Compactor:
             return decided.is_due or self._options.force
         return decided.dirty_bytes > 0
 
-    def _outcomes(
-        self, extent: Extent, decided: CompactionPlan, has_producers: bool
-    ) -> Generator[int, None, LogOutcomes]:
+    def _survey(
+        self,
+        extent: Extent,
+        facts: Sequence[SegmentFacts],
+        decided: CompactionPlan,
+        stable: int,
+    ) -> Generator[int, None, tuple[CompactionPlan, LogOutcomes]]:
+        """Look for transactions and producers. Each pass does so: they may be new. The
+        plan ends before the first transaction that is open in the extent itself: the
+        log may have been cut since the last stable offset was asked for."""
         self._bytes_total = decided.clean_bytes + decided.dirty_bytes
-        if not has_producers:
-            return LogOutcomes(native.Outcomes(needed=[decided.end - 1]), (), False)
-        return (
-            yield from survey_outcomes(
-                extent.segments,
-                end=extent.end,
-                round_end=decided.end,
-                now_ms=self._options.now_ms,
-            )
-        )
+        survey = yield from survey_log(extent.segments, extent.end)
+        decided = self._decide(extent, facts, min(stable, survey.stable(extent.start)))
+        return decided, survey.outcomes(decided.end, self._options.now_ms)
 
     # ------------------------------------------------------------ the decision
 
-    def _decide(self, extent: Extent, facts: Sequence[SegmentFacts]) -> CompactionPlan:
+    def _decide(
+        self, extent: Extent, facts: Sequence[SegmentFacts], stable: int
+    ) -> CompactionPlan:
         return plan(
             facts,
             checkpoint=self._first_dirty,
             start=extent.start,
             end=extent.end,
-            stable=self._options.stable(),
+            stable=stable,
             config=self._writer.context.config,
             now_ms=self._options.now_ms,
         )

@@ -24,11 +24,7 @@ class DryContext:
 
 
 class DryLog:
-    """As `PartitionWriter`, for a log that another process may be writing to.
-
-    Attributes:
-        first_dirty: where the last compaction ended; None: there was none.
-    """
+    """As `PartitionWriter`, for a log that another process may be writing to."""
 
     def __init__(
         self,
@@ -45,7 +41,7 @@ class DryLog:
         self.cuts = bounds.cuts
         self.replacement = Gate(name, new_group())
         root = directory.with_parents()[-1]
-        self.first_dirty = CleanerCheckpoint(root).read().get(key)
+        self._compacted_upto = CleanerCheckpoint(root).read().get(key)
         self._extent = Extent(
             bounds.segments,
             bounds.start_offset,
@@ -57,3 +53,7 @@ class DryLog:
     def seen(self) -> Extent:
         """The log as it was when this was made."""
         return self._extent
+
+    def compacted_upto(self) -> int | None:
+        """Where the last compaction ended then; None: there was none."""
+        return self._compacted_upto

@@ -14,12 +14,13 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
+from logstore.io.layout import OFFSET_MAX
 from logstore.log.producers import EXPIRY_MS
 from logstore.log.read.damage import make_batch
 from logstore.record.batch import ABORT, COMMIT
 from logstore.segment import Segment
 
-__all__ = ["LogOutcomes", "survey_outcomes"]
+__all__ = ["LogOutcomes", "Survey", "survey_log"]
 
 _BUFFER_BYTES: Final = 1 << 20
 _NONE: Final = -1
@@ -32,12 +33,13 @@ class LogOutcomes(NamedTuple):
         native: for the C core.
         aborted: the transactions that were aborted and still have batches, in the order
             of their markers: what transaction indexes are made of.
-        has_producers: whether any batch has a producer at all.
+        end: all of this is so as long as the log is what it was below this offset:
+            behind the last marker.
     """
 
     native: native.Outcomes
     aborted: tuple[TxnEntry, ...]
-    has_producers: bool
+    end: int
 
 
 class _Producer:
@@ -63,10 +65,15 @@ class _Producer:
             self.last_data = header.last_offset
 
 
-class _Survey:
-    """The batches of producers, in their order."""
+class Survey:
+    """The batches of producers, in their order.
+
+    Attributes:
+        end: behind the last marker of a transaction; 0 if there is none.
+    """
 
     def __init__(self) -> None:
+        self.end = 0
         self.producers: dict[int, _Producer] = {}
         # (first offset, last offset so far) of each open transaction.
         self.open: dict[int, tuple[int, int]] = {}
@@ -91,6 +98,7 @@ class _Survey:
     def _end(self, header: native.BatchHeader, marker: int | None) -> None:
         if marker not in (ABORT, COMMIT):
             return  # not of a transaction, or emptied already
+        self.end = header.last_offset + 1
         transaction = self.open.pop(header.producer_id, None)
         if transaction is None:
             self.spent.append(header.last_offset)
@@ -102,6 +110,26 @@ class _Survey:
             stable = min(others, default=offset + 1)
             self.ranges.append((header.producer_id, first, last))
             self.aborted.append(TxnEntry(0, header.producer_id, first, offset, stable))
+
+    def stable(self, start: int) -> int:
+        """The last stable offset by these batches, of a log that begins at `start`:
+        the oldest transaction that is open begins there. OFFSET_MAX if none is."""
+        begun = (
+            max(first, start) for first, last in self.open.values() if last >= start
+        )
+        return min(begun, default=OFFSET_MAX)
+
+    def outcomes(self, round_end: int, now_ms: int) -> LogOutcomes:
+        """The findings.
+
+        Args:
+            round_end: where the compaction ends; the batch that ends there stays at
+                least as a header.
+            now_ms: wall clock.
+        """
+        needed = [*self.needed(now_ms), round_end - 1]
+        outcomes = native.Outcomes(self.ranges, self.spent, needed)
+        return LogOutcomes(outcomes, tuple(self.aborted), self.end)
 
     def needed(self, now_ms: int) -> Iterator[int]:
         """The last offsets of the batches that tell what producers have done that may
@@ -117,35 +145,24 @@ class _Survey:
                 yield from producer.markers
 
 
-def survey_outcomes(
-    segments: Sequence[Segment],
-    *,
-    end: int,
-    round_end: int,
-    now_ms: int,
-) -> Generator[int, None, LogOutcomes]:
+def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Survey]:
     """Read the headers of a log; yields the bytes of each step.
 
     Args:
         segments: all of it.
         end: of the log.
-        round_end: where the compaction ends; the batch that ends there stays at least
-            as a header.
-        now_ms: wall clock.
 
     Raises:
         CorruptRecordError: damage.
     """
-    survey = _Survey()
+    survey = Survey()
     for segment in segments:
         for n, found in _headers(segment):
             for header, marker in found:
                 if header.base_offset < end:
                     survey.take(header, marker)
             yield n
-    needed = [*survey.needed(now_ms), round_end - 1]
-    outcomes = native.Outcomes(survey.ranges, survey.spent, needed)
-    return LogOutcomes(outcomes, tuple(survey.aborted), bool(survey.producers))
+    return survey
 
 
 def _headers(

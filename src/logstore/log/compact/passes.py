@@ -99,6 +99,9 @@ class Pass:
 
     Attributes:
         end: all offsets below it are compacted by this pass.
+        needed_end: what it decides holds as long as nothing was cut below this. That
+            is `end` or more: a map that is full has some of the keys behind it, too,
+            and markers that follow decide about the transactions below it.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Pass:
         self._decided = decided
         self._aborted = outcomes.aborted
         self.end = decided.first_dirty
+        self.needed_end = max(decided.end, outcomes.end)
         config = work.context.config
         horizon_ms = min(work.now_ms + config.delete_retention_ms, OFFSET_MAX)
         core = native.Compaction(
@@ -257,7 +261,7 @@ class Pass:
             raise storage_error(
                 error, "compact", directory.path, "No segment was replaced."
             ) from error
-        if not work.replacement.swap(self._extent, segments, new, self.end):
+        if not work.replacement.swap(self._extent, segments, new, self.needed_end):
             raise CutError
         work.output = None
         work.count(before, core.counts, _size(group) - new.size, segments)

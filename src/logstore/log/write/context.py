@@ -125,3 +125,11 @@ class LogContext:
         self.log_id = log_id
         self.is_contiguous = is_contiguous
         self.foreign_end = foreign_end
+
+    def compacted_upto(self) -> int | None:
+        """The offset up to which the log is compacted; None: it never was.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        return self.services.compacted_upto(self.topic, self.partition)

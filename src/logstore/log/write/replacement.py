@@ -90,16 +90,35 @@ class Replacement(Gate):
         super().__init__(log.context.name, log.context.services.lock_group)
         self._log = log
 
-    def begin(self) -> Extent:
-        """The log as it is now, which can be changed from now on.
+    def begin(self) -> tuple[Extent, int | None]:
+        """The log as it is now, which can be changed from now on, and the offset up to
+        which it is compacted; None: it never was.
 
         Raises:
             LogStoreError: the reason why nothing may be written.
+            StorageError: the checkpoint of compactions cannot be read.
         """
         with self._log.sync_lock, self._log.lock:
             self._log.check()
             self._log.writable()
-            return self._log.seen()
+            return self._log.seen(), self._log.context.compacted_upto()
+
+    def record(self, seen: Extent, end: int, needed_end: int) -> bool:
+        """Record that the log is compacted up to an offset.
+
+        Returns False, with nothing done, if the log was cut below `needed_end` since
+        `seen`: the cut has lowered what is recorded.
+
+        Raises:
+            StorageError: it cannot be written; the log is compacted again.
+        """
+        log = self._log
+        with log.sync_lock, log.lock:
+            if log.extent.cuts.lowest_since(seen.cuts.serial) < needed_end:
+                return False
+            context = log.context
+            context.services.record_compacted(context.topic, context.partition, end)
+        return True
 
     def still_has(self, extent: Extent, segments: Sequence[Segment], end: int) -> bool:
         """Whether some sealed segments are still part of the log, and nothing below an
@@ -127,7 +146,7 @@ class Replacement(Gate):
 
         Args:
             seen: the log as it was when the compaction began.
-            end: all records below it have decided what stays.
+            end: the records and markers below it have decided what stays.
 
         Returns False, with nothing done, if the log was cut below `end` since, or has
         lost one of the segments.

@@ -102,6 +102,14 @@ class PartitionWriter:
         """How the log was cut."""
         return self._log.extent.cuts
 
+    def compacted_upto(self) -> int | None:
+        """The offset up to which it is compacted; None: it never was.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        return self.context.compacted_upto()
+
     @property
     def compactions(self) -> int:
         """How often sealed segments were replaced by compacted ones."""

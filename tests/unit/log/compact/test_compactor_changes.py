@@ -1,0 +1,253 @@
+"""Compaction of a log that changes meanwhile: transactions, cuts and other compactions
+in each window between its steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import Partition, Store, TopicConfig
+from logstore.log.compact import compactor
+from logstore.log.compact.passes import BUFFERS_BYTES
+from logstore.log.write.replacement import Replacement
+from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
+
+CONFIG = TopicConfig(
+    cleanup_policy="compact",
+    message_format=2,
+    file_delete_delay_ms=0,
+    delete_retention_ms=1000,
+)
+# Of the smallest map.
+KEYS = 57
+
+
+def topic(store: Store) -> Partition:
+    return store.create_topic("t", config=CONFIG)[0]
+
+
+def checkpoint(store: Path) -> str:
+    return (store / "cleaner-offset-checkpoint").read_text()
+
+
+def values(partition: Partition, key: bytes) -> list[bytes | None]:
+    """What a reader of committed records gets of a key."""
+    records = partition.read(isolation="read_committed")
+    return [record.value for record in records if record.key == key]
+
+
+def append_open(partition: Partition, key: bytes, value: bytes | None) -> None:
+    """A record of a transaction of producer 7."""
+    data = batch2(
+        [Item(0, key, value, TIME_MS)], producer=(7, 0, 0), attributes=0x10
+    ).data
+    partition.append_batches(data, transactions=True)
+
+
+def append_end(partition: Partition, kind: int) -> None:
+    """Its end."""
+    partition.append_batches(marker(0, 7, 0, kind, TIME_MS).data, transactions=True)
+
+
+def once(at: int, action: Callable[[], Any]) -> Callable[[Any], None]:
+    """For `on_progress`: an action behind the step of this number, from 1."""
+    steps = []
+
+    def on_progress(_: Any) -> None:
+        steps.append(1)
+        if len(steps) == at:
+            action()
+
+    return on_progress
+
+
+@pytest.fixture
+def small_map(monkeypatch: pytest.MonkeyPatch) -> int:
+    """`max_memory` that leaves room for `KEYS` keys."""
+    monkeypatch.setattr(compactor, "MEMORY_MIN", BUFFERS_BYTES)
+    return BUFFERS_BYTES
+
+
+def test_transaction_that_arrives_between_two_passes_is_seen(
+    tmp_path: Path, small_map: int
+) -> None:
+    """The first pass has found no producer. Later an aborted record of a key does not
+    supersede the one before."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"kept", b"k")
+        for number in range(2 * KEYS):
+            partition.append(b"v", b"u%d" % number)
+        partition.roll()
+
+        def abort_one() -> None:
+            append_open(partition, b"k", b"aborted")
+            append_end(partition, ABORT)
+            partition.roll()
+
+        partition.compact(
+            force=True, max_memory=small_map, on_progress=once(1, abort_one)
+        )
+        assert values(partition, b"k") == [b"kept"]
+        end = partition.end_offset
+        assert checkpoint(tmp_path) == f"0\n1\nt 0 {end}\n"
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_marker_behind_the_extent_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, is_cut: bool
+) -> None:
+    """The transaction ends when the compaction has just seen the extent of the log, or
+    when it has asked for the last stable offset (with `is_cut`: it was cut, and begun
+    anew, between the two). It is not taken for a committed one: the record before it
+    stays, and the next compaction decides."""
+    begin = Replacement.begin
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"before", b"k")
+        partition.roll()
+        append_open(partition, b"k", b"after")
+        partition.append(b"o", b"other")
+        partition.roll()
+        if is_cut:
+            append_end(partition, kind)
+        partition.append(b"o", b"other2")
+        done: list[int] = []
+
+        def interrupted(replacement: Replacement) -> Any:
+            if done:
+                return begin(replacement)
+            done.append(1)
+            if is_cut:
+                partition.truncate_to(3)
+                partition.append(b"o", b"other2")
+                return begin(replacement)
+            found = begin(replacement)
+            thread = threading.Thread(target=append_end, args=(partition, kind))
+            thread.start()
+            thread.join()
+            return found
+
+        monkeypatch.setattr(Replacement, "begin", interrupted)
+        partition.compact(force=True)
+        assert done
+        assert [r.value for r in partition.read() if r.key == b"k"] == [
+            b"before",
+            b"after",
+        ]
+        if is_cut:
+            append_end(partition, kind)
+        wanted = b"before" if kind == ABORT else b"after"
+        assert values(partition, b"k")[-1] == wanted
+        partition.compact(force=True)
+        assert values(partition, b"k") == [wanted]
+
+
+def test_cut_that_removes_a_marker_begins_the_compaction_anew(tmp_path: Path) -> None:
+    """A transaction that was aborted when the log was surveyed, and is committed after
+    the cut, keeps its record."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"before", b"k")
+        append_open(partition, b"k", b"after")
+        partition.roll()
+        partition.append(b"o", b"other")
+        end = partition.end_offset
+        append_end(partition, ABORT)
+
+        def commit_instead() -> None:
+            partition.truncate_to(end)
+            append_end(partition, COMMIT)
+
+        # Steps: two segments are surveyed, one is mapped, then written.
+        partition.compact(force=True, on_progress=once(3, commit_instead))
+        assert values(partition, b"k") == [b"after"]
+
+
+def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
+    tmp_path: Path, small_map: int
+) -> None:
+    """The map has the keys of some records behind its end; the cut takes these."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"kept", b"k")
+        for number in range(KEYS - 3):
+            partition.append(b"v", b"u%d" % number)
+        partition.roll()
+        cut = partition.end_offset
+        keys = [b"k", *(b"z%d" % number for number in range(10))]
+        partition.append_many([b"newer"] + [b"x"] * 10, keys)
+        partition.roll()
+        done: list[int] = []
+
+        def cut_there(_: Any) -> None:
+            # The first pass writes; nothing is replaced yet.
+            if not done and any((tmp_path / "t-0").glob("*.cleaned")):
+                done.append(partition.truncate_to(cut))
+
+        partition.compact(force=True, max_memory=small_map, on_progress=cut_there)
+        assert done == [cut]
+        assert values(partition, b"k") == [b"kept"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_cut_stays_in_the_checkpoint(tmp_path: Path, step: int) -> None:
+    """Also if no group has changed: what was appended since is dirty, and a tombstone
+    in it goes only after what it deletes."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        for number in range(10):
+            partition.append(b"v", b"u%d" % number)
+        partition.roll()
+
+        def cut() -> None:
+            partition.truncate_to(2)
+            partition.append(b"old", b"k")
+            partition.append(None, b"k")
+            for number in range(6):
+                partition.append(b"w", b"n%d" % number)
+            partition.roll()
+
+        now = TIME_MS + 10**9
+        partition.compact(force=True, now_ms=now, on_progress=once(step, cut))
+        assert values(partition, b"k") == [None]
+        partition.append(b"x", b"z")
+        partition.roll()
+        partition.compact(force=True, now_ms=now + 1000)
+        assert values(partition, b"k") == []
+
+
+def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut, and appends, while it waits: all of them are dirty."""
+    enter = compactor._Compactor._enter
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        for number in range(20):
+            partition.append(b"v", b"u%d" % number)
+        partition.roll()
+        partition.compact(force=True)
+        partition.append(b"q", b"q")
+        partition.roll()
+
+        def slow(self: Any) -> None:
+            monkeypatch.setattr(compactor._Compactor, "_enter", enter)
+            partition.truncate_to(5)
+            partition.append(b"old", b"k")
+            partition.append(None, b"k")
+            for number in range(20):
+                partition.append(b"w", b"n%d" % number)
+            partition.roll()
+            enter(self)
+
+        monkeypatch.setattr(compactor._Compactor, "_enter", slow)
+        report = partition.compact(force=True)
+        assert report.removed == 1
+        assert values(partition, b"k") == [None]
