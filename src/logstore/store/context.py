@@ -229,6 +229,21 @@ class StoreContext:
             self.scheduler.start()
             self._before_first_change()
 
+    def begin_publishing(self) -> None:
+        """Do `begin_writing`, and see that the store has its owner file: without it no
+        other process hides an unfinished publication, and no opening undoes one.
+
+        Raises:
+            StorageError: it cannot be written: DiskFullError.
+        """
+        self.begin_writing()
+        if not self.ownership.is_recorded:
+            with (
+                self.ownership_lock,
+                storage_errors("write", self.path, "Nothing was published."),
+            ):
+                self.ownership.record()
+
     @property
     def has_named_producers(self) -> bool:
         """Whether the store has the file of named producers, or had it."""

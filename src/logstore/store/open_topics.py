@@ -293,9 +293,17 @@ class OpenTopics:
             return self.writers.get(key)
 
     def drop_unpublished(self, key: TopicPartition, base: int) -> None:
-        """Remove what an unfinished publication has put into a log."""
+        """Remove what an unfinished publication has put into a log. If that fails, the
+        log takes no appends until the store is opened again."""
         topic, number = key
-        writer = self.writer_of(key)
+        try:
+            writer = self.writer_of(key)
+        except (TopicNotFoundError, PartitionNotFoundError):
+            raise
+        except LogStoreError as error:
+            # It may be loaded later.
+            self.writers.unpublished[key] = base, error
+            raise
         count = writer.end_offset - base
         if count <= 0:
             return

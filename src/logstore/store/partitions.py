@@ -86,6 +86,9 @@ class PartitionWriters:
         catalog: the topics of the store.
         loaded: those that were used or recovered.
         broken: partitions that cannot be used at all, and why.
+        unpublished: where logs that could not be loaded must end, and why: they may
+            have a part of an unfinished publication. If one is loaded later, it shows
+            no more than that and takes no appends.
         actions: what was found and repaired so far.
     """
 
@@ -102,6 +105,7 @@ class PartitionWriters:
         self._ownership = ownership
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
+        self.unpublished: dict[TopicPartition, tuple[int, LogStoreError]] = {}
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
 
@@ -162,6 +166,7 @@ class PartitionWriters:
         """Release a partition that is to be deleted; returns its writer, if it is
         loaded."""
         self.broken.pop(key, None)
+        self.unpublished.pop(key, None)
         return self.loaded.pop(key, None)
 
     def pending(self) -> list[TopicPartition]:
@@ -249,9 +254,15 @@ class PartitionWriters:
         if loaded.segments:
             # One object for all segments: a deletion of the topic sets its new name.
             directory = loaded.segments[0].directory
-        self.loaded[key] = PartitionWriter(
+        writer = PartitionWriter(
             self._services, directory, topic, number, self.catalog.config(topic), loaded
         )
+        if key in self.unpublished:
+            # The next opening will cut the log here.
+            base, error = self.unpublished[key]
+            writer.hide_from(base)
+            writer.fail(error)
+        self.loaded[key] = writer
         for action in loaded.actions:
             self.record(action)
 

@@ -67,7 +67,8 @@ class Publisher:
     Args:
         writer_of: returns the writer of a partition, or raises why there is none.
         topic_id_of: returns the id of the topic that has a name now.
-        begin_writing: removes the marks of a clean stop, before the first change.
+        begin_publishing: before the first record: removes the marks of a clean stop,
+            and sees that the store has its owner file.
 
     Attributes:
         lock: held by the thread that publishes.
@@ -83,7 +84,7 @@ class Publisher:
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
         topic_id_of: Callable[[str], str],
-        begin_writing: Callable[[], None],
+        begin_publishing: Callable[[], None],
         lock_group: int,
     ) -> None:
         self._root = root
@@ -91,7 +92,7 @@ class Publisher:
         self._ownership = ownership
         self._writer_of = writer_of
         self._topic_id_of = topic_id_of
-        self._begin_writing = begin_writing
+        self._begin_publishing = begin_publishing
         self._publications = publications
         self._journal = journal
         name = f"the publications of {root.path}"
@@ -102,6 +103,8 @@ class Publisher:
         self._targets: Sequence[Target] = ()
         # It was neither committed nor undone, or an earlier one.
         self._is_stuck = False
+        # The last one was committed, and its commit may not be durable.
+        self._is_in_doubt = False
 
     # ------------------------------------------------------------ recovery
 
@@ -157,7 +160,8 @@ class Publisher:
         is the error.
 
         If the commit fails, each request is published alone: so each has the outcome
-        that it would have had without the others.
+        that it would have had without the others. Not if all were published, and only
+        the sync of the commit failed: then each has that error.
         """
         try:
             return self._publish_together(requests)
@@ -192,7 +196,15 @@ class Publisher:
                 group.outcomes[number] = error
         group.forget_oldest()
         if group.targets:
-            self._publish(group)
+            try:
+                self._publish(group)
+            except SyncFailedError as error:
+                if not self._is_in_doubt:
+                    raise
+                return [
+                    outcome if isinstance(outcome, LogStoreError) else error
+                    for outcome in group.outcomes
+                ]
         elif group.changes:
             self._journal.commit({}, group.changes)
         self.discard([*group.logs, *group.repeated])
@@ -229,7 +241,7 @@ class Publisher:
             check_files(self._root, logs)
             if logs:
                 # First of all: it may give the topics other ids.
-                self._begin_writing()
+                self._begin_publishing()
             group.add(number, self._writers(logs))
             group.logs += logs
             group.remember(identity, entry)
@@ -355,7 +367,7 @@ class Publisher:
         # Before the first byte: the disk must have room for everything.
         copied = (log.bytes for t in targets for log in t.parts if log not in imports)
         targets[0].log.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
-        self._targets = targets
+        self._targets, self._is_in_doubt = targets, False
         barrier = self._barrier = VisibilityBarrier(is_open=False, publisher=self.lock)
         is_settled = False
         try:
@@ -414,6 +426,7 @@ class Publisher:
             else:
                 self._show(targets)
                 self._end_writers(targets, error)
+                self._is_in_doubt = True
                 return SyncFailedError(
                     f"it was published to {root.path}, and a power cut may take it "
                     f"back: {error}. Open the store again and repeat it.",

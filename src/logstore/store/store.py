@@ -157,7 +157,7 @@ class Store(PublishingStore):
             config,
             self._topics.writer_of,
             self._topics.topic_id,
-            context.begin_writing,
+            context.begin_publishing,
             group,
         )
         self._producers = NamedProducers(context, self._topics.now)

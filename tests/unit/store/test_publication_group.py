@@ -20,6 +20,7 @@ from logstore import (
     PublicationConflictError,
     StorageError,
     Store,
+    SyncFailedError,
     TopicNotFoundError,
     UnsupportedError,
 )
@@ -76,6 +77,30 @@ def test_requests_are_published_in_order_and_each_has_its_offsets(store: Store) 
     assert [r.offset for r in a[0].read()] == list(range(34))
     assert a[0].durable_offset == 34
     assert staged_files(Path(store.path)) == []
+
+
+def test_each_request_is_told_that_the_sync_of_their_commit_failed() -> None:
+    """It was published: none is repeated alone, and told by the partitions, which take
+    no more, that nothing was. One that was refused keeps its own error."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    a = store.create_topic("a", 2, config_of(2))
+    publish_all(store, asked(stage(store, {a[0]: 2}), "y", 5))
+    requests = (
+        asked(stage(store, {a[0]: 2}), "", 0),
+        asked(stage(store, {a[1]: 2}), "x", 1),
+        asked(stage(store, {a[0]: 2}), "y", 4),
+    )
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, nth=2, times=1)
+    found = publish_all(store, *requests)
+    disk.heal()
+    assert isinstance(found[2], PublicationConflictError)
+    for outcome in found[:2]:
+        assert isinstance(outcome, SyncFailedError)
+        assert "it was published" in str(outcome)
+    with open_quietly(disk.kill()) as again:
+        assert [p.end_offset for p in again.topic("a")] == [4, 2]
+        assert again.published("x") == 1
 
 
 def test_group_shares_the_syncs_of_one_publication(

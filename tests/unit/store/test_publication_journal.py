@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 import logstore
 from faults.checker import PATH, open_quietly
-from logstore import CorruptCheckpointError, StorageError, Store
+from logstore import CorruptCheckpointError, DiskFullError, StorageError, Store
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, publication_journal
 from logstore.io.checkpoint.ownership import Ownership
@@ -329,6 +331,105 @@ def test_commit_whose_sync_failed_is_found_by_all_or_by_none() -> None:
             if number + 1 == len(moments):
                 assert done == 2
     assert found == {1, 2}
+
+
+def killed_before_commit(
+    disk: MemoryDisk,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[[], None] = lambda: None,
+) -> MemoryDisk:
+    """What a kill leaves whose publication to both partitions was not committed."""
+    found: list[MemoryDisk] = []
+
+    def commit(*_: object) -> None:
+        look()
+        found.append(disk.kill())
+        raise OSError(errno.EIO, "killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._publisher._journal, "commit", commit)
+        with pytest.raises(StorageError):
+            publish(store, 9, 0, 1)
+    return found[0]
+
+
+def test_partition_that_is_loaded_later_shows_no_unfinished_publication(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The opening could not load it, and the next one will cut it: until then it takes
+    no appends, which would be lost."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    disk = killed_before_commit(disk, store, monkeypatch)
+    disk.fail("open_directory", errno.EACCES, name="a-0")
+    again = open_quietly(disk)
+    disk.heal()
+    first, second = again.topic("a")
+    assert list(first.read()) == list(second.read()) == expected(MAGIC, 0, 2)
+    with pytest.raises(StorageError, match="Open the store again"):
+        first.append(b"lost")
+    with pytest.raises(StorageError, match="Open the store again"):
+        publish(again, 2, 1)
+    assert second.append(b"kept", durable=True) == 2
+    with contextlib.suppress(StorageError):
+        again.close()
+    with open_quietly(disk.process()) as last:
+        assert [p.end_offset for p in last.topic("a")] == [2, 3]
+        publish(last, 2, 0, 1)
+        assert [p.end_offset for p in last.topic("a")] == [4, 5]
+
+
+def test_topic_made_again_has_nothing_of_an_unfinished_publication(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is another one than that whose partition could not be loaded."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    disk = killed_before_commit(disk, store, monkeypatch)
+    disk.fail("open_directory", errno.EACCES, name="a-0", times=1)
+    again = open_quietly(disk)
+    disk.heal()
+    again.delete_topic("a")
+    partition = again.create_topic("a", 2, CONFIG)[0]
+    fill(partition, 5)
+    partition.flush()
+    with after_power_cut(disk) as last:
+        assert list(last.topic("a")[0].read()) == expected(MAGIC, 0, 5)
+
+
+def test_publication_is_atomic_after_the_disk_was_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the session began to write, there was no space for the owner file, without
+    which a publication is neither hidden nor undone."""
+    disk, store = memory_store()
+    publish(store, 1, 0, 1)
+    store.close()
+    disk = disk.process()
+    store = open_quietly(disk)
+    disk.fill(0)
+    with pytest.raises(DiskFullError):
+        store.topic("a")[0].append(b"x" * 1000)
+    assert f"store/{layout.OWNER}" not in disk.tree()
+    disk.medium.budget = None
+    # There is space for anything but this file.
+    disk.fail("create", errno.ENOSPC, name=f"{layout.OWNER}.tmp")
+    with pytest.raises(DiskFullError, match="Nothing was published"):
+        publish(store, 2, 0, 1)
+    assert [p.end_offset for p in store.topic("a")] == [2, 2]
+    disk.heal()
+    publish(store, 2, 0, 1)
+    reader, seen = open_quietly(disk.process(), read_only=True), []
+
+    def look() -> None:
+        seen.extend(p.end_offset for p in reader.topic("a"))
+
+    disk = killed_before_commit(disk, store, monkeypatch, look)
+    assert seen == [4, 4]
+    with open_quietly(disk) as again:
+        assert again.published("test") == 2
+        assert [p.end_offset for p in again.topic("a")] == [4, 4]
 
 
 def test_journal_that_cannot_be_ended_is_ended_by_the_next_opening() -> None:

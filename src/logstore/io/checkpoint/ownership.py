@@ -62,6 +62,8 @@ class Ownership:
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly.
         is_writing: `begin` was called: the clean-shutdown markers are removed.
+        is_recorded: since `begin`, the owner file says that logstore is the writer. It
+            does not if the disk was full.
         store_epoch: partition states count only if they were written under it. A new
             one begins when logstore writes after another program: the states of the
             partitions that it does not touch stay stale.
@@ -73,6 +75,8 @@ class Ownership:
         self.is_own = False
         self.is_clean = False
         self.is_writing = False
+        self.is_recorded = False
+        self._persist: Callable[[], None] = _nothing
         self.store_epoch = ""
         self.points: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
@@ -203,12 +207,10 @@ class Ownership:
         """
         if self.is_writing:
             return
+        if not self.is_own:
+            self._persist = persist
         try:
-            now = checkpoints.store_fingerprint(self._root)
-            after = {**now, "clean_shutdown": None}
-            if not self.is_own:
-                persist()
-            self._write_owner(False, now, after)
+            self.record()
             self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
             self._root.sync()
         except OSError as error:
@@ -220,10 +222,22 @@ class Ownership:
             self._begin_without_space(failed)
         self.is_writing = True
 
+    def record(self) -> None:
+        """Write the owner file: not clean. Also later, if `begin` had no space for it.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        now = checkpoints.store_fingerprint(self._root)
+        after = {**now, "clean_shutdown": None}
+        self._persist()
+        self._write_owner(False, now, after)
+        self.is_recorded = True
+
     def _begin_without_space(self, failed: DiskFullError) -> None:
         """A full disk must not prevent deletion. The owner file cannot be written and
         is removed; the next opening treats the store as Kafka would."""
-        root = self._root
+        root, self.is_recorded = self._root, False
         try:
             # First remove the owner file, durably: if it recorded Kafka's marker and
             # the marker were missing, another program would seem to have removed it.
@@ -294,3 +308,7 @@ class Ownership:
                 "generation": self.store_epoch,
             },
         )
+
+
+def _nothing() -> None:
+    """There is nothing to persist: logstore was the last writer."""
