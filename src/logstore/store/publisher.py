@@ -426,6 +426,9 @@ class Publisher:
             else:
                 self._show(targets)
                 self._end_writers(targets, error)
+                for target in targets:
+                    # The next opening may cut what was synced behind it.
+                    target.log.doubt_from(target.base)
                 self._is_in_doubt = True
                 return SyncFailedError(
                     f"it was published to {root.path}, and a power cut may take it "

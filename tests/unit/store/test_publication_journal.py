@@ -283,6 +283,23 @@ def test_publication_tried_again_after_a_failed_sync_of_the_journal_is_atomic() 
     assert found == {(1, 3, 3), (2, 5, 5)}
 
 
+def test_records_whose_commit_may_be_lost_do_not_count_as_durable() -> None:
+    """Their logs are synced, and the next opening may cut them all the same. Earlier
+    records are durable as before."""
+    disk, store = memory_store()
+    publish(store, 1, 0)
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
+    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+        publish(store, 2, 0)
+    disk.heal()
+    partition = store.topic("a")[0]
+    assert partition.end_offset == 4
+    assert partition.durable_offset == 2
+    assert len(list(partition.read(durable_only=True))) == 2
+    with after_power_cut(disk) as again:
+        assert again.topic("a")[0].end_offset == 2
+
+
 @pytest.mark.parametrize("is_pinned", [False, True])
 def test_pin_tried_again_after_a_failed_sync_of_the_journal_is_durable(
     is_pinned: bool,

@@ -77,6 +77,11 @@ class ExclusiveLog:
         """Sync everything."""
         self._log.sync_all()
 
+    def doubt_from(self, offset: int) -> None:
+        """The records from an offset on, which are synced, may be lost all the same:
+        they do not count as durable."""
+        self._log.set_durable(min(offset, self._log.extent.durable))
+
     def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
         """Drop all records from `offset` on; see `truncate`."""
         return truncate(self._log, offset, boundary)
