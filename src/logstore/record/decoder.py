@@ -135,6 +135,9 @@ class ChunkReader:
         self.pos = 0
         self.stop = native.STOP_END
         self.ended = False
+        # Of a read that had to continue in segments that were compacted since it began:
+        # the end of the log then. 0: it had not.
+        self.compacted_end = 0
         self.checks = native.CHECK_ALL
 
     def begin(self, last_offset: int, checks: int) -> None:

@@ -295,6 +295,11 @@ class StoreContext:
         with self.ownership_lock, storage_errors("read", self._cleaner_path):
             return self._cleaner.read().get(TopicPartition(topic, partition))
 
+    def all_compacted(self) -> dict[TopicPartition, int]:
+        """The same of all partitions. Raises: as `compacted_upto`."""
+        with self.ownership_lock, storage_errors("read", self._cleaner_path):
+            return self._cleaner.read()
+
     def record_compacted(self, topic: str, partition: int, offset: int) -> None:
         """Record it, also for a broker.
 

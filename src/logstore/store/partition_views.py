@@ -391,7 +391,20 @@ class PartitionViews:
                 view, offset, isolation, skip, with_headers=with_headers
             )
 
-        return Log(self.topic, self.number, view, first, end, make_reader, skip)
+        def go_on(offset: int) -> Log:
+            return self.log_of(offset, None, durable_only, isolation, on_corruption)
+
+        is_to_end = stop is None or end >= view.end_offset
+        return Log(
+            self.topic,
+            self.number,
+            view,
+            first,
+            end,
+            make_reader,
+            skip,
+            go_on if is_to_end else None,
+        )
 
     def refreshed_bounds(self) -> Bounds:
         """The log as it is now."""

@@ -108,6 +108,8 @@ class PartitionWriters:
         self.unpublished: dict[TopicPartition, tuple[int, LogStoreError]] = {}
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
+        # As the last writer has left it; None: not read yet.
+        self._compacted: dict[TopicPartition, int] | None = None
 
     def record(self, action: RecoveryAction) -> None:
         """Record something that was found or repaired."""
@@ -241,6 +243,11 @@ class PartitionWriters:
         """Take over what `_load` returned."""
         topic, number = key
         directory = self._directory(key)
+        if isinstance(loaded, RecoveredLog):
+            try:
+                self._lower_compacted(key, loaded.end_offset)
+            except StorageError as refusal:
+                loaded = refusal
         if isinstance(loaded, LogStoreError):
             # One partition that cannot be read does not prevent the others from
             # opening.
@@ -265,6 +272,18 @@ class PartitionWriters:
         self.loaded[key] = writer
         for action in loaded.actions:
             self.record(action)
+
+    def _lower_compacted(self, key: TopicPartition, end: int) -> None:
+        """What is appended to a log is not compacted, though one that was longer was:
+        the log was cut, or put back from a backup, without this store.
+
+        Raises:
+            StorageError: the checkpoint cannot be read or written.
+        """
+        if self._compacted is None:
+            self._compacted = self._services.all_compacted()
+        if self._compacted.get(key, end) > end:
+            self._services.lower_compacted(*key, end)
 
     def _directory(self, key: TopicPartition) -> Directory:
         return self._root.child(layout.partition_directory(*key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from logstore._native.locks import logger
 from logstore.errors import CorruptCheckpointError
@@ -50,9 +50,14 @@ class CleanerCheckpoint:
     def lower(self, key: TopicPartition, offset: int) -> None:
         """A partition is about to be cut at an offset: what is appended from there on
         is not compacted. Raises: as `set`."""
-        offsets = self.read()
-        if offsets.get(key, -1) > offset:
-            self._write({**offsets, key: offset})
+        self.lower_to({key: offset})
+
+    def lower_to(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The same for several; others stay as they are."""
+        before = self.read()
+        after = {key: min(at, ends.get(key, at)) for key, at in before.items()}
+        if after != before:
+            self._write(after)
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
         """Partitions are about to be deleted. Raises: as `set`."""

@@ -21,6 +21,8 @@ class Log(NamedTuple):
         make_reader: returns a new decoder for a read that begins at an offset; the
             second argument says whether headers are wanted.
         skip: whether damage is skipped instead of raised.
+        go_on: returns the same partition from an offset on, as it is now; None: the
+            scan ends before the end of the log.
     """
 
     topic: str
@@ -30,3 +32,4 @@ class Log(NamedTuple):
     stop: int
     make_reader: Callable[[int, bool], ChunkReader]
     skip: bool
+    go_on: Callable[[int], Log] | None = None

@@ -80,7 +80,12 @@ class Filter:
         pieces = []
         for log in logs:
             start, end = max(log.start, first), min(log.stop, stop)
-            for piece in segments_of(log._replace(start=start, stop=max(start, end))):
+            log = log._replace(
+                start=start,
+                stop=max(start, end),
+                go_on=log.go_on if end == log.stop else None,
+            )
+            for piece in segments_of(log):
                 rest = piece if earliest is None else later_than(piece, earliest)
                 if rest is not None:
                     pieces.append(rest)

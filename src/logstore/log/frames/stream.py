@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from logstore.config import check_int
 from logstore.io.parallel import Task, Workers
 from logstore.log.frames.columns import SourceColumns, schema_of
-from logstore.log.frames.pieces import Piece
+from logstore.log.frames.log import Log
+from logstore.log.frames.pieces import Piece, segments_of
 from logstore.log.read import reader
 from logstore.record.arrow_batches import BatchMaker, Memory, stream_of
 from logstore.record.decoder import ChunkReader
@@ -80,6 +81,10 @@ def batches_of(
 ) -> Iterator[Any]:
     """Record batches of the pieces in their order.
 
+    If a log was compacted meanwhile, and a piece had to continue in the new segments,
+    the last records of some keys may lie after its former end: what is there now
+    follows, after all pieces.
+
     Args:
         columns: of `logstore.log.frames.columns.SCHEMA`, at least one.
         batch_records: records in a batch, at most.
@@ -92,17 +97,50 @@ def batches_of(
     """
     # With several threads, one more is fed than there are.
     memory = Memory(1 if threads == 1 else threads + 1, view=view)
+    ends = _Ends()
+    todo = iter(pieces)
     try:
-        feeds = (_Feed(p, columns, batch_records, shape, memory) for p in pieces)
-        if threads == 1:
-            for feed in feeds:
-                yield from feed.batches
-                if feed.has_ended:
-                    return
-        else:
-            yield from _side_by_side(feeds, threads)
+        while True:
+            feeds = (_Feed(p, columns, batch_records, shape, memory) for p in todo)
+            if threads == 1:
+                has_ended = yield from _one_by_one(feeds, ends)
+            else:
+                has_ended = yield from _side_by_side(feeds, threads, ends)
+            rest = ends.rest()
+            if has_ended or not rest:
+                return
+            todo = iter(rest)
     finally:
         memory.close()
+
+
+class _Ends:
+    """Where reads of logs ended that were compacted meanwhile."""
+
+    def __init__(self) -> None:
+        # By id of a log: the log, where its last piece ended, where the end was when a
+        # piece continued in compacted segments.
+        self._found: dict[int, tuple[Log, int, int]] = {}
+
+    def note(self, feed: _Feed) -> None:
+        """A piece was read to its end."""
+        log, end = feed.piece.log, feed.compacted_end
+        if end and log.go_on is not None:
+            _, reached, wanted = self._found.get(id(log), (log, log.stop, 0))
+            if feed.piece.stop >= log.view.end_offset:
+                reached = max(reached, end)  # it went on to there by itself
+            self._found[id(log)] = log, reached, max(wanted, end)
+
+    def rest(self) -> list[Piece]:
+        """What is still to be read of these logs; the next call is about the reads that
+        follow."""
+        found, self._found = self._found, {}
+        return [
+            piece
+            for log, reached, wanted in found.values()
+            if log.go_on is not None and reached < wanted
+            for piece in segments_of(log.go_on(reached))
+        ]
 
 
 class _Step(NamedTuple):
@@ -125,7 +163,7 @@ class _Feed:
         memory: Memory,
     ) -> None:
         self._memory = memory
-        self._piece = piece
+        self.piece = piece
         self._shape = shape
         own = [name for name in columns if name not in ("topic", "partition")]
         # Rows can only be counted if there is a column.
@@ -146,8 +184,13 @@ class _Feed:
         """Whether the log must not be read any further: a transaction is open there."""
         return self._reader is not None and self._reader.ended
 
+    @property
+    def compacted_end(self) -> int:
+        """As in `ChunkReader`."""
+        return 0 if self._reader is None else self._reader.compacted_end
+
     def _make(self) -> Iterator[Any]:
-        log, start, stop = self._piece.log, self._piece.start, self._piece.stop
+        log, start, stop = self.piece.log, self.piece.start, self.piece.stop
         self._reader = log.make_reader(start, "headers" in self._own)
         runs = reader.read_columns(
             log.view,
@@ -187,7 +230,21 @@ class _Active(NamedTuple):
     task: Task[_Step]
 
 
-def _side_by_side(waiting: Iterator[_Feed], threads: int) -> Iterator[Any]:
+def _one_by_one(feeds: Iterator[_Feed], ends: _Ends) -> Generator[Any, None, bool]:
+    """The batches of some feeds. Returns whether the last one must not be read any
+    further."""
+    for feed in feeds:
+        yield from feed.batches
+        if feed.has_ended:
+            return True
+        ends.note(feed)
+    return False
+
+
+def _side_by_side(
+    waiting: Iterator[_Feed], threads: int, ends: _Ends
+) -> Generator[Any, None, bool]:
+    """The same; several threads read."""
     active: deque[_Active] = deque()
     size = STEP_BYTES_MIN
     with Workers(threads) as workers:
@@ -217,9 +274,11 @@ def _side_by_side(waiting: Iterator[_Feed], threads: int) -> Iterator[Any]:
             else:
                 active.popleft()
                 if step.error is None and not has_ended:
+                    ends.note(feed)
                     begin_more()
             yield from step.batches
             if step.error is not None:
                 raise step.error
             if has_ended:
-                return
+                return True
+    return False

@@ -93,8 +93,10 @@ def read_columns(
     while again is not None:
         if again is not view and reader.batch_filter is not None:
             reader.batch_filter.begin_again(again, offset)
-        if is_to_end and again.compactions != view.compactions:
-            stop = max(stop, again.end_offset)
+        if again.compactions != view.compactions:
+            reader.compacted_end = again.end_offset
+            if is_to_end:
+                stop = max(stop, again.end_offset)
         view, again = again, None
         segments, end = view.from_offset(offset), min(stop, view.end_offset)
         first = segments[0] if segments else None

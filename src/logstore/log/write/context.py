@@ -68,6 +68,9 @@ class StoreServices(Protocol):
     def compacted_upto(self, topic: str, partition: int) -> int | None:
         """The offset up to which a log is compacted; None: it never was."""
 
+    def all_compacted(self) -> dict[layout.TopicPartition, int]:
+        """The same of all partitions. Raises: as `compacted_upto`."""
+
     def record_compacted(self, topic: str, partition: int, offset: int) -> None:
         """Record it. Raises: `StorageError`."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.cleaner import CleanerCheckpoint
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -44,9 +45,11 @@ class RepairedOwnership:
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> None:
         """Set the recovery points of the repaired partitions (`ends`: the end of each
-        log, all of it synced), and restore the mark."""
+        log, all of it synced), lower other checkpoints to them, and restore the
+        mark."""
         if not self._has_begun:
             return
+        CleanerCheckpoint(self._root).lower_to(ends)
         self._ownership.lower_high_watermarks(ends)
         points = {**self._points}
         for key, end in ends.items():

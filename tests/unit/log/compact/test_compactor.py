@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from support.compacting import (
     marker,
     messages,
 )
-from support.damage import FullDisk
+from support.damage import FaultyFiles, FullDisk
 
 SETTINGS: dict[str, Any] = {
     "cleanup_policy": "compact",
@@ -388,3 +389,50 @@ def test_rate_is_limited(tmp_path: Path) -> None:
         wanted = write(partition)
         partition.compact(max_bytes_per_s=1 << 20)
         assert values(partition) == wanted
+
+
+@pytest.mark.parametrize("by", ["repair", "opening"])
+def test_log_that_became_shorter_without_the_store_lowers_the_checkpoint(
+    tmp_path: Path, by: str
+) -> None:
+    """What is appended then is not compacted, though its offsets were."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        write(partition, 40, 40)
+        partition.compact()
+        base = partition.segments[1].base_offset
+        assert checkpoint(tmp_path) == "0\n1\nt 0 40\n"
+    first = min((tmp_path / "t-0").glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    before = checkpoint(tmp_path)
+    logstore.repair(tmp_path, "cut", quarantine=tmp_path.parent / "kept")
+    if by == "opening":
+        # As if another program had cut it.
+        (tmp_path / "cleaner-offset-checkpoint").write_text(before)
+        with logstore.open(tmp_path) as store:
+            end = store.topic("t")[0].end_offset
+    else:
+        with logstore.open(tmp_path, read_only=True) as store:
+            end = store.topic("t")[0].end_offset
+    assert 0 < end < base
+    assert checkpoint(tmp_path) == f"0\n1\nt 0 {end}\n"
+
+
+def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
+    tmp_path: Path,
+) -> None:
+    """Appends could end above what it says."""
+    with logstore.open(tmp_path) as store:
+        wanted = write(topic(store))
+        partition_end = store.topic("t")[0].end_offset
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 99\n")
+    files = FaultyFiles()
+    with logstore.store.store.open_store(tmp_path, files=files) as store:
+        files.fail("open", errno.EIO, name="cleaner-offset-checkpoint")
+        with pytest.raises(logstore.StorageError, match="cleaner-offset-checkpoint"):
+            store.topic("t")[0]
+        files.heal()
+        assert values(store.topic("t")[0]) == wanted
+    assert checkpoint(tmp_path) == f"0\n1\nt 0 {partition_end}\n"

@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -458,3 +459,52 @@ def test_pyarrow_that_cannot_be_opened_is_a_named_error(
     assert caught.value.errno == errno.EMFILE
     monkeypatch.undo()
     assert topic[0].read_arrow().read_all().num_rows == 10
+
+
+# ---------------------------------------------------------------- compaction
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_log_that_is_compacted_during_a_scan_gives_the_last_record_of_each_key(
+    tmp_path: Path, small_pieces: None, threads: int, isolation: str
+) -> None:
+    """Those that the scan has not read yet are superseded by records after the end that
+    the log had when it began."""
+    config = logstore.TopicConfig(
+        message_format=2,
+        segment_bytes=800,
+        cleanup_policy="compact",
+        file_delete_delay_ms=0,
+    )
+    keys = [b"k%d" % n for n in range(60)]
+    with logstore.open(tmp_path) as store:
+        p = store.create_topic("t", config=config)[0]
+        for key in keys:
+            p.append_many([b"." * 100] * 5, keys=[key] * 5)
+        p.flush()
+        with logstore.open(tmp_path, read_only=True) as other:
+            scan = other.topic("t")[0].read_arrow(
+                batch_records=2, threads=threads, isolation=isolation
+            )
+            last = {}
+            offsets = []
+
+            def take(batch: Any) -> None:
+                rows = batch.to_pydict()
+                offsets.extend(rows["offset"])
+                last.update(zip(rows["key"], rows["value"], strict=True))
+
+            take(scan.read_next_batch())
+            p.append_many([b"new %s" % key for key in keys], keys=keys)
+            p.roll()
+            p.append(b"newest", keys[3])
+            assert p.compact(force=True).removed > 200
+            for _ in range(500):
+                if not list((tmp_path / "t-0").glob("*.deleted")):
+                    break
+                time.sleep(0.01)
+            for batch in scan:
+                take(batch)
+        assert offsets == sorted(set(offsets))
+        assert last == {r.key: r.value for r in p.read()}
