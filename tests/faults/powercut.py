@@ -199,8 +199,8 @@ class Recording:
             self.unknown.append(first.decode())
 
     def _opened(self, directory: int, name: str, flags: int, fd: int) -> None:
-        if directory < 0:
-            self._fds[fd] = ROOT
+        if directory < 0 or name == ".":
+            self._fds[fd] = max(directory, ROOT)
             return
         node = self.disk.directories[directory].get(name, -1)
         if node < 0:

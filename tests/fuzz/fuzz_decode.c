@@ -240,7 +240,7 @@ static void try_arrow(const uint8_t *buf, int64_t size)
                               .offsets = draw(16) == 0 ? NULL : offsets,
                               .offsets_bytes = offsets_bytes,
                               .data_bytes = size,
-                              .large = (int32_t)draw(2)};
+                              .large = (int64_t)draw(2)};
     int32_t status = ls_slices_from_arrow(&column, first, n, pos, len, &error);
     CHECK(status == LS_OK || (status == error.status && (status == LS_E_LENGTH || status == LS_E_TOO_LARGE)));
     for (int64_t i = 0; status == LS_OK && i < n; i++) {
@@ -286,7 +286,7 @@ static void try_plan(const uint8_t *buf, int64_t size)
     int64_t time_capacity = draw(5);
     uint8_t *index = malloc((size_t)index_capacity * 8 + 1);
     uint8_t *times = malloc((size_t)time_capacity * 12 + 1);
-    ls_roll_limits limits = {draw(500), draw(1000), 1700000000000, draw(200), draw(6), draw(6)};
+    ls_roll_limits limits = {draw(500), draw(1000), 1700000000000, draw(200), draw(6), draw(6), (int64_t)draw(2)};
     ls_segment_state state = {.last_offset = -1,     .max_timestamp = -1, .max_timestamp_offset = -1,
                               .first_timestamp = -1, .time_last = -1,     .created_ms = 1700000000000};
     ls_plan plan;
@@ -320,7 +320,7 @@ static void try_append(void)
     uint8_t *times = malloc(12);
     CHECK(whole != NULL && index != NULL && times != NULL);
     make_source(&s, magic);
-    ls_roll_limits limits = {draw(4) == 0 ? draw(500) : INT32_MAX, INT64_MAX, 0, draw(100), 100, 100};
+    ls_roll_limits limits = {draw(4) == 0 ? draw(500) : INT32_MAX, INT64_MAX, 0, draw(100), 100, 100, (int64_t)draw(2)};
     ls_segment_state state = {.max_timestamp = -1, .max_timestamp_offset = -1, .first_timestamp = -1, .time_last = -1};
     state.base_offset = draw(8) == 0 ? INT64_MAX - (int64_t)draw(4) : (int64_t)draw(100);
     state.last_offset = state.base_offset - 1;

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logstore
+from logstore.config import TopicConfig, to_stored
 from logstore.io import files as _files
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, state_fields
@@ -506,9 +507,7 @@ def test_any_topic_is_read_as_it_was_written(topics: dict[str, Any]) -> None:
     found = {
         name: {
             "partitions": count,
-            "config": logstore.TopicConfig(
-                segment_bytes=size, retention_ms=time
-            ).to_dict(),
+            "config": to_stored(TopicConfig(segment_bytes=size, retention_ms=time)),
             "id": "x",
         }
         for name, (count, size, time) in topics.items()

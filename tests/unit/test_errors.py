@@ -16,6 +16,7 @@ FAMILY = {
     "StoreNotFoundError": (LookupError,),
     "TopicNotFoundError": (LookupError,),
     "PartitionNotFoundError": (LookupError,),
+    "InvalidRecordError": (ValueError,),
     "GroupNotEmptyError": (logstore.GroupError,),
     "GroupNotFoundError": (LookupError, logstore.GroupError),
     "StoreLockedError": (),
@@ -60,6 +61,7 @@ EXAMPLES = {
     "PartitionNotFoundError": logstore.PartitionNotFoundError(
         "text", topic="a", partition=3
     ),
+    "InvalidRecordError": logstore.InvalidRecordError("text", index=3),
     "GroupNotEmptyError": logstore.GroupNotEmptyError("text", group="g", pids=(7,)),
     "GroupNotFoundError": logstore.GroupNotFoundError("text", group="g", path="/p"),
     "StoreLockedError": logstore.StoreLockedError(

@@ -47,11 +47,13 @@ def test_roll_by_size_at_the_byte(
 def test_roll_by_time_is_strict_and_by_record_time(
     tmp_path: Path, difference: int, want: list[int], many: bool
 ) -> None:
-    """A difference of segment_ms does not roll, one more does."""
+    """A difference of segment_ms does not roll, one more does. Of one call the latest
+    record decides for all."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, segment_ms=1000)
         if many:
-            partition.append_many([VALUE] * 2, timestamps_ms=[500, 500 + difference])
+            append_at(partition, 500)
+            partition.append_many([VALUE] * 2, timestamps_ms=[501, 500 + difference])
         else:
             append_at(partition, 500, 500 + difference)
         assert bases(partition) == want

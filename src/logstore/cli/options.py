@@ -172,7 +172,7 @@ kafka_records = together(
         "--key-decoder-class",
         metavar="NAME",
         help="What makes text of a key: StringDecoder, IntegerDecoder or LongDecoder "
-        "of org.apache.kafka.tools.api, or a Python function as module:function.",
+        "of org.apache.kafka.tools.api.",
     ),
     click.option("--value-decoder-class", metavar="NAME", help="The same for a value."),
     click.option(

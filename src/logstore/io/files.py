@@ -359,7 +359,8 @@ class Files(ByteLocks):
         if type(self) is Files:
             return Look(native.look(dir_fd, name, outside, inside))
         # Other methods may be replaced: this is the same, call by call.
-        fd = self.open_directory(dir_fd, name)
+        is_own = name == "."
+        fd = dir_fd if is_own else self.open_directory(dir_fd, name)
         try:
             info = self.stat(fd)
             parts = [_PLACE.pack(info.device, info.inode, info.mtime_ns)]
@@ -370,7 +371,8 @@ class Files(ByteLocks):
                         stamp = stamp_of(self.stat_name(at, one))
                     parts.append(_STAMP.pack(*stamp))
         finally:
-            self.close(fd)
+            if not is_own:
+                self.close(fd)
         return Look(b"".join(parts))
 
     def make_steps(self, steps: native.Steps, count: int) -> tuple[int, OSError | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
 from collections.abc import Callable
 from typing import Any, Final
@@ -93,26 +92,16 @@ _CLASSES: Final[dict[str, Callable[[bytes], str]]] = {
 
 
 def _decoder_of(name: str | None, option: str) -> Callable[[bytes], object]:
-    """The function that a decoder class, or ``module:function``, stands for."""
+    """The function that a decoder class stands for."""
     if name is None:
         return decoded
     package, _, last = name.rpartition(".")
     if f"{package}." in _PACKAGES and last in _CLASSES:
         return _CLASSES[last]
-    module, colon, function = name.partition(":")
-    if not colon:
-        raise click.UsageError(
-            f"{option} {name}: no class of Java is run; give StringDecoder, "
-            f"IntegerDecoder or LongDecoder of {_PACKAGES[1][:-1]}, or a function of "
-            f"Python, that takes bytes, as module:function"
-        )
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"{option} {name}: {error}") from error
-    if not callable(found):
-        raise click.UsageError(f"{option} {name} is no function")
-    return found  # type: ignore[no-any-return]
+    raise click.UsageError(
+        f"{option} {name}: no class of Java is run; give StringDecoder, "
+        f"IntegerDecoder or LongDecoder of {_PACKAGES[1][:-1]}"
+    )
 
 
 def _by_classes(given: dict[str, Any]) -> Decoder | None:

@@ -210,8 +210,9 @@ def test_each_field_at_its_extremes_is_a_named_error(
 
 def snapshot(path: Path) -> dict[str, bytes]:
     """What a publication that was refused may not change; that a log was cut again, its
-    state tells, and what other processes read of it."""
-    told = (layout.PARTITION_STATE, layout.DURABLE)
+    state tells, and what other processes read of it; the journal says where the logs
+    end to which it was to be published."""
+    told = (layout.PARTITION_STATE, layout.DURABLE, layout.PUBLICATION)
     return {
         str(p.relative_to(path)): p.read_bytes()
         for p in path.rglob("*")
