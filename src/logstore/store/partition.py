@@ -476,7 +476,9 @@ class Partition(ReadablePartition):
                 are there than have room (16 bytes each), the log is rewritten several
                 times.
             max_bytes_per_s: read no more than so many bytes in a second.
-            now_ms: the time, Unix milliseconds; None: that of the system.
+            now_ms: the time, Unix milliseconds, which is taken as it is; None: that of
+                the system. If that is more than a day later than the last change of
+                every file of the log, tombstones go by the time of the newest one.
             dry_run: change nothing; the report is what would be done. Also of a store
                 that was opened read-only.
             on_progress: called in this thread, now and then.
@@ -507,6 +509,7 @@ class Partition(ReadablePartition):
             max_memory=max_memory,
             max_bytes_per_s=max_bytes_per_s,
             now_ms=self._now_ms(now_ms),
+            is_clock=now_ms is None,
             dry_run=bool(dry_run),
             stable=self.last_stable_offset,
             decompressed_max=self._views.decompressed_max,

@@ -43,6 +43,7 @@ class CompactionOptions(NamedTuple):
     """How a log is compacted: see `Partition.compact`.
 
     Attributes:
+        is_clock: `now_ms` is that of the system, and no choice of the caller.
         stable: returns the last stable offset of the log.
         decompressed_max: limit on one decompressed batch, in bytes.
         on_progress: called between steps, without a lock.
@@ -52,6 +53,7 @@ class CompactionOptions(NamedTuple):
     max_memory: int
     max_bytes_per_s: int | None
     now_ms: int
+    is_clock: bool
     dry_run: bool
     stable: Callable[[], int]
     decompressed_max: int
@@ -151,6 +153,7 @@ class _Compactor:
             max_memory=options.max_memory,
             decompressed_max=options.decompressed_max,
             now_ms=options.now_ms,
+            is_clock=options.is_clock,
             replacement=self._replacement,
         )
 

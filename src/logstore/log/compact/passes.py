@@ -32,6 +32,7 @@ __all__ = ["BUFFERS_BYTES", "CutError", "Pass", "Steps", "Work"]
 # Of the space that a group takes, as much more must be free: batches may grow.
 _SPARE: Final = 10
 _MS: Final = 1_000_000
+_AHEAD_MS: Final = 24 * 60 * 60 * 1000
 # Of `max_memory`, for buffers and columns.
 BUFFERS_BYTES: Final = 3 * BUFFER_BYTES
 
@@ -61,6 +62,7 @@ class Work:
         max_memory: int,
         decompressed_max: int,
         now_ms: int,
+        is_clock: bool,
         replacement: Replacement | None,
     ) -> None:
         self.context = context
@@ -68,6 +70,7 @@ class Work:
         self.max_memory = max_memory
         self.decompressed_max = decompressed_max
         self.now_ms = now_ms
+        self.is_clock = is_clock
         self.replacement = replacement
         # One for all passes: it decides which class a key is in.
         self.secret = os.urandom(native.SECRET_BYTES)
@@ -137,11 +140,20 @@ class Pass:
                 class_number=classes[1],
             ),
             outcomes.native,
-            now_ms=work.now_ms,
+            now_ms=self._removal_ms(),
             horizon_ms=horizon_ms,
         )
         self._core = core
         self._walk = BatchWalk(core, config, work.decompressed_max)
+
+    def _removal_ms(self) -> int:
+        """The time by which delete horizons have passed. If the clock is more than a
+        day ahead of every file of the log, it may be wrong: then the time of the newest
+        file. A tombstone that stays for longer does no harm."""
+        newest_ms = max(f.modified_ns for f in self._facts) // _MS
+        now_ms = self._work.now_ms
+        is_ahead = self._work.is_clock and now_ms - newest_ms > _AHEAD_MS
+        return newest_ms if is_ahead else now_ms
 
     def _sealed(self) -> list[Segment]:
         """The segments that may be compacted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from support.compacting import (
     marker,
     messages,
 )
-from support.damage import FaultyFiles, FullDisk
+from support.damage import FaultyFiles, FixedClock, FullDisk
 
 SETTINGS: dict[str, Any] = {
     "cleanup_policy": "compact",
@@ -354,8 +355,6 @@ def test_damaged_batch_ends_the_compaction(tmp_path: Path) -> None:
 
 def test_store_compacts_by_itself(tmp_path: Path) -> None:
     """Every `compaction_ms`; a failure is raised by the next call."""
-    import time
-
     config = StoreConfig(compaction_ms=10)
     with logstore.open(tmp_path, config=config) as store:
         partition = topic(store, min_cleanable_dirty_ratio=0.0)
@@ -436,3 +435,28 @@ def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
         files.heal()
         assert values(store.topic("t")[0]) == wanted
     assert checkpoint(tmp_path) == f"0\n1\nt 0 {partition_end}\n"
+
+
+def test_clock_that_is_a_day_ahead_of_the_log_removes_no_tombstone(
+    tmp_path: Path,
+) -> None:
+    """Its files say when it was written to. A time that the caller gives is taken."""
+    day_ms = 24 * 60 * 60 * 1000
+    files = FixedClock(time.time_ns() // 1_000_000)
+    with logstore.store.store.open_store(tmp_path, files=files) as store:
+        partition = topic(store, delete_retention_ms=60_000)
+        partition.append(b"1", b"a")
+        partition.append(None, b"a")
+        partition.roll()
+        partition.append(b"1", b"b")
+        assert partition.compact(force=True).removed == 1
+        begun = files.now
+        files.now = begun + 2 * day_ms
+        assert partition.compact(force=True, dry_run=True).removed == 0
+        assert partition.compact(force=True).removed == 0
+        assert (
+            partition.compact(force=True, dry_run=True, now_ms=files.now).removed == 1
+        )
+        files.now = begun + day_ms // 2
+        assert partition.compact(force=True).tombstones == 1
+        assert values(partition) == {b"b": b"1"}
