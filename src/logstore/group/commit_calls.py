@@ -124,8 +124,15 @@ class CommitCalls:
                     with contextlib.suppress(OSError):
                         self._files.truncate(self._held[1].fd, end)
                 self._point = None
-                if done:
-                    self.slots.give_back()
+                try:
+                    # Before another member gets the turn. After an interrupt nobody
+                    # knows whether the sync has failed.
+                    if count == _SYNCED and done in (_SYNC, -1):
+                        with contextlib.suppress(StorageError):
+                            self.slots.doubt(self._file_id)
+                finally:
+                    if done:
+                        self.slots.give_back()
         if done == _SYNCED:
             self._point = point
         return Made(

@@ -20,6 +20,7 @@ from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import (
     CorruptCheckpointError,
+    StorageError,
     SyncFailedError,
     UnsupportedError,
     storage_errors,
@@ -62,14 +63,15 @@ class GroupLog:
         self._files = root.files
         self._file: native.OpenFile | None = None
         self._forget()
-        # A sync has failed: the system may have dropped what it did not write.
-        self._is_doubtful = False
 
     def _forget(self) -> None:
         self._identity: _Identity = (-1, -1)
         self._id = FileId()  # with its first batch, once that was read
         # Whether the durable point was seen to be of this file.
         self._is_confirmed = False
+        # A sync of it has failed, of this member or another: the system may have
+        # dropped what it did not write. It has to be written anew.
+        self._is_doubtful = False
         self._calls: CommitCalls | None = None
         # Where the last whole batch that was read ends, and its last offset.
         self._end = 0
@@ -136,7 +138,7 @@ class GroupLog:
             if self._end < size:
                 self._cut_tail(slots, size, reason)
             # An empty file is confirmed with its first batch.
-            if self._end and not self._is_confirmed:
+            if self._end and not self._doubts(slots) and not self._is_confirmed:
                 self._confirm(slots)
 
     def _open_now(self) -> int | None:
@@ -264,10 +266,19 @@ class GroupLog:
         shorter than was durable is another, such as a backup that was put back."""
         point = slots.durable_point()
         if not self._has(point) or point.size > self._end:
-            self._files.sync(self._fd())
+            self._sync_file(slots)
             self._root.sync()
             slots.set_durable_point(self._id, self._end, is_new=True)
         self._is_confirmed = True
+
+    def _doubts(self, slots: Slots) -> bool:
+        """Whether a sync of the file has failed, and it was not written anew since."""
+        if not self._is_doubtful:
+            point = slots.durable_point()
+            # Of no file: it was being written anew.
+            is_mine = point.file in (self._id, FileId())
+            self._is_doubtful = point.is_doubtful and is_mine
+        return self._is_doubtful
 
     def _has(self, point: DurablePoint) -> bool:
         """Whether a durable point is of this file, since the start of the machine."""
@@ -338,7 +349,7 @@ class GroupLog:
         """
         if not self._is_confirmed or self._is_doubtful or self._file is None:
             return None
-        if not self._end:
+        if not self._end or (durable and self._doubts(slots)):
             return None
         if self._calls is None or self._calls.slots is not slots:
             self._calls = CommitCalls(
@@ -386,14 +397,14 @@ class GroupLog:
                 point = slots.durable_point()
                 if self._is_durable(point, identity, end):
                     return
-                if self._is_doubtful:
+                if self._doubts(slots):
                     raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
                 if slots.take_sync_turn():
                     break
                 now = self._files.monotonic()
                 deadline = now + _SYNC_WAIT_S if deadline is None else deadline
                 if now > deadline:
-                    self._files.sync(self._fd())  # the one with the turn hangs
+                    self._sync_file(slots)  # the one with the turn hangs
                     return
                 time.sleep(_SYNC_PAUSE_S)
             try:
@@ -412,15 +423,28 @@ class GroupLog:
         point = slots.durable_point()
         if self._is_durable(point, *upto):
             return
+        if self._doubts(slots):
+            raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
         is_new = not self._has(point)
         try:
-            self._files.sync(self._fd())
+            self._sync_file(slots)
             if is_new:
                 self._root.sync()
         except OSError as error:
             self._is_doubtful = True
             raise self._not_durable(error) from error
         slots.set_durable_point(self._id, self._end, is_new=is_new)
+
+    def _sync_file(self, slots: Slots) -> None:
+        """Sync what was written. If that fails, all members know it: to none of them
+        another sync says anything of what this one was to write."""
+        try:
+            self._files.sync(self._fd())
+        except BaseException:
+            self._is_doubtful = True
+            with contextlib.suppress(StorageError):
+                slots.doubt(self._id)
+            raise
 
     def _not_durable(self, error: OSError) -> SyncFailedError:
         return SyncFailedError(
@@ -446,9 +470,10 @@ class GroupLog:
         files.write(file.fd, data, 0)
         files.sync(file.fd)
         info = files.stat(file.fd)
-        if not self._is_doubtful:
-            files.sync(self._fd())
-        slots.set_durable_point(FileId(), 0, is_new=True)
+        is_doubtful = self._doubts(slots)
+        if not is_doubtful:
+            self._sync_file(slots)
+        slots.set_durable_point(FileId(), 0, is_new=True, is_doubtful=is_doubtful)
         self._root.rename(temporary, self.name)
         self._file, self._identity = file, (info.device, info.inode)
         self._calls = None

@@ -122,11 +122,14 @@ class DurablePoint(NamedTuple):
         size: so many bytes at its beginning are durable.
         is_of_this_boot: the machine has not been started since: what was appended then
             is still there as it was.
+        is_doubtful: a sync has failed since: the system may have dropped what follows
+            those bytes, though it is read, and though a later sync succeeds.
     """
 
     file: FileId
     size: int
     is_of_this_boot: bool
+    is_doubtful: bool = False
 
 
 class LockFile:
@@ -391,13 +394,27 @@ class Slots(LockFile):
         if first is None:
             return DurablePoint(FileId(), 0, is_of_this_boot=False)
         file, size, boot = first
+        is_doubtful, is_now = False, boot == self._process.boot
         if newer is not None and (newer[0], newer[2]) == (file, boot):
-            size = max(size, newer[1])
-        is_now = boot == self._process.boot and any(boot)
-        return DurablePoint(file, size, is_of_this_boot=is_now)
+            is_doubtful = newer[1] < 0
+            size = max(size, ~newer[1] if is_doubtful else newer[1])
+        return DurablePoint(file, size, is_now and any(boot), is_doubtful and is_now)
+
+    def doubt(self, file: FileId) -> None:
+        """Let all members know that a sync of the file has failed; with the turn to
+        sync or the mutex. The next durable point that is set ends it."""
+        point = self.durable_point()
+        size = point.size if point.file == file else 0
+        is_new = point.file != file or not point.is_of_this_boot
+        self.set_durable_point(file, size, is_new=is_new, is_doubtful=True)
 
     def set_durable_point(
-        self, file: FileId, size: int, *, is_new: bool = False
+        self,
+        file: FileId,
+        size: int,
+        *,
+        is_new: bool = False,
+        is_doubtful: bool = False,
     ) -> None:
         """Write it, with the turn to sync or the mutex.
 
@@ -405,13 +422,15 @@ class Slots(LockFile):
             is_new: it is of another file than before, or the machine was started since:
                 then it is made durable, too, in the place of all before. A power
                 failure that takes a later one leaves this one.
+            is_doubtful: as in `DurablePoint`; until the next one is set.
         """
         data = self._point_bytes(file, size)
+        newer = self._point_bytes(file, ~size) if is_doubtful else bytes(len(data))
         if not is_new:
-            self._write(data, _DURABLE_NEWER_AT)
+            self._write(newer if is_doubtful else data, _DURABLE_NEWER_AT)
             return
         skip = _DURABLE_NEWER_AT - _DURABLE_AT
-        self._write(data.ljust(skip, b"\0") + bytes(len(data)), _DURABLE_AT)
+        self._write(data.ljust(skip, b"\0") + newer, _DURABLE_AT)
         try:
             self.files.sync(self._file.fd)
         except OSError as error:

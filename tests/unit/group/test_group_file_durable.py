@@ -9,9 +9,10 @@ import pytest
 
 import logstore
 from logstore.group import group_file as group_file_module
+from logstore.io import layout
 from logstore.io.files import FileInfo, Files
 from support.disk import MemoryDisk
-from support.groups import OneMember, offset_in
+from support.groups import T0, T1, OneMember, offset_in
 from support.power_cut import cuts
 
 NAME = ".logstore-group-g"
@@ -124,11 +125,13 @@ def kill_at_sync(disk: MemoryDisk, nth: int) -> None:
     vars(disk)["sync_directory"] = sync_or_end
 
 
-def check_survives(disk: MemoryDisk, offset: int) -> None:
+def check_survives(
+    disk: MemoryDisk, offset: int, key: layout.TopicPartition = T0
+) -> None:
     """A durable commit is there whatever a power failure leaves."""
     for seed in range(8):
         for words, nodes in cuts(disk.moment(), random.Random(seed), 8):
-            found = offset_in("/store", files=MemoryDisk(nodes))
+            found = offset_in("/store", key, files=MemoryDisk(nodes))
             assert found == offset, words
 
 
@@ -201,3 +204,56 @@ def test_directory_that_cannot_be_synced_fails_the_durable_commit() -> None:
     disk.heal()
     other.commit(501, durable=True)
     check_survives(disk, 501)
+
+
+@pytest.mark.parametrize("joins", ["before", "after", "after a kill"])
+@pytest.mark.parametrize("fails", ["", "rename", "create"])
+def test_durable_commit_is_behind_no_bytes_of_a_failed_sync(
+    joins: str, fails: str
+) -> None:
+    """Of another member: the system may have dropped them, and says nothing of it at
+    the next sync. So the file is written anew; until that works, nothing is durable."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one, other = OneMember("/store", files=disk), None
+    one.commit(1, durable=True)
+    if joins == "before":
+        other = OneMember("/store", files=disk.process())
+        other.commit(1, T1, durable=True)
+    one.commit(2, durable=True)
+    disk.fail("sync", name=NAME, times=1)
+    with pytest.raises(logstore.SyncFailedError):
+        one.commit(3, durable=True)
+    disk.heal()
+    if joins == "after a kill":
+        disk = disk.kill()
+    if other is None:
+        other = OneMember("/store", files=disk.process())
+    if fails:
+        assert isinstance(other.root.files, MemoryDisk)
+        disk = other.root.files
+        disk.fail(fails, name=f"{NAME}.tmp" if fails == "create" else "", times=1)
+        with pytest.raises(logstore.SyncFailedError):
+            other.commit(49, T1, durable=True)
+        disk.heal()
+    other.commit(50, T1, durable=True)
+    check_survives(disk, 50, T1)
+    check_survives(disk, 3)
+
+
+def test_failed_sync_of_a_compaction_is_known_to_the_others() -> None:
+    """The old file stays, and another sync of it says nothing."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    one.commit(0, durable=True)
+    disk.fail("sync", name=NAME, times=1)
+    for offset in range(1, 100):
+        one.commit(offset)
+        if one.slots.durable_point().is_doubtful:
+            break
+    else:
+        pytest.fail("no sync of the old file has failed")
+    other = OneMember("/store", files=disk.process())
+    other.commit(50, T1, durable=True)
+    check_survives(disk, 50, T1)
