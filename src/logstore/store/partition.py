@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logstore import _native as native
+from logstore.config import check_int
 from logstore.errors import (
     OffsetOutOfRangeError,
     ReadOnlyError,
@@ -13,7 +14,7 @@ from logstore.errors import (
     storage_error,
     storage_errors,
 )
-from logstore.io.layout import TopicPartition
+from logstore.io.layout import OFFSET_MAX, TopicPartition
 from logstore.log import retention
 from logstore.log.compact.compactor import (
     CompactionOptions,
@@ -492,6 +493,7 @@ class Partition(ReadablePartition):
             StorageError: what was compacted before stays so; the log is intact.
             SyncFailedError: the log is intact; it takes no more appends.
             TopicNotFoundError, StoreClosedError: it was deleted or closed meanwhile.
+            ReentrantCallError: it is called from `on_progress` of the same partition.
         """
         self._views.check_alive()
         check_compaction(self.config, self.name, max_memory, max_bytes_per_s)
@@ -539,7 +541,9 @@ class Partition(ReadablePartition):
     def _now_ms(self, now_ms: int | None) -> int:
         if now_ms is None:
             return self._log.directory.files.now_ms()
-        return as_integer("now_ms", now_ms, "milliseconds (int)")
+        now_ms = as_integer("now_ms", now_ms, "milliseconds (int)")
+        check_int("now_ms", now_ms, 0, OFFSET_MAX)
+        return now_ms
 
     def apply_due_retention(self) -> None:
         """Apply the retention of the settings, for the background of the store. If

@@ -229,7 +229,8 @@ class TopicChanges:
         mark = self._catalog.deletion_mark(name)
         moved = {key: layout.deleted_directory(*key, mark) for key in keys}
         try:
-            # Before the commit: after it nothing may be acknowledged, nor be loaded.
+            # Before the commit: after it nothing may be acknowledged, nor be loaded; no
+            # compaction may record after `forget_compacted`.
             for key in keys:
                 self._writers.suspend(key, going)
             self._context.forget_compacted(keys)

@@ -7,13 +7,20 @@ the log may be closed, cut or shortened; after a cut the compaction starts again
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore._native.locks import Signal, logger
 from logstore.config import TopicConfig, check_int
-from logstore.errors import ConfigError, LogStoreError, StorageError, storage_error
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    ReentrantCallError,
+    StorageError,
+    storage_error,
+)
 from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
 from logstore.log.compact.dry_log import DryLog
 from logstore.log.compact.outcomes import LogOutcomes, survey_log
@@ -126,6 +133,7 @@ def compact(
         DiskFullError: there is no room for the new segments; nothing was written.
         StorageError: as above; or the log was cut again and again.
         SyncFailedError: the log takes no more appends.
+        ReentrantCallError: this thread is in the middle of a compaction of the log.
         LogStoreError: the reason why the log takes no appends.
     """
     return _Compactor(writer, options).run()
@@ -176,7 +184,7 @@ class _Compactor:
                     action="compact",
                 )
         finally:
-            self._gate.is_running = False
+            self._gate.thread = None
         if work.replaced and self._replacement is not None:
             logger.info(
                 "%s compacted: %d records removed, %d bytes less in %d segments",
@@ -199,11 +207,17 @@ class _Compactor:
 
     def _enter(self) -> None:
         """Wait for another compaction of this log."""
+        mine = threading.get_ident()
         while True:
+            if self._gate.thread == mine:
+                raise ReentrantCallError(
+                    f"{self._writer.context.name} is being compacted by this thread: a "
+                    f"second compaction, from inside that one, would wait for itself"
+                )
             with self._gate.lock:
                 self._gate.check()
-                if not self._gate.is_running:
-                    self._gate.is_running = True
+                if self._gate.thread is None:
+                    self._gate.thread = mine
                     return
             self._files.wait(Signal().register(), _WAIT_S)
 

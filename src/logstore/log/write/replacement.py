@@ -58,15 +58,16 @@ class Gate:
 
     Attributes:
         lock: held during a step.
-        is_running: a thread compacts the log.
+        thread: the identifier of the thread that compacts the log; None: none does.
     """
 
-    __slots__ = ("_stopped", "is_running", "lock")
+    __slots__ = ("_stopped", "_suspended", "lock", "thread")
 
     def __init__(self, name: str, group: int) -> None:
         self.lock = native.Mutex(RANK_COMPACT, f"a compaction of {name}", group)
-        self.is_running = False
+        self.thread: int | None = None
         self._stopped: LogStoreError | None = None
+        self._suspended: LogStoreError | None = None
 
     def stop(self, reason: LogStoreError) -> None:
         """Let no other step begin: it raises `reason`. Returns when none is under
@@ -75,10 +76,21 @@ class Gate:
         with self.lock:
             pass
 
+    def suspend(self, reason: LogStoreError) -> None:
+        """As `stop`, until `resume`. A compaction that is under way ends."""
+        self._suspended = reason
+        with self.lock:
+            pass
+
+    def resume(self) -> None:
+        """Undo `suspend`."""
+        self._suspended = None
+
     def check(self) -> None:
         """Raise the reason why a step must not begin. The caller holds the lock."""
-        if self._stopped is not None:
-            raise self._stopped.with_traceback(None)
+        reason = self._stopped or self._suspended
+        if reason is not None:
+            raise reason.with_traceback(None)
 
 
 class Replacement(Gate):

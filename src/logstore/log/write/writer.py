@@ -222,13 +222,17 @@ class PartitionWriter:
     # ------------------------------------------------------------ no more appends
 
     def suspend(self, reason: LogStoreError) -> None:
-        """Refuse appends, which raise `reason`, until `resume`."""
+        """Refuse appends and compactions, which raise `reason`, until `resume`. No step
+        of a compaction is under way when this returns."""
+        self.replacement.suspend(reason)
         with self.sync_lock, self.lock:
             self.health.suspended = reason
             self.health.is_blocked = True
 
     def resume(self) -> None:
-        """Accept appends again; the next one checks for another reason."""
+        """Accept appends and compactions again; the next one checks for another
+        reason."""
+        self.replacement.resume()
         self.health.suspended = None
 
     def fail(self, error: BaseException) -> None:

@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import Partition, Store, TopicConfig
+from logstore import (
+    ConfigError,
+    Partition,
+    ReentrantCallError,
+    StorageError,
+    Store,
+    TopicConfig,
+    TopicNotFoundError,
+)
 from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
+from logstore.store.context import StoreContext
+from logstore.store.topics import Catalog
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
 
 CONFIG = TopicConfig(
@@ -251,3 +261,101 @@ def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
         report = partition.compact(force=True)
         assert report.removed == 1
         assert values(partition, b"k") == [None]
+
+
+def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step of the compaction could begin right behind that; it would leave its
+    checkpoint to the next topic of the name. No segment has to be replaced."""
+    forget = StoreContext.forget_compacted
+    waits, goes = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"1", b"a")
+        partition.append(b"2", b"b")
+        partition.roll()
+
+        def wait() -> None:
+            waits.set()
+            goes.wait(60)
+
+        def run() -> None:
+            try:
+                partition.compact(force=True, on_progress=once(3, wait))
+            except Exception as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run)
+
+        def forget_slowly(self: Any, keys: Any) -> None:
+            forget(self, keys)
+            goes.set()
+            thread.join()
+
+        monkeypatch.setattr(StoreContext, "forget_compacted", forget_slowly)
+        thread.start()
+        assert waits.wait(60)
+        store.delete_topic("t")
+        assert [type(error) for error in raised] == [TopicNotFoundError]
+        path = tmp_path / "cleaner-offset-checkpoint"
+        assert not path.exists() or "t 0" not in path.read_text()
+
+
+def test_topic_that_could_not_be_deleted_is_compacted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction whose steps all fall before or behind the attempt goes on, too."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(b"1", b"a")
+        partition.append(b"2", b"a")
+        partition.roll()
+
+        def fail(*_: Any) -> None:
+            raise StorageError("no", path="topics", action="write")
+
+        def delete() -> None:
+            with monkeypatch.context() as patch, pytest.raises(StorageError):
+                patch.setattr(Catalog, "write_if_room", fail)
+                store.delete_topic("t")
+
+        partition.compact(force=True, on_progress=once(1, delete))
+        assert values(partition, b"a") == [b"2"]
+        assert len(list(partition.read())) == 1
+
+
+def test_compaction_from_inside_itself_is_refused(tmp_path: Path) -> None:
+    """It would wait for itself; the outer one goes on. That of another partition may
+    be made."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        other = store.create_topic("other", config=CONFIG)[0]
+        for one in (partition, other):
+            one.append(b"1", b"a")
+            one.append(b"2", b"a")
+            one.roll()
+
+        def again() -> None:
+            with pytest.raises(ReentrantCallError, match="t-0 is being compacted"):
+                partition.compact(force=True)
+            assert other.compact(force=True).removed == 1
+
+        assert partition.compact(force=True, on_progress=once(1, again)).removed == 1
+        assert partition.compact(force=True).removed == 0
+
+
+@pytest.mark.parametrize("now_ms", [-1, 1 << 63, 1 << 70, -(1 << 70)])
+def test_time_outside_of_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None:
+    """And one before 1970: a batch cannot have it."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        partition.append(None, b"a")
+        partition.roll()
+        with pytest.raises(ConfigError, match="now_ms"):
+            partition.compact(force=True, now_ms=now_ms)
+        with pytest.raises(ConfigError, match="now_ms"):
+            partition.apply_retention(now_ms=now_ms)
+        partition.compact(force=True, now_ms=(1 << 63) - 1)
+        assert values(partition, b"a") == [None]
