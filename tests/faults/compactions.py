@@ -20,6 +20,7 @@ from typing import Any
 
 import logstore
 from faults.checker import open_quietly
+from faults.crash_states import until_done
 from faults.method import Tally
 from logstore import LogStoreError, TopicConfig
 from logstore._native import compaction
@@ -50,13 +51,7 @@ _ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many states, from as many logs as that takes."""
-    number = seed * 1_000_000
-    while tally.done < count:
-        passed, failures = states_of(number)
-        tally.passed(passed)
-        for text in failures:
-            tally.failed(text)
-        number += 1
+    until_done(states_of, count, seed, tally)
 
 
 def states_of(seed: int) -> tuple[int, list[str]]:

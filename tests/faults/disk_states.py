@@ -8,12 +8,12 @@ The recovery of some of them is cut again, and the recovery of that one, too.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from faults.checker import HARMLESS, StateCheck, open_quietly
+from faults.crash_states import until_done
 from faults.method import Tally
 from faults.promises import Promises
 from faults.workloads import Program, Step
@@ -35,30 +35,7 @@ _AGAIN = 0.02
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many states, from as many programs as that takes."""
     workers = min(os.cpu_count() or 1, max(count // 20_000, 1))
-    if workers == 1:
-        _until_done(count, map(states_of, _seeds(seed)), tally)
-        return
-    with multiprocessing.Pool(workers) as pool:
-        _until_done(count, pool.imap_unordered(states_of, _seeds(seed)), tally)
-        pool.terminate()
-
-
-def _seeds(seed: int) -> Iterator[int]:
-    number = seed * 1_000_000
-    while True:
-        yield number
-        number += 1
-
-
-def _until_done(
-    count: int, results: Iterator[tuple[int, list[str]]], tally: Tally
-) -> None:
-    for passed, failures in results:
-        tally.passed(passed)
-        for text in failures:
-            tally.failed(text)
-        if tally.done >= count:
-            return
+    until_done(states_of, count, seed, tally, workers=workers)
 
 
 def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:

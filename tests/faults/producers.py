@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import logstore
 from faults.checker import open_quietly
+from faults.crash_states import until_done
 from faults.method import Tally
 from logstore import Partition, Producer, Store
 from logstore.log.producers import Producers
@@ -46,13 +47,7 @@ _WEIGHTS = {
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many states, from as many programs as that takes."""
-    number = seed * 1_000_000
-    while tally.done < count:
-        passed, failures = states_of(number)
-        tally.passed(passed)
-        for text in failures:
-            tally.failed(text)
-        number += 1
+    until_done(states_of, count, seed, tally)
 
 
 def states_of(seed: int) -> tuple[int, list[str]]:

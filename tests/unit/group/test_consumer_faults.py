@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,6 @@ from support.groups import T0, T1, consumer, drain, store_with
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return store_with(tmp_path / "s")
-
-
-@pytest.fixture
-def opened(path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens consumers, and closes them at the end."""
-    consumers: list[Any] = []
-
-    def open_one(**given: Any) -> Any:
-        consumers.append(consumer(given.pop("store", path), **given))
-        return consumers[-1]
-
-    yield open_one
-    for one in consumers:
-        one.close()
 
 
 class Interrupt(BaseException):

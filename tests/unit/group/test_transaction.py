@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,6 @@ def path(tmp_path: Path) -> Path:
     with logstore.open(tmp_path / "s") as store:
         store.create_topic("out", 2)
     return tmp_path / "s"
-
-
-@pytest.fixture
-def opened(path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens consumers, and closes them at the end."""
-    consumers: list[Any] = []
-
-    def open_one(**given: Any) -> Any:
-        consumers.append(consumer(given.pop("store", path), **given))
-        return consumers[-1]
-
-    yield open_one
-    for one in consumers:
-        one.close()
 
 
 def outputs(path: Path) -> list[bytes]:

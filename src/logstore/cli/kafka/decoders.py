@@ -91,16 +91,22 @@ def _open_members(values: dict[str, Any]) -> None:
                 continue
 
 
+def _needed(key: bytes | None, offset: int, what: str) -> bytes:
+    """The key of a record, which a decoder needs."""
+    if key is None:
+        raise MessageError(
+            f"the record at offset {offset} has no key, which the {what} needs"
+        )
+    return key
+
+
 def _json_decoder(
     types: dict[int, tuple[Message, Message]], release: str, what: str
 ) -> Decoder:
     def decode(
         offset: int, key: bytes | None, value: bytes | None
     ) -> tuple[str | None, str | None]:
-        if key is None:
-            raise MessageError(
-                f"the record at offset {offset} has no key, which the {what} needs"
-            )
+        key = _needed(key, offset, what)
         try:
             return _pair(types, release, offset, key, value)
         except MessageError as error:
@@ -133,11 +139,7 @@ def _known(version: int, newest: int, what: str) -> int:
 def _old_offsets(
     offset: int, key: bytes | None, value: bytes | None
 ) -> tuple[str | None, str | None]:
-    if key is None:
-        raise MessageError(
-            f"the record at offset {offset} has no key, which the offsets decoder needs"
-        )
-    reader = Reader(key)
+    reader = Reader(_needed(key, offset, "offsets decoder"))
     kind = _known(reader.number("int16"), _GROUP_METADATA, "the key of a record")
     key_message, value_message = schemas.GROUP[kind]
     names = key_message.read(reader, kind, "")
@@ -207,12 +209,7 @@ def transaction_decoder(release: str) -> Decoder:
     def decode(
         offset: int, key: bytes | None, value: bytes | None
     ) -> tuple[str | None, str | None]:
-        if key is None:
-            raise MessageError(
-                f"the record at offset {offset} has no key, which the transaction log "
-                f"decoder needs"
-            )
-        reader = Reader(key)
+        reader = Reader(_needed(key, offset, "transaction log decoder"))
         kind = reader.number("int16")
         if kind != 0:
             if release == "2.8":

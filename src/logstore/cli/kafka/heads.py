@@ -44,6 +44,13 @@ class Head(NamedTuple):
     is_control: bool = False
     horizon: int | None = None
 
+    @property
+    def last_sequence(self) -> int:
+        """That of the last record; -1 if its producer does not number its records."""
+        if self.sequence == -1:
+            return -1
+        return following(self.sequence, self.last - self.base)
+
 
 def head_of(frame: Any) -> Head:
     """The head of a `LogFrame`.
@@ -129,13 +136,10 @@ def batch_line(head: Head, is_valid: bool, release: str) -> str:
     else:
         horizon = f" deleteHorizonMs: OptionalLong[{head.horizon}]"
     if head.magic >= 2:
-        last = head.sequence
-        if last != -1:
-            last = following(last, head.last - head.base)
         text = (
             f"baseOffset: {head.base} lastOffset: {head.last} "
             f"count: {head.records} baseSequence: {head.sequence} "
-            f"lastSequence: {last} producerId: {head.producer_id} "
+            f"lastSequence: {head.last_sequence} producerId: {head.producer_id} "
             f"producerEpoch: {head.producer_epoch} "
             f"partitionLeaderEpoch: {head.leader_epoch} "
             f"isTransactional: {boolean(head.is_transactional)} "

@@ -79,12 +79,9 @@ def _metadata_of(head: Head, base: int, release: str) -> Any:
 
     if release != "2.8":
         return metadata
-    last = head.sequence
-    if last != -1:
-        last = following(last, head.last - head.base)
     about_batch = (
         f"baseOffset: {base} lastOffset: {head.last} "
-        f"baseSequence: {head.sequence} lastSequence: {last} "
+        f"baseSequence: {head.sequence} lastSequence: {head.last_sequence} "
         f"producerEpoch: {head.producer_epoch} "
         f"partitionLeaderEpoch: {head.leader_epoch} batchSize: {head.size} "
         f"magic: {head.magic} compressType: {CODECS[head.codec].upper()} "

@@ -17,7 +17,7 @@ from logstore.record.batch import ABORT, COMMIT
 from logstore.record.decoder import Damage
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["AbortedTransaction", "aborted_in", "read_producers"]
+__all__ = ["AbortedTransaction", "aborted_in", "producer_batches", "read_producers"]
 
 
 class AbortedTransaction(NamedTuple):
@@ -70,7 +70,7 @@ def read_producers(
         CorruptRecordError, UnsupportedError: damage.
         StorageError: the system refuses.
     """
-    for batch, last_offset in _batches_in(segment, producers.end, end, limit):
+    for batch, last_offset in producer_batches(segment, producers.end, end, limit):
         producers.add(batch, last_offset)
 
 
@@ -91,7 +91,7 @@ def aborted_in(
     last: dict[int, int] = {}
     begin = producers.end
     for segment in segments:
-        for batch, last_offset in _batches_in(segment, begin, end, limit):
+        for batch, last_offset in producer_batches(segment, begin, end, limit):
             entry = producers.add(batch, last_offset)
             if batch.marker is None:
                 continue
@@ -105,11 +105,17 @@ def aborted_in(
     producers.end = end
 
 
-def _batches_in(
+def producer_batches(
     segment: Segment, begin: int, end: int, limit: int
 ) -> Iterator[tuple[SentBatch, int]]:
     """The batches of producers in a segment that end at or after `begin` and begin
-    before `end`, each with its last offset."""
+    before `end`, each with its last offset.
+
+    Args:
+        limit: as `read_producers`.
+
+    Raises: as `read_producers`.
+    """
     buffer = native.Buffer(READ_BYTES)
     pos, last_offset = segment.locate(begin)
     checks = segment.checks

@@ -27,9 +27,8 @@ from logstore.log.producers import (
     Identity,
     Producers,
     SentBatch,
-    sent_batch,
 )
-from logstore.log.read.producer_state import read_producers
+from logstore.log.read.producer_state import producer_batches, read_producers
 from logstore.log.read.view import slot_of
 from logstore.log.write.context import LogContext
 from logstore.log.write.extent import Extent
@@ -236,13 +235,13 @@ class Idempotence:
     ) -> None:
         """Add producers whose batches below an offset were all deleted, from the first
         batch that each of them has from there on."""
+        limit = self._context.services.store_config.max_batch_decompressed_bytes
         segments, missing = extent.segments, set(missing)
         for segment in segments[slot_of(segments, end) :]:
-            for header, _, _ in segment.headers(segment.locate(end)):
-                key = header.producer_id
-                if header.base_offset >= end and key in missing:
-                    producers.add_before(sent_batch(header))
-                    missing.remove(key)
+            for batch, _ in producer_batches(segment, end, extent.end, limit):
+                if batch.producer_id in missing:
+                    producers.add_before(batch)
+                    missing.remove(batch.producer_id)
                     if not missing:
                         return
 

@@ -214,8 +214,7 @@ class Broker:
             path = facts.path_of(layout.CLEAN_SHUTDOWN)
             yield HandoverFinding("clean-stop", OK, path, text, {})
             return
-        size = sum(sum(one.unflushed.values()) for one in facts.partitions)
-        count = sum(len(one.unflushed) for one in facts.partitions)
+        count, size = facts.unflushed
         text = (
             f"the last owner did not stop cleanly: {count} segments with {size} bytes "
             f"are read again, and their indexes built. Open and close the store with "

@@ -82,6 +82,12 @@ class Facts:
     def path(self) -> str:
         return self.root.path
 
+    @property
+    def unflushed(self) -> tuple[int, int]:
+        """(segments, bytes) that are read again without a clean stop."""
+        sizes = [size for one in self.partitions for size in one.unflushed.values()]
+        return len(sizes), sum(sizes)
+
     def path_of(self, name: str) -> str:
         return self.root.path_of(name)
 

@@ -67,8 +67,7 @@ class Opening:
             path = facts.path_of(layout.CLEAN_SHUTDOWN)
             yield HandoverFinding("clean-stop", OK, path, text, {})
             return
-        size = sum(sum(one.unflushed.values()) for one in facts.partitions)
-        count = sum(len(one.unflushed) for one in facts.partitions)
+        count, size = facts.unflushed
         text = (
             f"the broker did not stop cleanly: {count} segments with {size} bytes are "
             f"checked; a torn tail is cut, and a copy of it kept; transaction indexes "

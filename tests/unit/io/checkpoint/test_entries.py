@@ -23,8 +23,11 @@ from logstore.io.files import Files
 BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{}"]
 
 
-def written(path: Path, bodies: list[bytes]) -> tuple[bytes, list[int]]:
-    """A file with these entries, and where each of them ends."""
+def written(
+    path: Path, bodies: list[bytes], *, is_sealed: bool = False
+) -> tuple[bytes, list[int]]:
+    """A file with these entries, and where each of them ends; with a seal behind each
+    that was appended."""
     directory = Directory.open_root(Files(), str(path))
     data = first_entry(bodies[0])
     directory.write_file("state", data)
@@ -32,7 +35,7 @@ def written(path: Path, bodies: list[bytes]) -> tuple[bytes, list[int]]:
     ends = [len(data)]
     for body in bodies[1:]:
         assert end is not None
-        end = append_entry(directory, "state", end, body)
+        end = append_entry(directory, "state", end, body, is_sealed=is_sealed)
         assert end is not None
         ends.append(end.size)
     return (path / "state").read_bytes(), ends
@@ -177,24 +180,9 @@ def test_later_entries_are_all_valid_or_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- sealed entries
 
 
-def sealed(path: Path, bodies: list[bytes]) -> tuple[bytes, list[int]]:
-    """The same with a seal behind each appended entry."""
-    directory = Directory.open_root(Files(), str(path))
-    data = first_entry(bodies[0])
-    directory.write_file("state", data)
-    end: FileEnd | None = end_of(data, directory.stamp("state"))
-    ends = [len(data)]
-    for body in bodies[1:]:
-        assert end is not None
-        end = append_entry(directory, "state", end, body, is_sealed=True)
-        assert end is not None
-        ends.append(end.size)
-    return (path / "state").read_bytes(), ends
-
-
 def test_seal_is_no_entry_and_is_overwritten_by_the_next_one(tmp_path: Path) -> None:
     """Read whole, or from an earlier end on."""
-    data, ends = sealed(tmp_path, BODIES)
+    data, ends = written(tmp_path, BODIES, is_sealed=True)
     assert len(data) > ends[-1]
     for found in (data, data[: ends[-1]]):
         bodies, end = split_entries(found)
@@ -209,7 +197,7 @@ def test_seal_is_no_entry_and_is_overwritten_by_the_next_one(tmp_path: Path) -> 
 
 def test_each_damaged_bit_of_a_sealed_entry_is_damage(tmp_path: Path) -> None:
     """That of a seal is not: it says nothing."""
-    data, ends = sealed(tmp_path, BODIES)
+    data, ends = written(tmp_path, BODIES, is_sealed=True)
     for pos in range(ends[-2], len(data)):
         for bit in range(8):
             flipped = bytearray(data)
@@ -225,7 +213,7 @@ def test_entry_that_is_cut_off_over_a_seal_leaves_those_before_it(
     tmp_path: Path,
 ) -> None:
     """Whichever part of it is there, and whatever stands in the place of the rest."""
-    before, ends = sealed(tmp_path, BODIES)
+    before, ends = written(tmp_path, BODIES, is_sealed=True)
     end = split_entries(before)[1]
     entry = later_entry(end, b'{"version":1,"text":"%s"}' % (b"x" * 40))
     old = before[ends[-1] :].ljust(len(entry), b"\0")
