@@ -18,12 +18,14 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 
 public class Groups {
     private static volatile boolean ending = false;
@@ -138,9 +140,13 @@ public class Groups {
                     Set<TopicPartition> now = new HashSet<>(consumer.assignment());
                     consumer.pause(now);
                     if (!isDone && (now.size() == 1 || now.size() == 2)) {
-                        consumer.commitSync(Map.of(now.iterator().next(), new OffsetAndMetadata(now.size(), "by " + group)));
-                        isDone = true;
-                        assigned.countDown();
+                        try {
+                            consumer.commitSync(Map.of(now.iterator().next(), new OffsetAndMetadata(now.size(), "by " + group)));
+                            isDone = true;
+                            assigned.countDown();
+                        } catch (CommitFailedException | RebalanceInProgressException error) {
+                            // The group moved on meanwhile: the next poll tells the new epoch.
+                        }
                     }
                 }
             } catch (RuntimeException error) {
