@@ -205,11 +205,12 @@ class Steps:
         """Another size that a file must have."""
         self._c[number].size = size
 
-    def make(self, count: int) -> tuple[int, int]:
-        """Make the first `count`: (how many had the result that they must have, the
-        error of the next one as errno; 0: it is not as it must be, or all are done)."""
-        done = lib.ls_sys_steps(self._c, count, self._error)
-        return done, self._error[0]
+    def make(self, end: int, begin: int = 0) -> tuple[int, int]:
+        """Make those from number `begin` on, up to before `end`: (the number of the
+        first that had not the result that it must have; `end`: all had it; its error as
+        errno; 0: it is not as it must be)."""
+        done = lib.ls_sys_steps(self._c + begin, end - begin, self._error)
+        return begin + done, self._error[0]
 
 
 # ------------------------------------------------------------------ as in os

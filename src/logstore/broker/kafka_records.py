@@ -12,6 +12,7 @@ values of the newer protocol are in `consumer_records`.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ _MEMBER_TYPES: Final = frozenset(
 # "flexible": compact lengths and tagged fields.
 _VERSION_MAX: Final = 4
 _FLEXIBLE: Final = 4
+# The fixed fields of a commit: version and offset, leader epoch, times.
+_COMMIT_HEAD: Final = struct.Struct(">hq")
+_COMMIT_EPOCH: Final = struct.Struct(">i")
+_COMMIT_TIME: Final = struct.Struct(">q")
 _NO_ID: Final = "0" * 32
 
 
@@ -325,20 +330,30 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
     _check_version(version)
     if commit.offset < 0:
         raise _no_number(commit, f"offset={commit.offset}")
-    writer = Writer(version >= _FLEXIBLE)
     try:
-        writer.put("hq", version, commit.offset)
-        if version >= 3:
-            writer.put("i", commit.leader_epoch)
-        writer.string("metadata", commit.metadata)
-        writer.put("q", commit.commit_ms)
+        head = _COMMIT_HEAD.pack(version, commit.offset)
+        epoch = _COMMIT_EPOCH.pack(commit.leader_epoch) if version >= 3 else b""
+        times = _COMMIT_TIME.pack(commit.commit_ms)
         if version == 1:
-            writer.put("q", -1 if commit.expire_ms is None else commit.expire_ms)
+            times += _COMMIT_TIME.pack(
+                -1 if commit.expire_ms is None else commit.expire_ms
+            )
     except struct.error as error:
         raise _no_number(commit, error) from None
-    topic_id = commit.topic_id
-    writer.tags({} if topic_id is None else {0: _uuid_bytes(topic_id)})
-    return bytes(writer.data)
+    text, tags = _commit_text(version >= _FLEXIBLE, commit.metadata, commit.topic_id)
+    return head + epoch + text + times + tags
+
+
+@functools.lru_cache(maxsize=64)
+def _commit_text(
+    is_flexible: bool, metadata: str, topic_id: str | None
+) -> tuple[bytes, bytes]:
+    """The fields of a commit that are mostly those of the one before: the committer's
+    text, and the tags."""
+    text, tags = Writer(is_flexible), Writer(is_flexible)
+    text.string("metadata", metadata)
+    tags.tags({} if topic_id is None else {0: _uuid_bytes(topic_id)})
+    return bytes(text.data), bytes(tags.data)
 
 
 def _check_version(version: int) -> None:

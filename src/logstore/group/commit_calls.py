@@ -19,14 +19,17 @@ from logstore.io.directory import Directory
 
 __all__ = ["CommitCalls", "Made"]
 
-# The calls by number. Up to _APPENDED: the batch is appended, and the mutex given back.
-_FILE: Final = 2
-_WRITE: Final = 3
-_APPENDED: Final = 5
-_POINT: Final = 6
-_SYNC: Final = 7
-_NEW_POINT: Final = 8
-_SYNCED: Final = 10
+# The calls by number. The first one is for a commit that is to be durable. With those
+# before _APPENDED the batch is appended, and the mutex given back.
+_KNOWN: Final = 0
+_MUTEX: Final = 1
+_FILE: Final = 3
+_WRITE: Final = 4
+_APPENDED: Final = 6
+_POINT: Final = 7
+_SYNC: Final = 8
+_NEW_POINT: Final = 9
+_SYNCED: Final = 11
 
 
 class Made(NamedTuple):
@@ -43,6 +46,11 @@ class Made(NamedTuple):
     is_synced: bool
     error: StorageError | None = None
     has_sync_failed: bool = False
+
+
+_NOT_MADE: Final = Made(is_appended=False, is_synced=False)
+_APPENDED_ONLY: Final = Made(is_appended=True, is_synced=False)
+_SYNCED_TOO: Final = Made(is_appended=True, is_synced=True)
 
 
 class CommitCalls:
@@ -77,6 +85,7 @@ class CommitCalls:
         take_turn, is_point, new_point, end_turn = slots.sync_steps()
         self._steps = native.Steps(
             [
+                is_point,
                 take,
                 is_lock_file,
                 native.Step(
@@ -95,8 +104,9 @@ class CommitCalls:
                 end_turn,
             ]
         )
-        # The durable point in the lock file, as bytes, if it is of this file.
-        self._point: bytes | None = None
+        # The durable point in the lock file, as bytes, if it is of this file, and no
+        # sync has failed.
+        self._point = b""
 
     def make(self, end: int, data: bytes, *, durable: bool) -> Made:
         """Append bytes to the file, if it ends at `end`, and sync it if `durable`.
@@ -104,37 +114,44 @@ class CommitCalls:
         Raises:
             StorageError: the system refuses to read the lock file, or to unlock it.
         """
-        steps, count, point = self._steps, _APPENDED, None
-        steps.set_size(_FILE, end)
-        steps.set_bytes(_WRITE, data, end)
-        if durable and self._knows_point():
-            assert self._point is not None
-            count, size = _SYNCED, end + len(data)
-            steps.set_bytes(_POINT, self._point)
-            new, point = self.slots.next_point(self._point, self._file_id, size)
-            steps.set_bytes(_NEW_POINT, new)
+        self._steps.set_size(_FILE, end)
+        self._steps.set_bytes(_WRITE, data, end)
+        if not durable:
+            return self._made(end, _MUTEX, _APPENDED)
+        made = _NOT_MADE
+        if self._point:
+            made = self._made_durable(end, end + len(data))
+        if made is _NOT_MADE:
+            # Another member has moved the point since.
+            self._point = self._read_point()
+            if self._point:
+                made = self._made_durable(end, end + len(data))
+        return made
+
+    def _made_durable(self, end: int, size: int) -> Made:
+        """Make the calls with a sync; with a `_point`."""
+        steps, before = self._steps, self._point
+        steps.set_bytes(_KNOWN, before)
+        steps.set_bytes(_POINT, before)
+        new, after = self.slots.next_point(before, self._file_id, size)
+        steps.set_bytes(_NEW_POINT, new)
+        made = self._made(end, _KNOWN, _SYNCED)
+        if made.is_synced:
+            self._point = after
+        return made
+
+    def _made(self, end: int, begin: int, stop: int) -> Made:
         done = -1
         try:
-            done, error = self._files.make_steps(steps, count)
+            done, error = self._files.make_steps(self._steps, stop, begin)
         finally:
             # In this order an interrupt leaves no lock.
-            if done != count:
-                if done == _WRITE:
-                    # Cut off what was written; else the next member that appends does.
-                    with contextlib.suppress(OSError):
-                        self._files.truncate(self._held[1].fd, end)
-                self._point = None
-                try:
-                    # Before another member gets the turn. After an interrupt nobody
-                    # knows whether the sync has failed.
-                    if count == _SYNCED and done in (_SYNC, -1):
-                        with contextlib.suppress(StorageError):
-                            self.slots.doubt(self._file_id)
-                finally:
-                    if done:
-                        self.slots.give_back()
-        if done == _SYNCED:
-            self._point = point
+            if done != stop:
+                self._end_early(done, end, is_durable=stop == _SYNCED)
+        if done == stop:
+            return _SYNCED_TOO if stop == _SYNCED else _APPENDED_ONLY
+        if done <= _FILE and error is None:
+            return _NOT_MADE
         return Made(
             done >= _APPENDED - 1,
             done > _NEW_POINT,
@@ -142,14 +159,30 @@ class CommitCalls:
             done == _SYNC and error is not None,
         )
 
-    def _knows_point(self) -> bool:
-        """Whether the durable point was of this file when it was read last."""
-        if self._point is None:
-            data = self.slots.durable_bytes()
-            point = self.slots.durable_point_of(data)
-            if point.is_of_this_boot and point.file == self._file_id:
-                self._point = data
-        return self._point is not None
+    def _end_early(self, done: int, end: int, *, is_durable: bool) -> None:
+        """After `done` calls, not all; -1: nobody knows how many."""
+        if done == _WRITE:
+            # Cut off what was written; else the next member that appends does.
+            with contextlib.suppress(OSError):
+                self._files.truncate(self._held[1].fd, end)
+        self._point = b""
+        try:
+            # Before another member gets the turn. After an interrupt nobody knows
+            # whether the sync has failed.
+            if is_durable and done in (_SYNC, -1):
+                with contextlib.suppress(StorageError):
+                    self.slots.doubt(self._file_id)
+        finally:
+            if done not in (_KNOWN, _MUTEX):
+                self.slots.give_back()
+
+    def _read_point(self) -> bytes:
+        """The durable point, if it is of this file and no sync has failed; else
+        nothing."""
+        data = self.slots.durable_bytes()
+        point = self.slots.durable_point_of(data)
+        is_mine = point.is_of_this_boot and point.file == self._file_id
+        return data if is_mine and not point.is_doubtful else b""
 
     def _refused(self, number: int, error: OSError) -> StorageError:
         action = {

@@ -349,7 +349,7 @@ class GroupLog:
         """
         if not self._is_confirmed or self._is_doubtful or self._file is None:
             return None
-        if not self._end or (durable and self._doubts(slots)):
+        if not self._end:
             return None
         if self._calls is None or self._calls.slots is not slots:
             self._calls = CommitCalls(

@@ -445,14 +445,13 @@ class Membership:
         """
 
         keys = [TopicPartition(one.topic, one.partition) for one in commits]
-        # An error is found again below, with the mutex, and raised there.
-        with contextlib.suppress(CommitFailedError, FencedError):
+        try:
             self.check_holds(keys)
             is_plain = self.in_way(way) is None
-            if is_plain and self.file.append_at_once(
-                self.slots, commits, durable=durable
-            ):
-                return
+        except (CommitFailedError, FencedError):
+            is_plain = False  # found again below, with the mutex, and raised there
+        if is_plain and self.file.append_at_once(self.slots, commits, durable=durable):
+            return
 
         def work() -> None:
             self.check_holds(keys)

@@ -196,6 +196,8 @@ def as_partition(value: Any) -> TopicPartition:
     Raises:
         TypeError: it is no pair of a name and a number.
     """
+    if type(value) is TopicPartition and (type(value[0]), type(value[1])) == (str, int):
+        return value
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         return TopicPartition(
             value[0], as_integer("partition", value[1], "the number of a partition")
@@ -219,10 +221,13 @@ def as_commits(
         ConfigError: an offset is negative or too large.
         TypeError: something is of another type.
     """
-    if not isinstance(offsets, Mapping):
+    if type(offsets) is not dict and not isinstance(offsets, Mapping):
         raise TypeError(f"offsets is {type(offsets).__name__}, not a mapping")
     found = {}
     for key, value in offsets.items():
+        if type(value) is int and 0 <= value <= OFFSET_MAX:
+            found[as_partition(key)] = OffsetAndMetadata(value)
+            continue
         one = value if isinstance(value, tuple) else (value,)
         if not 1 <= len(one) <= 3 or not isinstance(one[1] if one[1:] else "", str):
             raise TypeError(f"{value!r:.100} is no offset, nor OffsetAndMetadata")

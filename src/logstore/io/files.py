@@ -375,24 +375,26 @@ class Files(ByteLocks):
                 self.close(fd)
         return Look(b"".join(parts))
 
-    def make_steps(self, steps: native.Steps, count: int) -> tuple[int, OSError | None]:
-        """Make the first `count` of some calls, in one call, until one has another
-        result than it must.
+    def make_steps(
+        self, steps: native.Steps, end: int, begin: int = 0
+    ) -> tuple[int, OSError | None]:
+        """Make some calls, those from number `begin` on up to before `end`, in one
+        call, until one has another result than it must.
 
-        Returns how many had the right one, and the error of the next one; None: it is
-        not as it must be, or all are done.
+        Returns the number of that one, and its error; None: it is not as it must be.
+        `end`: all had the right one.
         """
         if type(self) is Files:
-            done, error = steps.make(count)
+            done, error = steps.make(end, begin)
             return done, OSError(error, os.strerror(error)) if error else None
         # Other methods may be replaced: this is the same, call by call.
-        for number in range(count):
+        for number in range(begin, end):
             try:
                 if not self._made(steps[number]):
                     return number, None
             except OSError as error:
                 return number, error
-        return count, None
+        return end, None
 
     def _made(self, step: native.Step) -> bool:
         """Make one of them; whether it has the result that it must have."""

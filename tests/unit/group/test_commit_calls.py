@@ -15,6 +15,7 @@ from logstore import TopicPartition
 from logstore import _native as native
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.group import batches as batches_module
+from logstore.group import slots as slots_module
 from logstore.group.batches import Batches
 from logstore.io.files import Files
 from support.disk import MemoryDisk
@@ -33,8 +34,10 @@ class Recorded(Files):
     def __init__(self) -> None:
         self.made: list[int] = []
 
-    def make_steps(self, steps: native.Steps, count: int) -> tuple[int, OSError | None]:
-        done, error = steps.make(count)
+    def make_steps(
+        self, steps: native.Steps, end: int, begin: int = 0
+    ) -> tuple[int, OSError | None]:
+        done, error = steps.make(end, begin)
         self.made.append(done)
         return done, OSError(error, os.strerror(error)) if error else None
 
@@ -62,7 +65,7 @@ def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> N
     one.commit(1, durable=True)
     one.commit(2)
     one.commit(3, durable=True)
-    assert files.made == [10, 5, 10]
+    assert files.made == [11, 6, 11]
     assert one.slots.durable_point().size == one.file.end[1]
 
 
@@ -95,7 +98,7 @@ def test_what_another_member_did_is_read_first(
     other = OneMember(tmp_path)
     other.commit(7, T1, durable=True)
     assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
-    assert files.made == [2]
+    assert files.made == [3]
     one.commit(1, durable=True)
     assert offset_in(tmp_path) == 1
     assert offset_in(tmp_path, T1) == 7
@@ -107,7 +110,7 @@ def test_what_another_member_did_is_read_first(
     def held() -> None:
         before = len(files.made)
         assert not one.file.append_at_once(one.slots, commit_of(3), durable=False)
-        assert files.made[before:] == [0]
+        assert files.made[before:] == [1]
 
     other.slots.locked(held, 1)
     other.close()
@@ -149,11 +152,51 @@ def test_taken_turn_and_changed_point_are_synced_step_by_step(
     one.commit(2, durable=True)
     other.slots.set_durable_point(one.file._id, one.file.end[1] - 1)
     one.commit(3, durable=True)
-    assert files.made[-1] == 6
+    assert files.made[-2:] == [0, 11]  # the point was read again
     assert one.slots.durable_point().size == one.file.end[1]
     one.commit(4, durable=True)
-    assert files.made[-1] == 10
+    assert files.made[-1] == 11
     assert other.slots.take_sync_turn()  # it was given back
+    other.close()
+
+
+@pytest.mark.parametrize("is_doubtful", [False, True])
+def test_point_that_changes_meanwhile_is_read_again(
+    tmp_path: Path, is_doubtful: bool
+) -> None:
+    """Between the append and the turn to sync: the commit counts, and is durable, or an
+    error says that it may not be."""
+
+    class Changing(Files):
+        def lock_byte(self, fd: int, pos: int) -> bool:
+            if self.changes and pos == slots_module._SYNC:
+                self.changes = False
+                assert one.file._id is not None
+                size = one.file.end[1]
+                other.slots.set_durable_point(
+                    one.file._id, size - 1, is_doubtful=is_doubtful
+                )
+            return super().lock_byte(fd, pos)
+
+        changes = False
+
+    files = Changing()
+    one, other = OneMember(tmp_path, files=files), OneMember(tmp_path)
+    one.commit(0, durable=True)
+    one.commit(1, durable=True)
+    files.changes = True
+    if is_doubtful:
+        with pytest.raises(logstore.SyncFailedError):
+            one.commit(2, durable=True)
+    else:
+        one.commit(2, durable=True)
+        assert one.slots.durable_point().size == one.file.end[1]
+    assert not files.changes
+    assert offset_in(tmp_path) == 2
+    one.commit(3, durable=True)
+    point = one.slots.durable_point()
+    assert (point.size, point.is_doubtful) == (one.file.end[1], False)
+    one.close()
     other.close()
 
 
@@ -227,15 +270,15 @@ class Interrupted(BaseException):
     pass
 
 
-@pytest.mark.parametrize("count", range(11))
+@pytest.mark.parametrize("count", range(12))
 def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) -> None:
     """It comes when so many calls were made, before their result is known."""
 
     class Interrupting(Files):
         def make_steps(
-            self, steps: native.Steps, total: int
+            self, steps: native.Steps, end: int, begin: int = 0
         ) -> tuple[int, OSError | None]:
-            steps.make(min(count, total))
+            steps.make(min(count, end), begin)
             raise Interrupted
 
     one.commit(1, durable=True)
@@ -245,7 +288,7 @@ def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) ->
         one.file.append_at_once(one.slots, commit_of(2), durable=True)
     one.file._calls._files = Files()
     other = OneMember(tmp_path)
-    assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 3 else 1)
+    assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 4 else 1)
     assert other.slots.take_sync_turn()
     other.slots.end_sync_turn()
     one.commit(3, durable=True)
@@ -313,8 +356,8 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
         calls = native.Steps.make
 
         class Seen(native.Steps):
-            def make(self, count: int) -> tuple[int, int]:
-                result = calls(self, count)
+            def make(self, end: int, begin: int = 0) -> tuple[int, int]:
+                result = calls(self, end, begin)
                 made.append(result)
                 return result
 
@@ -325,6 +368,6 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
         file._calls._steps = seen
         one.commit({T0: 2, T1: 3})
         one.commit({T0: 4}, durable=False)
-        assert made == [(10, 0), (5, 0)]
+        assert made == [(11, 0), (6, 0)]
     assert offset_in(path) == 4
     assert offset_in(path, T1) == 3
