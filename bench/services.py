@@ -153,7 +153,8 @@ def kafka_rows(found: _Groups, folder: Path, *, is_quick: bool) -> Iterator[Row]
         count = 1 if is_quick else 5
         taken, first = kafka.takeovers(count), kafka.first_records(count)
         ours = groups.touched_polls(found.path, found.rounds)
-        pairs = list(zip(ours, kafka.polls(found.rounds), strict=True))
+        pairs = list(zip(ours, kafka.polls(found.rounds, at_once=True), strict=True))
+        singles = list(kafka.polls(found.rounds, at_once=False))
         commits = kafka.commits(_KAFKA_COMMITS)
     yield row(
         "takeover after SIGKILL, median",
@@ -179,6 +180,13 @@ def kafka_rows(found: _Groups, folder: Path, *, is_quick: bool) -> Iterator[Row]
         target="≥ 20",
         met=ratio >= 20,
         ratio=ratio,
+    )
+    yield row(
+        "`poll`, values touched",
+        "/s",
+        statistics.median(mine for mine, _ in pairs),
+        "confluent-kafka `poll`, one by one",
+        statistics.median(singles),
     )
     _, durable, _, _ = groups.commits(found.path)
     yield row("durable commits", "/s", durable, "confluent-kafka, not synced", commits)

@@ -162,8 +162,12 @@ class KafkaGroups:
             one.close()
         return sorted(found)
 
-    def polls(self, rounds: int) -> Iterator[float]:
-        """Records a second, their values touched; the member has joined."""
+    def polls(self, rounds: int, *, at_once: bool) -> Iterator[float]:
+        """Records a second, their values touched; the member has joined.
+
+        Args:
+            at_once: many by each call of `consume`; else one by each call of `poll`.
+        """
         # At the end of the log the broker would let the client wait for 500 ms, and
         # the next round with it.
         wait = {"fetch.wait.max.ms": 10}
@@ -174,9 +178,11 @@ class KafkaGroups:
             begin = time.perf_counter()
             one.seek(TopicPartition(_TOPIC, 0, 0))
             while count < self._count:
-                for message in one.consume(_BATCH, 10):
-                    size += len(message.value())
-                    count += 1
+                found = one.consume(_BATCH, 10) if at_once else [one.poll(10)]
+                for message in found:
+                    if message is not None:
+                        size += len(message.value())
+                        count += 1
             yield count / (time.perf_counter() - begin)
             if (count, size) != (self._count, self._bytes):
                 raise AssertionError(f"{count} records with {size} bytes came")

@@ -12,6 +12,7 @@ from logstore.aio.follower import Follower, OnePartition
 from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place, Wakes
 from logstore.config import TopicConfig
+from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.read.reader import ON_CORRUPTION, check_choice
 from logstore.log.retention import Deletion, RetentionPolicy
 from logstore.record.arguments import Start, as_limit, as_timeout
@@ -439,6 +440,30 @@ class Partition:
         `logstore.Partition.apply_retention`."""
         return await self._services.run(
             self.blocking.apply_retention, now_ms, dry_run, policies
+        )
+
+    async def compact(
+        self,
+        *,
+        force: bool = False,
+        max_memory: int = 64 << 20,
+        max_bytes_per_s: int | None = None,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[CompactionProgress], None] | None = None,
+    ) -> CompactionReport:
+        """Remove the records that a later one of the same key supersedes; as
+        `logstore.Partition.compact`. `on_progress` is called in another thread."""
+        return await self._services.run(
+            partial(
+                self.blocking.compact,
+                force=force,
+                max_memory=max_memory,
+                max_bytes_per_s=max_bytes_per_s,
+                now_ms=now_ms,
+                dry_run=dry_run,
+                on_progress=on_progress,
+            )
         )
 
 

@@ -24,7 +24,9 @@ from logstore.config import StoreConfig, TopicConfig, check_kind
 from logstore.errors import StoreClosedError
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
 from logstore.io.lock import caller, opener
+from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
 from logstore.store.inside import recover_unclean
@@ -312,6 +314,30 @@ class Store:
         """Examine all partitions, and repair those that need it, now; as
         `logstore.Store.recover`. `on_progress` is called in another thread."""
         return await self._services.run(self.blocking.recover, on_progress)
+
+    async def compact(
+        self,
+        *,
+        force: bool = False,
+        max_memory: int = 64 << 20,
+        max_bytes_per_s: int | None = None,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[CompactionProgress], None] | None = None,
+    ) -> dict[TopicPartition, CompactionReport]:
+        """Compact the partitions of all topics whose ``cleanup_policy`` has "compact";
+        as `logstore.Store.compact`. `on_progress` is called in another thread."""
+        return await self._services.run(
+            partial(
+                self.blocking.compact,
+                force=force,
+                max_memory=max_memory,
+                max_bytes_per_s=max_bytes_per_s,
+                now_ms=now_ms,
+                dry_run=dry_run,
+                on_progress=on_progress,
+            )
+        )
 
     # ------------------------------------------------------------ publishing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -401,8 +402,61 @@ def test_other_changes_of_a_partition_are_awaited(tmp_path: Path) -> None:
             assert (deletion.segment.base_offset, p.start_offset) == (0, 4)
             with pytest.raises(logstore.OffsetOutOfRangeError):
                 await p.truncate_to(100)
+            with pytest.raises(logstore.ConfigError, match="compact"):
+                await p.compact()
 
     run(main())
+
+
+def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
+    """Of a partition, or of all: as the blocking one, in another thread."""
+    config = logstore.TopicConfig(cleanup_policy="compact")
+    threads = set()
+
+    async def main() -> None:
+        async with logstore.aio.open(tmp_path) as store:
+            topic = await store.create_topic("t", 2, config)
+            for p in topic.partitions:
+                await p.append_many([b"1", b"2"], keys=[b"k", b"k"])
+                await p.roll()
+
+            def seen(progress: logstore.CompactionProgress) -> None:
+                threads.add(threading.get_ident())
+
+            dry = await topic[0].compact(force=True, dry_run=True)
+            assert (dry.removed, len(topic[0])) == (1, 2)
+            done = await topic[0].compact(force=True, on_progress=seen)
+            assert done.removed == 1
+            assert [record.value for record in topic[0].read()] == [b"2"]
+            reports = await store.compact(force=True)
+            assert set(reports) == {("t", 0), ("t", 1)}
+            assert reports["t", 1].removed == 1
+
+    run(main())
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize(
+    ("blocking", "twin", "inner"),
+    [
+        # It completes the recovery: `recover` is awaited.
+        (logstore.Store, logstore.aio.Store, {"recovery_report"}),
+        (logstore.Topic, logstore.aio.Topic, set()),
+        (
+            logstore.Partition,
+            logstore.aio.Partition,
+            # For connectors, which have threads of their own, and for this package.
+            {"apply_due_retention", "at_once", "begin_append", "byte_ranges", "mark",
+             "next_offset", "rows_at_once", "rows_of_arrow", "stamps", "sync_upto",
+             "unchanged_below"},
+        ),
+    ],
+)  # fmt: skip
+def test_every_method_has_its_twin(blocking: type, twin: type, inner: set[str]) -> None:
+    """Under the same name."""
+    names = {name for name in dir(blocking) if not name.startswith("_")}
+    assert {name for name in names if not hasattr(twin, name)} == inner
 
 
 def test_partition_has_the_facts_of_its_blocking_one(tmp_path: Path) -> None:
