@@ -131,6 +131,11 @@ class StateCheck:
                 text = _difference(before, view) or self._again(disk)
                 if text:
                     return text
+            text = promises.problem_of(
+                store, is_killed=is_killed, is_thorough=is_thorough
+            )
+            if text:
+                return text
             ends = self.rng.choice(("close", "kill", "cut"))
             for name in store.topics():
                 for partition in store.topic(name).partitions:

@@ -16,7 +16,8 @@ from faults.checker import HARMLESS, StateCheck, open_quietly
 from faults.crash_states import until_done
 from faults.method import Tally
 from faults.promises import Promises
-from faults.workloads import Program, Step
+from faults.services import ServiceProgram
+from faults.workloads import WEIGHTS, Program, Step
 from support.disk import MemoryDisk, end_processes
 from support.disk_changes import Moment, Nodes, tree
 from support.power_cut import cuts, touched
@@ -30,6 +31,9 @@ _STEPS = 14
 _PER_MOMENT = 6
 # How often the recovery of a state is cut in turn.
 _AGAIN = 0.02
+# Of a step of a program with services so many moments are tried: it has more of them,
+# and one of two programs is one.
+_SERVICE_MOMENTS = 2
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
@@ -43,8 +47,7 @@ def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:
 
     `only`: it takes no steps but these.
     """
-    crashes = Crashes(seed)
-    crashes.program.take_only(only)
+    crashes = Crashes(seed, only=only)
     try:
         for step in crashes.program.run(_STEPS):
             crashes.check(step)
@@ -57,6 +60,20 @@ def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:
     return crashes.passed, crashes.failures
 
 
+def program_of(seed: int, model: str, only: Sequence[str] = ()) -> Program:
+    """The program of a seed: each second one has services.
+
+    `only`: it takes no steps but these.
+    """
+    has_services = seed % 2 == 0
+    if only:
+        has_services = any(step not in WEIGHTS for step in only)
+    kind = ServiceProgram if has_services else Program
+    program = kind(seed, model=model)
+    program.take_only(only)
+    return program
+
+
 class Crashes:
     """The states of one program.
 
@@ -65,11 +82,13 @@ class Crashes:
         failures: a line for each of the others.
     """
 
-    def __init__(self, seed: int, *, most: int = _PER_MOMENT) -> None:
+    def __init__(
+        self, seed: int, *, most: int = _PER_MOMENT, only: Sequence[str] = ()
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(f"crashes {seed}")
         self.model = "ext4" if self.rng.random() < 0.3 else "weak"
-        self.program = Program(seed, model=self.model)
+        self.program = program_of(seed, self.model, only)
         self.checker = StateCheck(self.rng)
         self.most = most
         self.passed = 0
@@ -80,7 +99,11 @@ class Crashes:
         """The states of a step: those while it ran, and that after it."""
         self.checker.harmless = HARMLESS | self.program.harmless
         self._seen.clear()
-        for number, moment in enumerate(step.moments):
+        moments = list(enumerate(step.moments))
+        if isinstance(self.program, ServiceProgram):
+            most = min(_SERVICE_MOMENTS, len(moments))
+            moments = sorted(self.rng.sample(moments, most), key=lambda one: one[0])
+        for number, moment in moments:
             self.at(moment, step.during, f"{step.name} {number}")
         self._seen.clear()
         end = self.program.disk.moment("after the return")

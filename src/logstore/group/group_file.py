@@ -242,10 +242,10 @@ class GroupFile(GroupLog):
         self._rewrite_at = max(_REWRITE_BYTES, _REWRITE_RATIO * live)
         if self._end < self._rewrite_at and not self._is_doubtful:
             return
-        if not slots.take_sync_turn():
-            return
         # The append counts already: a failure here is none of the caller's.
         try:
+            if not slots.take_sync_turn():
+                return
             data = self._batches.batch(items, self._last_offset + 1)
             self._rewrite(slots, data, len(items))
         except (OSError, StorageError) as error:

@@ -370,8 +370,9 @@ class GroupLog:
             assert made.error is not None
             self._is_doubtful = True
             raise self._not_durable(made.error)
-        if made.error is not None:
+        if made.error is not None and not (made.is_appended and durable):
             raise made.error
+        # It counts: what has failed behind it is tried again, step by step.
         if made.is_appended and durable and not made.is_synced:
             self.sync(slots, self.end)
 
@@ -387,30 +388,37 @@ class GroupLog:
         another member makes meanwhile is enough.
 
         Raises:
-            SyncFailedError: it is not durable, and may be lost in a power failure.
-            StorageError: the system refuses.
+            SyncFailedError: it is not known to be durable, and may be lost in a power
+                failure; whatever the system has refused.
         """
+        try:
+            self._sync(slots, upto)
+        except SyncFailedError:
+            raise
+        except (OSError, StorageError) as error:
+            raise self._not_durable(error) from error
+
+    def _sync(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
         identity, end = upto
         deadline: float | None = None
-        with storage_errors("sync", self.path):
-            while True:
-                point = slots.durable_point()
-                if self._is_durable(point, identity, end):
-                    return
-                if self._doubts(slots):
-                    raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
-                if slots.take_sync_turn():
-                    break
-                now = self._files.monotonic()
-                deadline = now + _SYNC_WAIT_S if deadline is None else deadline
-                if now > deadline:
-                    self._sync_file(slots)  # the one with the turn hangs
-                    return
-                time.sleep(_SYNC_PAUSE_S)
-            try:
-                self._sync_now(slots, upto)
-            finally:
-                slots.end_sync_turn()
+        while True:
+            point = slots.durable_point()
+            if self._is_durable(point, identity, end):
+                return
+            if self._doubts(slots):
+                raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
+            if slots.take_sync_turn():
+                break
+            now = self._files.monotonic()
+            deadline = now + _SYNC_WAIT_S if deadline is None else deadline
+            if now > deadline:
+                self._sync_file(slots)  # the one with the turn hangs
+                return
+            time.sleep(_SYNC_PAUSE_S)
+        try:
+            self._sync_now(slots, upto)
+        finally:
+            slots.end_sync_turn()
 
     def _is_durable(self, point: DurablePoint, identity: _Identity, end: int) -> bool:
         # One that was compacted was synced before it was renamed.
@@ -446,7 +454,7 @@ class GroupLog:
                 slots.doubt(self._id)
             raise
 
-    def _not_durable(self, error: OSError) -> SyncFailedError:
+    def _not_durable(self, error: OSError | StorageError) -> SyncFailedError:
         return SyncFailedError(
             f"cannot sync the group's file {self.path}: {error}. What was committed "
             f"last counts now, and may be lost in a power failure. Commit again",

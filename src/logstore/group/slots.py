@@ -20,11 +20,11 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from logstore import _native as native
-from logstore.errors import storage_error
+from logstore.errors import storage_error, storage_errors
 from logstore.group.errors import FencedError
 from logstore.io import layout
 from logstore.io.directory import Directory, held_open
@@ -164,22 +164,22 @@ class LockFile:
 
     def members(self) -> list[int]:
         """The slots of the members that live, in order, except the own one."""
-        found = self.files.locked_bytes(self._file.fd, _MEMBERS_AT, _ROWS_AT)
+        found = self._locked(_MEMBERS_AT, _ROWS_AT)
         return [byte - _MEMBERS_AT for byte in found]
 
     def is_alive(self, slot: int) -> bool:
         """Whether another member has a slot."""
         at = _MEMBERS_AT + slot
-        return bool(self.files.locked_bytes(self._file.fd, at, at + 1))
+        return bool(self._locked(at, at + 1))
 
     def is_held(self, row: int) -> bool:
         """Whether another member has the partition of a row."""
         at = _ROWS_AT + row
-        return bool(self.files.locked_bytes(self._file.fd, at, at + 1))
+        return bool(self._locked(at, at + 1))
 
     def held_rows(self) -> list[int]:
         """The rows whose partitions other members have."""
-        found = self.files.locked_bytes(self._file.fd, _ROWS_AT, _SYNC)
+        found = self._locked(_ROWS_AT, _SYNC)
         return [byte - _ROWS_AT for byte in found]
 
     def holder(self, row: int) -> int | None:
@@ -195,9 +195,15 @@ class LockFile:
         process = ProcessId(pid, start, boot)
         return SlotInfo(slot, process, since_ms, polled_ms, interval_ms)
 
+    def _locked(self, begin: int, end: int) -> Sequence[int]:
+        """The bytes that others have locked."""
+        with storage_errors("look at the locks of", self.path):
+            return self.files.locked_bytes(self._file.fd, begin, end)
+
     def _read(self, pos: int, size: int) -> bytes:
         data = bytearray(size)
-        self.files.read(self._file.fd, data, pos)
+        with storage_errors("read", self.path):
+            self.files.read(self._file.fd, data, pos)
         return bytes(data)
 
 
@@ -221,7 +227,8 @@ class Slots(LockFile):
         self._written_ms = 0
         self._interval_ms = 0
         super().__init__(root, name)
-        self._id = self._identity(self.files.stat(self._file.fd))
+        with storage_errors("look at", self.path):
+            self._id = self._identity(self.files.stat(self._file.fd))
         _open_files.add(self)
 
     def _open(self) -> int:
@@ -483,12 +490,6 @@ class Slots(LockFile):
             self.files.write(self._file.fd, data, pos)
         except OSError as error:
             raise storage_error(error, "write", self.path) from error
-
-    def _read(self, pos: int, size: int) -> bytes:
-        try:
-            return super()._read(pos, size)
-        except OSError as error:
-            raise storage_error(error, "read", self.path) from error
 
     def after_fork(self) -> None:
         """In the child of a fork: leave the locks to the parent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import random
 from pathlib import Path
 
@@ -257,3 +259,56 @@ def test_failed_sync_of_a_compaction_is_known_to_the_others() -> None:
     other = OneMember("/store", files=disk.process())
     other.commit(50, T1, durable=True)
     check_survives(disk, 50, T1)
+
+
+@pytest.mark.parametrize("method", ["read", "lock_byte", "write"])
+@pytest.mark.parametrize("is_for_ever", [False, True])
+def test_commit_that_is_appended_and_not_durable_says_so(
+    monkeypatch: pytest.MonkeyPatch, *, method: str, is_for_ever: bool
+) -> None:
+    """What the system refuses behind the append is no error that says that nothing was
+    committed: the commit counts."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    for offset in (1, 2):
+        one.commit(offset, durable=True)
+    unlock, times = disk.unlock_byte, 1 << 60 if is_for_ever else 1
+
+    def fail_from_now_on(fd: int, pos: int) -> None:
+        """Behind the append: from the end of the mutex on."""
+        unlock(fd, pos)
+        disk.heal()
+        disk.fail(method, name=f"{NAME}.lock", times=times)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "unlock_byte", fail_from_now_on)
+        # One that can be tried again is none at all.
+        with contextlib.suppress(logstore.SyncFailedError):
+            one.commit(3, durable=True)
+    disk.heal()
+    assert offset_in("/store", files=disk.process()) == 3
+    one.commit(4, durable=True)
+    check_survives(disk, 4)
+
+
+def test_turn_to_sync_that_cannot_be_taken_is_none_of_the_commit() -> None:
+    """When the file would be written anew: the commit is there already."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    one.commit(0, durable=True)
+    lock = disk.lock_byte
+
+    def refuse_turn(fd: int, pos: int) -> bool:
+        if pos:
+            raise OSError(errno.ENOLCK, "no locks")
+        return lock(fd, pos)
+
+    vars(disk)["lock_byte"] = refuse_turn
+    for offset in range(1, 60):
+        one.commit(offset)
+        assert one.offset() == offset
+    del vars(disk)["lock_byte"]
+    one.commit(60, durable=True)
+    check_survives(disk, 60)

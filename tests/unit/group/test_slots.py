@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -389,3 +390,45 @@ def test_failing_system_calls_are_named_errors(root: Directory) -> None:
 def test_constants_are_those_of_the_format() -> None:
     """docs/format.md has them."""
     assert (MEMBERS_MAX, slots_module.ROWS_MAX) == (1024, 2048)
+
+
+@pytest.mark.parametrize("name", ["members", "held_rows"])
+def test_locks_that_cannot_be_looked_at_are_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    slots = opened(root)
+    monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
+        getattr(slots, name)()
+
+
+@pytest.mark.parametrize("name", ["is_alive", "is_held"])
+def test_lock_that_cannot_be_looked_at_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    slots = opened(root)
+    monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
+        getattr(slots, name)(3)
+
+
+def test_lock_file_that_cannot_be_looked_at_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root.files, "stat", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"look at .*logstore-group-g"):
+        opened(root)
+
+
+def test_lock_file_that_cannot_be_read_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(root)
+    looked = LockFile(root, NAME)
+    monkeypatch.setattr(looked.files, "read", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"read .*logstore-group-g"):
+        looked.info(0)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOMEM, "no memory")

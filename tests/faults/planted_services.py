@@ -1,0 +1,98 @@
+"""Planted bugs about services over power cuts and failing calls: what of a group's file
+is durable, what a member may believe of others, what comes of a hand-in."""
+
+from __future__ import annotations
+
+from faults.planted_bug import Bug
+
+BUGS_OF_SERVICES = (
+    Bug(
+        "a durable commit that is made in one call is not synced",
+        "io/files.py",
+        (("        else:\n            self.sync(fd)\n        return True",
+          "        return True"),),
+        "disk_states",
+        ("produce", "commit_durable"),
+        quick=1,
+    ),
+    Bug(
+        "a group's file takes its name before its bytes are synced",
+        "group/group_log.py",
+        (("        files.write(file.fd, data, 0)\n        files.sync(file.fd)\n",
+          "        files.write(file.fd, data, 0)\n"),),
+        "disk_states",
+        ("produce", "commit", "commit_durable"),
+        quick=1,
+    ),
+    Bug(
+        "a reset of offsets is told, and not logged",
+        "group/resets.py",
+        (("        if commits:\n            self._file.append(slots, commits)\n", ""),),
+        "disk_states",
+        ("produce", "flush", "commit", "reset"),
+        quick=1,
+    ),
+    Bug(
+        "a reset of offsets is not made durable",
+        "group/resets.py",
+        (("            if changes:\n                self._file.sync(slots, "
+          "self._file.end)\n", ""),),
+        "disk_states",
+        ("produce", "flush", "commit", "reset"),
+        quick=1,
+    ),
+    Bug(
+        "positions are published beside their records, not with them",
+        "group/transaction.py",
+        (("                metadata=metadata,\n                pinned=True,\n",
+          "                metadata=b'{\"at\":[]}' if staged else metadata,\n"
+          "                pinned=True,\n"),
+         ("            is_mine = done.metadata == metadata\n",
+          "            is_mine = True\n")),
+        "disk_states",
+        ("produce", "flush", "transaction"),
+        quick=1,
+    ),
+    Bug(
+        "what is handed in again is published again",
+        "store/publisher.py",
+        (("        if last is not None and sequence == last.sequence:\n",
+          "        if False:\n"),),
+        "disk_states",
+        ("submit",),
+        quick=1,
+    ),
+    Bug(
+        "a member takes the failed sync of another for durable",
+        "group/slots.py",
+        (("is_now and any(boot), is_doubtful and is_now)",
+          "is_now and any(boot), False)"),),
+        "failing_calls",
+        ("commit, durable", "first commit"),
+        call="sync",
+        quick=1,
+    ),
+    Bug(
+        "nothing was committed, says a sync that could not begin",
+        "group/group_log.py",
+        (("            raise self._not_durable(error) from error\n\n    def _sync(",
+          "            raise\n\n    def _sync("),),
+        "failing_calls",
+        ("commit, durable",),
+        call="write",
+        quick=1,
+    ),
+    Bug(
+        "an epoch that cannot be written is given out",
+        "io/checkpoint/producer_names.py",
+        (("    checkpoints.write_state(root, layout.PRODUCERS, "
+          "{\"producers\": rows})\n",
+          "    try:\n"
+          "        checkpoints.write_state(root, layout.PRODUCERS, "
+          "{\"producers\": rows})\n"
+          "    except OSError:\n        pass\n"),),
+        "failing_calls",
+        ("take a producer over",),
+        quick=1,
+    ),
+)  # fmt: skip

@@ -1,0 +1,470 @@
+"""Seeded programs with services on a store: consumers that commit, join and leave,
+transactions, resets, a named producer, and processes that hand in.
+
+`ServiceProgram` is a `Program` on two more topics: a named producer fills ``in``, and a
+group reads it and commits offsets; another one publishes what it makes of the records
+to ``out``, in transactions; others hand in to ``out``. `ServicePromises` says what must
+be found of that, beside the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import logstore
+from faults.checker import PATH, open_quietly
+from faults.promises import Log, TopicPromise
+from faults.service_promises import (
+    COMMITS,
+    HANDS_IN,
+    IN,
+    OUT,
+    PARTITIONS,
+    PRODUCER,
+    TRANSACTIONS,
+    ServicePromises,
+    committed_in,
+    consumer_of,
+    small_files,
+)
+from faults.workloads import Program, Step
+from logstore import LogStoreError, Store, TopicPartition
+from logstore.group import resets
+from logstore.store.store import open_store
+from support.values import (
+    config_of,
+    headers_of,
+    key_of,
+    record_of,
+    timestamp_of,
+    value_of,
+)
+
+__all__ = ["SERVICE_STEPS", "ServiceProgram"]
+
+# How often each step is taken, besides those of a `Program` that are named here.
+SERVICE_STEPS = {
+    "produce": 6, "produce_again": 2, "take_over": 1, "poll": 4, "commit": 6,
+    "commit_durable": 5, "leave": 2, "beside": 2, "transaction": 5, "reset": 2,
+    "submit": 4, "append_many": 3, "flush": 2, "housekeeping": 1, "reopen": 3,
+    "kill": 2, "cut": 2,
+}  # fmt: skip
+
+
+class HandWatch:
+    """In the place of the thread of an owner that publishes for others: requests are
+    served when a program says so."""
+
+    is_begun, is_reporting = True, False
+
+    def names(self) -> None:
+        """Not known: the directory is to be listed."""
+
+    def wake(self) -> None:
+        """There is nobody."""
+
+    stop = abandon = start = wake
+
+
+# ---------------------------------------------------------------- the program
+
+
+class ServiceProgram(Program):
+    """A `Program` with services.
+
+    Attributes:
+        consumers: by group, those that are open.
+    """
+
+    promises: ServicePromises
+
+    def __init__(self, seed: int, *, model: str = "weak", topics: int = 0) -> None:
+        super().__init__(seed, model=model, topics=topics)
+        self.promises = ServicePromises()
+        self._steps = list(SERVICE_STEPS)
+        self._weights = list(SERVICE_STEPS.values())
+        self.consumers: dict[str, Any] = {}
+        self._producer: Any = None
+
+    def take_only(self, names: Any) -> None:
+        if names:
+            self._steps = list(names)
+            self._weights = [SERVICE_STEPS[name] for name in names]
+
+    # ------------------------------------------------------------ opening, closing
+
+    def open(self) -> None:
+        super().open()
+        self._begin()
+
+    def _begin(self) -> None:
+        """With a store that has been opened just now."""
+        self.consumers.clear()
+        self._producer = None
+        self.store._hand_in._watch = HandWatch()  # type: ignore[assignment]
+        self.promises.settle_of(self.store)
+
+    def close(self) -> None:
+        self.leave_all()
+        super().close()
+
+    def cut(self) -> None:
+        self.promises.offsets.is_cut = True
+        super().cut()
+
+    def leave_all(self) -> None:
+        """Close all consumers."""
+        for group in list(self.consumers):
+            self.consumers.pop(group).close()
+
+    def run(self, count: int) -> Iterator[Step]:
+        yield self._taken("open", self.open)
+        for _ in range(2):
+            yield self._taken("create_topic", self.do_create_topic)
+        for _ in range(count):
+            yield from self.step(self.rng.choices(self._steps, self._weights)[0])
+        yield self._taken("close", self.close)
+
+    def do_create_topic(self) -> None:
+        """The one of the two topics that is not there yet."""
+        name = OUT if IN in self.promises.topics else IN
+        logs = [Log() for _ in range(PARTITIONS if name == IN else 1)]
+        topic = self.promises.topics[name] = TopicPromise(logs, is_certain=False)
+        self.began()
+        config = config_of(2, "none", segment_bytes=self.rng.choice((600, 5_000)))
+        self.store.create_topic(name, len(logs), config)
+        topic.is_certain = True
+
+    # ------------------------------------------------------------ producers
+
+    def do_produce(self, again: bool = False) -> None:
+        """Records of the named producer; or its last ones once more."""
+        if self._producer is None:
+            self.do_take_over()
+            return
+        number = self.rng.randrange(PARTITIONS)
+        picked = self._of(IN, number)
+        if picked is None:
+            return
+        log, partition = picked
+        known = self.promises.sequences[number]
+        if again:
+            self._produce_again(partition, known)
+            return
+        sequence = max(known.values(), default=-1) + 1
+        count = self.rng.choice((1, 2, 4))
+        offsets, _, seed = self._new(partition, count)
+        durable = self.rng.random() < 0.5
+        # What is not there is not asked for.
+        known.update({o: sequence + n for n, o in enumerate(offsets)})
+        try:
+            self.append(
+                log,
+                partition,
+                [record_of(o, 2, seed) for o in offsets],
+                lambda: self._producer.append_many(
+                    partition,
+                    *_columns(offsets, seed),
+                    sequence=sequence,
+                    durable=durable,
+                ),
+                durable=durable,
+            )
+        except LogStoreError:
+            for offset in offsets[len(log.records) - offsets.start :]:
+                del known[offset]
+            raise
+
+    def _produce_again(self, partition: Any, known: dict[int, int]) -> None:
+        """The last batch of the producer is found."""
+        there = {offset for offset in known if offset < partition.end_offset}
+        batches = [b for b in partition.read_batches() if b.base_offset in there]
+        for batch in batches[-1:]:
+            found = self._producer.append_many(
+                partition,
+                [b"again"] * batch.record_count,
+                sequence=known[batch.base_offset],
+            )
+            span = range(batch.base_offset, batch.next_offset)
+            assert found == span, f"appended twice: {found} for {span}"
+
+    def do_produce_again(self) -> None:
+        self.do_produce(again=True)
+
+    def do_take_over(self) -> None:
+        """The producer begins anew."""
+        self.began()
+        self._producer = self.store.producer(PRODUCER)
+        assert self._producer.epoch > self.promises.epoch, "an epoch comes again"
+        self.promises.epoch = self._producer.epoch
+
+    def _of(self, topic: str, number: int) -> tuple[Log, Any] | None:
+        """A partition with its promise, if it takes appends."""
+        for log, partition in self.partitions():
+            if (partition.topic, partition.number) == (topic, number):
+                return log, partition
+        return None
+
+    # ------------------------------------------------------------ a group
+
+    def consumer(self, group: str) -> Any:
+        """The one of a group, in the process of the owner."""
+        if group not in self.consumers:
+            self.consumers[group] = consumer_of(self.store, group)
+        return self.consumers[group]
+
+    def do_poll(self) -> None:
+        """What comes next, and nothing else."""
+        with small_files():
+            one = self.consumer(COMMITS)
+            one._core.look_now()
+            before = {k: one.position(k) for k in one.assignment()}
+            for key, records in one.poll(max_records=3).items():
+                first = before.get(key)
+                if first is None:
+                    first = self.promises.offsets.written[key.partition]
+                offsets = [record.offset for record in records]
+                wanted = list(range(first, first + len(offsets)))
+                assert offsets == wanted, f"{offsets} are delivered, not {wanted}"
+
+    def do_commit(self, durable: bool = False) -> None:
+        """Where the consumer is."""
+        self.do_poll()
+        one = self.consumer(COMMITS)
+        offsets = {k.partition: one.position(k) for k in one.assignment()}
+        given = {TopicPartition(IN, n): offset for n, offset in offsets.items()}
+        self._commit(offsets, lambda: one.commit(given, durable=durable), durable)
+
+    def _commit(
+        self, offsets: dict[int, int], call: Callable[[], Any], durable: bool
+    ) -> None:
+        self.promises.offsets.begin(offsets)
+        self.began()
+        try:
+            with small_files():
+                call()
+        except LogStoreError as error:
+            self.promises.offsets.has_failed(offsets, error)
+            raise
+        self.promises.offsets.has_returned(offsets, durable=durable)
+
+    def do_commit_durable(self) -> None:
+        self.do_commit(durable=True)
+
+    def do_leave(self) -> None:
+        """The next poll joins again."""
+        with small_files():
+            self.leave_all()
+
+    def do_beside(self) -> None:
+        """A member in another process comes, commits and goes."""
+        with small_files():
+            self.leave_all()
+            disk = self.disk.process()
+            with open_quietly(disk, read_only=True) as store:
+                with consumer_of(store, COMMITS) as one:
+                    one.poll(max_records=2)
+                    offsets = {k.partition: one.position(k) for k in one.assignment()}
+                    durable = self.rng.random() < 0.5
+                    self._commit(offsets, lambda: one.commit(durable=durable), durable)
+
+    def do_reset(self) -> None:
+        """To any offset; nobody is a member."""
+        self.leave_all()
+        ends = [partition.end_offset for partition in self.store.topic(IN)]
+        # Not beyond what is durable: a power cut would leave it behind the end.
+        least = min(partition.durable_offset for partition in self.store.topic(IN))
+        self._reset(self.disk.process(), self.rng.randint(0, least), ends)
+
+    def reset_alone(self) -> None:
+        """The same in this process, where nobody has the store."""
+        ends = [len(log.records) for log in self.promises.topics[IN].logs]
+        least = min(log.durable for log in self.promises.topics[IN].logs)
+        self._reset(self.disk, self.rng.randint(0, least), ends)
+
+    def _reset(self, disk: Any, to: int, ends: list[int]) -> None:
+        opens = functools.partial(open_store, files=disk)
+        offsets = {number: min(to, end) for number, end in enumerate(ends)}
+        with mock.patch.object(resets, "open_store", opens):
+            self._commit(
+                offsets,
+                lambda: logstore.reset_offsets(
+                    PATH, COMMITS, to=to, topics=[IN], dry_run=False
+                ),
+                durable=True,
+            )
+
+    # ------------------------------------------------------------ what goes on
+
+    def reopened(self, store: Store) -> str:
+        super().reopened(store)
+        self._begin()
+        return self.goes_on()
+
+    def goes_on(self) -> str:
+        """After calls that have failed: the services of the open store work, and have
+        what was promised."""
+        for group in list(self.consumers):
+            one = self.consumers.pop(group)
+            if self.rng.random() < 0.5:
+                one._core.abandon()  # as if its process had ended
+            else:
+                with contextlib.suppress(LogStoreError):
+                    one.close()
+        try:
+            found = committed_in(self.store)
+            text = self.promises.offsets.problem(found, is_killed=True)
+            if not text:
+                for name in ("commit_durable", "produce", "transaction", "submit"):
+                    getattr(self, f"do_{name}")()
+            self.leave_all()
+        except LogStoreError as error:
+            return f"a service does not go on: {error!r}"
+        return text
+
+    # ------------------------------------------------------------ publications
+
+    def do_transaction(self) -> None:
+        """Outputs and positions, both or neither."""
+        picked = self._of(OUT, 0)
+        if picked is None:
+            return
+        log, partition = picked
+        with small_files():
+            one = self.consumer(TRANSACTIONS)
+            one._core.look_now()
+            with one.transaction() as transaction:
+                found = one.poll(max_records=4)
+                count = sum(map(len, found.values()))
+                offsets, _, seed = self._new(partition, count)
+                for offset in offsets:
+                    transaction.append(
+                        OUT, value_of(offset, seed), key=key_of(offset, seed),
+                        headers=headers_of(offset, seed), partition=0,
+                        timestamp_ms=timestamp_of(offset, seed),
+                    )  # fmt: skip
+                after = {k.partition: some[-1].offset + 1 for k, some in found.items()}
+                first = partition.end_offset
+                self.promises.moving = (after, first) if count else None
+                self._publish_to_out(
+                    log, partition, [record_of(o, 2, seed) for o in offsets],
+                    transaction.commit,
+                )  # fmt: skip
+        if self.promises.moving is not None:
+            self.promises.positions |= after
+            self.promises.moving = None
+
+    def _publish_to_out(
+        self, log: Log, partition: Any, records: list[Any], call: Callable[[], Any]
+    ) -> None:
+        """Make a call that publishes these records, all or none."""
+        log.records += records
+        log.coming = len(records)
+        first = log.end
+        self.promises.publication = ((OUT, 0, first, first + len(records)),)
+        self.began()
+        try:
+            call()
+        except LogStoreError as error:
+            self._publish_failed([(log, partition)], 0, error)
+            if not log.coming and partition.end_offset == first:
+                self.promises.moving = self.promises.coming_hand = None
+            raise
+        log.coming = 0
+        log.durable = len(log.records)
+        self.promises.publication = ()
+
+    def do_submit(self) -> None:
+        """Another process hands in, and the owner publishes it."""
+        picked = self._of(OUT, 0)
+        if picked is None:
+            return
+        log, partition = picked
+        with open_quietly(self.disk.process(), read_only=True) as other:
+            staged, records = self._staged(other, partition)
+            sequence = self.promises.handed + 1
+            submit = functools.partial(
+                other.submit, [staged], identity=HANDS_IN, sequence=sequence,
+                timeout_ms=0,
+            )  # fmt: skip
+            try:
+                submit()
+                raise AssertionError("published by nobody")
+            except logstore.PublicationTimeoutError:
+                pass
+            self.promises.coming_hand = sequence, partition.end_offset
+            try:
+                self._publish_to_out(log, partition, records, self._serve_one)
+            except LogStoreError:
+                other.discard_staged(identity=HANDS_IN, before=sequence + 1)
+                raise
+            self.promises.handed, self.promises.coming_hand = sequence, None
+            # What is asked for again, and served again, is not there twice.
+            with contextlib.suppress(logstore.PublicationTimeoutError):
+                submit()
+            self._serve()
+            assert partition.end_offset == len(log.records), "published twice"
+
+    def submit_alone(self) -> None:
+        """Hand in where nobody has the store: this process takes the lock."""
+        log = self.promises.topics[OUT].logs[0]
+        with open_quietly(self.disk, read_only=True) as store:
+            partition = store.topic(OUT)[0]
+            staged, records = self._staged(store, partition)
+            sequence = self.promises.handed + 1
+            self.promises.coming_hand = sequence, partition.end_offset
+            log.records += records
+            log.coming = len(records)
+            first = log.end
+            self.promises.publication = ((OUT, 0, first, first + len(records)),)
+            self.began()
+            store.submit([staged], identity=HANDS_IN, sequence=sequence, timeout_ms=0)
+            log.coming = 0
+            log.durable = len(log.records)
+            self.promises.publication = ()
+            self.promises.handed, self.promises.coming_hand = sequence, None
+
+    def _serve_one(self) -> None:
+        if not self._serve():
+            raise logstore.StorageError("the owner did not see the request")
+
+    def _serve(self) -> int:
+        """The owner publishes what waits; how many times something was asked for. What
+        it answers is raised here, too."""
+        outcomes: list[Any] = []
+        publisher = self.store._publisher
+        publish_all = publisher.publish_all
+
+        def noted(requests: Any) -> Any:
+            found = publish_all(requests)
+            outcomes.extend(found)
+            return found
+
+        with mock.patch.object(publisher, "publish_all", noted):
+            self.store._hand_in.serve()
+        # One that could not be answered is served again, and is published still.
+        failed = [one for one in outcomes if isinstance(one, LogStoreError)]
+        if failed and len(failed) == len(outcomes):
+            raise failed[0]
+        return len(outcomes)
+
+    def _staged(self, store: Store, partition: Any) -> tuple[Any, list[Any]]:
+        offsets, _, seed = self._new(partition, self.rng.choice((1, 3)))
+        with store.stage(HANDS_IN, self.promises.handed + 1) as stage:
+            stage.append_many(partition, *_columns(offsets, seed))
+            staged = stage.finish()
+        return staged, [record_of(o, 2, seed) for o in offsets]
+
+
+def _columns(offsets: range, seed: int) -> tuple[list[Any], ...]:
+    """Values, keys, times and headers."""
+    return (
+        [value_of(o, seed) for o in offsets],
+        [key_of(o, seed) for o in offsets],
+        [timestamp_of(o, seed) for o in offsets],
+        [headers_of(o, seed) for o in offsets],
+    )
