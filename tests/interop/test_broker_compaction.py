@@ -20,7 +20,7 @@ from support import kafka_clients as clients
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-RELEASES = ("3.9.1", "4.2.0")
+RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 CONFIG = TopicConfig(
     cleanup_policy="compact",
     message_format=2,
@@ -65,6 +65,7 @@ def newest(records: list[Record]) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records}
 
 
+@pytest.mark.sampled(1)
 def test_broker_serves_and_compacts_what_logstore_has_compacted(
     broker: KafkaBroker,
 ) -> None:

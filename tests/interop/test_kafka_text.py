@@ -197,6 +197,23 @@ def test_what_logstore_writes(tools: KafkaTools, release: str, written: Any) -> 
     assert (ours.status, ours.complaints) == (0, [])
 
 
+@pytest.mark.sampled(1)
+def test_indexes_that_logstore_writes_pass_the_sanity_check(
+    tools: KafkaTools, written: Any
+) -> None:
+    """What a broker of each release looks at when it opens a directory."""
+    files = files_in(written.directory, (".index", ".timeindex"))
+    dump = tools.dump(files, "--index-sanity-check", root=written.directory)
+    sections = dump.sections()
+    assert len(sections) == len(files) > 100
+    passed = 0
+    for name, lines in sections.items():
+        assert lines in ([f"{name} passed sanity check."], [f"{name} is empty."])
+        passed += (written.directory / name).stat().st_size > 0
+    assert passed > 50
+    assert not [line for line in dump.complaints if not line.startswith("SLF4J")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("made_by", RELEASES.values())
 def test_directories_of_brokers(

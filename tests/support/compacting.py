@@ -146,10 +146,12 @@ class RandomLog:
         codecs: Sequence[str] = CODECS,
         transactions: bool = True,
         keyless: bool = False,
+        tombstones: bool = True,
     ) -> None:
         self.rng = random.Random(f"log {seed}")
         self.keys = keys
         self.keyless = keyless
+        self.tombstones = tombstones
         self.codecs = codecs
         self.offset = 0
         self.segments: list[tuple[int, list[Batch]]] = []
@@ -176,7 +178,7 @@ class RandomLog:
             value += bytes(
                 self.rng.randrange(256) for _ in range(self.rng.randrange(40))
             )
-            if self.rng.random() < 0.15:
+            if self.rng.random() < 0.15 and self.tombstones:
                 value = None
             time_ms = TIME_MS + self.offset * 10 + self.rng.randrange(200)
             items.append(Item(self.offset, key, value, time_ms))
