@@ -42,16 +42,18 @@ def run(count: int, seed: int, tally: Tally) -> None:
     until_done(states_of, count, seed, tally, workers=workers)
 
 
-def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:
+def states_of(
+    seed: int, only: Sequence[str] = (), *, enough: int = 4
+) -> tuple[int, list[str]]:
     """Check the states of the program of a seed: (how many were sound, failures).
 
-    `only`: it takes no steps but these.
+    `only`: it takes no steps but these. `enough`: it ends after so many failures.
     """
-    crashes = Crashes(seed, only=only)
+    crashes = Crashes(seed, only=only, enough=enough)
     try:
         for step in crashes.program.run(_STEPS):
             crashes.check(step)
-            if len(crashes.failures) > 3:
+            if crashes.is_enough:
                 break
     except Exception as error:
         crashes.failures.append(f"program {seed}: {type(error).__name__}: {error}")
@@ -83,9 +85,15 @@ class Crashes:
     """
 
     def __init__(
-        self, seed: int, *, most: int = _PER_MOMENT, only: Sequence[str] = ()
+        self,
+        seed: int,
+        *,
+        most: int = _PER_MOMENT,
+        only: Sequence[str] = (),
+        enough: int = 4,
     ) -> None:
         self.seed = seed
+        self._enough = enough
         self.rng = random.Random(f"crashes {seed}")
         self.model = "ext4" if self.rng.random() < 0.3 else "weak"
         self.program = program_of(seed, self.model, only)
@@ -94,6 +102,11 @@ class Crashes:
         self.passed = 0
         self.failures: list[str] = []
         self._seen: set[int] = set()
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many have failed that no more are tried."""
+        return len(self.failures) >= self._enough
 
     def check(self, step: Step) -> None:
         """The states of a step: those while it ran, and that after it."""
@@ -104,6 +117,8 @@ class Crashes:
             most = min(_SERVICE_MOMENTS, len(moments))
             moments = sorted(self.rng.sample(moments, most), key=lambda one: one[0])
         for number, moment in moments:
+            if self.is_enough:
+                return
             self.at(moment, step.during, f"{step.name} {number}")
         self._seen.clear()
         end = self.program.disk.moment("after the return")
@@ -125,6 +140,8 @@ class Crashes:
         is_killed: bool = False,
         depth: int = 0,
     ) -> None:
+        if self.is_enough:
+            return
         key = hash((is_killed, frozenset(tree(nodes).items())))
         if key in self._seen:
             return

@@ -98,7 +98,9 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     tries = _TRIES[bug.method]
     if bug.method == "disk_states":
         for number in range(tries):
-            yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
+            yield from disk_states.states_of(seed * 1000 + number, bug.only, enough=1)[
+                1
+            ] or [""]
     elif bug.method == "compactions":
         for number in range(tries):
             yield from compactions.states_of(seed * 1000 + number)[1] or [""]
