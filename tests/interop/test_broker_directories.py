@@ -23,6 +23,7 @@ from support.damage import flip_bit, logs_in
 from support.handing_over import hand_over, hand_over_topics
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.levels import mostly_thorough
 from support.lived_store import Lived, live
 from support.values import headers_of, key_of, timestamp_of, value_of
 
@@ -165,7 +166,7 @@ class Handed:
             clients.delete_records(self.broker, topic, offset)
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "4.2.0"))
 def cluster(
     request: pytest.FixtureRequest,
     lived: Store,

@@ -21,6 +21,7 @@ import logstore
 from logstore.broker import kafka_records as records
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.levels import mostly_thorough
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -138,7 +139,7 @@ def source_of(directory: Path) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "4.2.0"))
 def life(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Life:

@@ -21,7 +21,7 @@ from logstore.store.store import open_store
 from support.damage import flip_bit, frames
 from support.kafka_broker import KafkaBroker, KafkaBrokerError, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import IS_ALL, chosen
+from support.levels import IS_ALL, chosen, mostly_thorough
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -102,7 +102,7 @@ class Seeded:
         return int(start), int(end)
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "3.9.1"))
 def seeded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Seeded]:

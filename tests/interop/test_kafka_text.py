@@ -25,7 +25,7 @@ from support.golden import SLICE, whole_collection
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_messages import random_message
 from support.kafka_tools import Dump, KafkaTools, ToolsUnavailableError
-from support.levels import IS_ALL, some
+from support.levels import IS_ALL, mostly_thorough, some
 from support.offsets_topic import batch_of
 
 pytestmark = pytest.mark.kafka
@@ -215,7 +215,7 @@ def test_indexes_that_logstore_writes_pass_the_sanity_check(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made_by", RELEASES.values())
+@pytest.mark.parametrize("made_by", mostly_thorough(RELEASES.values(), "4.2.0"))
 def test_directories_of_brokers(
     made_by: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -10,6 +10,8 @@ the same to several formats look at different ones.
 - `stride`: each n-th step of what ends at a step that nobody knows before.
 - ``@pytest.mark.sampled(n)``: a few of a test's parameters.
 - ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
+- `mostly_thorough`: parameters of a fixture that is dear, of which the commit level has
+  one.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-__all__ = ["IS_ALL", "LEVEL", "Steps", "chosen", "some", "stride"]
+import pytest
+
+__all__ = ["IS_ALL", "LEVEL", "Steps", "chosen", "mostly_thorough", "some", "stride"]
 
 LEVEL = os.environ.get("LOGSTORE_TEST_LEVEL", "commit")
 if LEVEL not in ("commit", "all"):
@@ -77,6 +81,14 @@ def stride(length: int) -> int:
     """How far to go from one step to the next of something whose number of steps is
     known at its end only: `length`, or 1 at the level ``all``."""
     return 1 if IS_ALL else length
+
+
+def mostly_thorough(items: Iterable[_T], kept: _T) -> list[Any]:
+    """Parameters, of which the commit level leaves out all but `kept`."""
+    return [
+        item if item == kept else pytest.param(item, marks=pytest.mark.thorough)
+        for item in items
+    ]
 
 
 def chosen(names: Sequence[str], count: int) -> set[str]:
