@@ -27,6 +27,7 @@ RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPIC = "orders"
 SEGMENT_BYTES = 1 << 20  # the least of 4.x
 SEEDS = range(3) if IS_ALL else range(1)
+CASES = [(release, seed) for seed in SEEDS for release in RELEASES]
 CLIENTS = "Transactions.java"
 Pairs = list[tuple[int, str]]
 
@@ -54,12 +55,7 @@ class Filled:
         return int(start), int(stable), int(end)
 
 
-@pytest.fixture(
-    params=mostly_thorough(
-        [(r, s) for s in SEEDS for r in RELEASES], ("2.8.2", SEEDS[0])
-    ),
-    ids=str,
-)
+@pytest.fixture(params=mostly_thorough(CASES, CASES[0]), ids=str)
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Filled]:
     release, seed = request.param
     directory = tmp_path / "broker"
