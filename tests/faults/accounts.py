@@ -7,20 +7,37 @@ far into what must be in the store, and what may be; `Account.judge` opens it an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import logstore
+from faults.service_promises import (
+    COMMITS,
+    IN,
+    OUT,
+    PARTITIONS,
+    PRODUCER,
+    TRANSACTIONS,
+    Offsets,
+)
 from logstore import LogStoreError, Record, StoreConfig
+from logstore.group import group_log
+from logstore.group.slots import FileId
+from logstore.group.transaction import GroupPositions
+from logstore.io.files import ProcessId
+from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.store import verify
 from logstore.store.store import open_store
 from support.damage import Unsynced
+from support.groups import OneMember
 from support.values import record_of
 
-__all__ = ["Account", "Broken", "line"]
+__all__ = ["Account", "Broken", "line", "one_number"]
 
 # How a line begins, and the names of the rest.
 CREATE, CREATED = "create", "created"  # topic, partitions, magic
@@ -33,12 +50,42 @@ DROP, DROPPED = "drop", "dropped"  # topic
 # the rows that are told.
 PUBLISH, PUBLISHED, SETTLED = "publish", "published", "settled"
 
+# partition: it is compacted from now on.
+COMPACT = "compact"
+# partition, first offset, end, sequence of the first: of the producer's records.
+SEQUENCE = "sequence"
+# "", [[partition, offset], ...] of the group that reads `IN`; whether it is durable, or
+# whether it counts though the call has failed.
+COMMIT, COMMITTED, REFUSED = "commit", "committed", "refused"
+# "": from here on each call is looked at.
+MARK = "mark"
+
 # What a checker appends: no program does.
 _OWN_SEED = 999
 
 
 class Broken(Exception):
     """A promise was not kept."""
+
+
+class _NextStart(Unsynced):
+    """The machine has been started again since."""
+
+    def process_id(self) -> ProcessId:
+        return super().process_id()._replace(boot=b"the next start..")
+
+
+@contextlib.contextmanager
+def one_number() -> Iterator[None]:
+    """The files of a group have one number, as those of a file system may have that are
+    there one after the other: so a state that is written anew has the number of the
+    recorded one, too."""
+
+    def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
+        return FileId(7 if inode else 0, first)
+
+    with mock.patch.object(group_log, "FileId", of):
+        yield
 
 
 def line(*fields: Any) -> bytes:
@@ -60,6 +107,7 @@ class _Partition:
         self.durable = 0
         self.start = 0
         self.starts = {0}
+        self.is_compacted = False
 
     def check(self, partition: Any, floor: int, name: str) -> list[Record]:
         """Its records; `floor`: what must be there."""
@@ -72,7 +120,9 @@ class _Partition:
         except LogStoreError as error:
             raise Broken(f"{name} cannot be read: {error!r}") from error
         offset = partition.start_offset
-        for record in records:
+        if self.is_compacted:
+            offset = self._check_compacted(records, offset, name)
+        for record in records if not self.is_compacted else ():
             allowed = self.seeds.get(offset, ())
             if not any(record == _record(offset, self.magic, s) for s in allowed):
                 raise Broken(f"{name}: {record} at {offset} (seeds {allowed})")
@@ -85,6 +135,27 @@ class _Partition:
             raise Broken(f"{name}: durable up to {partition.durable_offset}")
         return records
 
+    def _check_compacted(self, records: list[Record], start: int, name: str) -> int:
+        """The end of what is read of it: only what was superseded may be missing."""
+        found = {record.offset: record for record in records}
+        if list(found) != sorted(found):
+            raise Broken(f"{name}: offsets are not in order: {list(found)}")
+        for offset, record in found.items():
+            allowed = self.seeds.get(offset, ())
+            if not any(record == _record(offset, self.magic, s) for s in allowed):
+                raise Broken(f"{name}: {record} at {offset} (seeds {allowed})")
+        end = max(found, default=start - 1) + 1
+        later: set[bytes | None] = set()
+        for offset in reversed(range(start, end)):
+            if offset in found:
+                later.add(found[offset].key)
+            elif not any(
+                _record(offset, self.magic, s).key in later
+                for s in self.seeds.get(offset, ())
+            ):
+                raise Broken(f"{name}: the last record of its key at {offset} is gone")
+        return end
+
 
 class Account:
     """What a program has said so far."""
@@ -96,6 +167,8 @@ class Account:
         self.partitions: dict[str, _Partition] = {}
         # What is being published: all of it is there, or nothing.
         self.publication: list[tuple[str, int, int, int]] = []
+        self.offsets: Offsets | None = None
+        self.sequences: dict[str, dict[int, int]] = {}
         for text in lines:
             self.add(text)
 
@@ -116,6 +189,16 @@ class Account:
             del self.topics[name]
             for key in [k for k in self.partitions if k.rpartition("-")[0] == name]:
                 del self.partitions[key]
+        elif what in (COMMIT, COMMITTED, REFUSED):
+            self._commit(what, dict(rest[0]), *rest[1:])
+        elif what == MARK:
+            pass
+        elif what == COMPACT:
+            self.partitions[name].is_compacted = True
+        elif what == SEQUENCE:
+            first, end, sequence = rest
+            known = self.sequences.setdefault(name, {})
+            known.update({o: sequence + o - first for o in range(first, end)})
         elif what in (PUBLISH, PUBLISHED, SETTLED):
             rows = [tuple(row) for row in rest[0]]
             self.publication = [] if what == PUBLISHED else rows
@@ -126,6 +209,16 @@ class Account:
                     self._add(self.partitions[key], DURABLE, end)
         else:
             self._add(self.partitions[name], what, *rest)
+
+    def _commit(self, what: str, offsets: dict[int, int], *more: bool) -> None:
+        if self.offsets is None:
+            self.offsets = Offsets()
+        if what == COMMIT:
+            self.offsets.begin(offsets)
+        elif what == COMMITTED:
+            self.offsets.has_returned(offsets, durable=more[0])
+        else:
+            self.offsets.has_failed(offsets, counts=more[0])
 
     def _add(self, of: _Partition, what: str, *numbers: int) -> None:
         if what == APPEND:
@@ -177,6 +270,9 @@ class Account:
         config = StoreConfig(flush_checkpoint_ms=0)
         with open_store(path, files=Unsynced(), config=config) as store:
             after = self._look(store, written)
+            self._look_at_producer(store)
+            self._look_at_positions(store)
+        with open_store(path, files=Unsynced(), config=config) as store:
             if before is not None and {k: v for k, v in before.items() if v} != {
                 k: v for k, v in after.items() if v
             }:
@@ -184,7 +280,8 @@ class Account:
             for name in after:
                 topic, _, number = name.rpartition("-")
                 partition = store.topic(topic)[int(number)]
-                offset = partition.append(b"%d" % _OWN_SEED, timestamp_ms=7)
+                key = b"own" if partition.config.compacts else None
+                offset = partition.append(b"%d" % _OWN_SEED, key, timestamp_ms=7)
                 appended[name] = next(iter(partition.read(offset)))
                 if appended[name].value != b"%d" % _OWN_SEED:
                     raise Broken(f"{name}: appended, and {appended[name]} was read")
@@ -202,6 +299,51 @@ class Account:
                 raise Broken(f"mended twice: {action.label}: {action.message}")
         for problem in verify(path).problems:
             raise Broken(f"verify: {problem.message}")
+        if self.offsets is not None:
+            self._look_at_group(path, written)
+
+    def _look_at_producer(self, store: Any) -> None:
+        """It is told which of its records is the last one."""
+        for name, known in self.sequences.items():
+            topic, _, number = name.rpartition("-")
+            if topic not in store.topics():
+                continue
+            partition = store.topic(topic)[int(number)]
+            end = partition.end_offset
+            last = max((s for offset, s in known.items() if offset < end), default=None)
+            told = store.producer(PRODUCER).last_sequence(partition)
+            if told != last:
+                raise Broken(f"the producer is told {told} of {name}, not {last}")
+
+    def _look_at_positions(self, store: Any) -> None:
+        """Of each record below the positions of the transactions one was made."""
+        if OUT not in self.topics or OUT not in store.topics():
+            return
+        _, positions = GroupPositions(store, TRANSACTIONS).read()
+        read = sum(position.offset for position in positions.values())
+        made = store.topic(OUT)[0].end_offset
+        if made != read:
+            raise Broken(f"{made} records were made of {read}")
+
+    def _look_at_group(self, path: Path, written: bool) -> None:
+        """What it has committed, with the mutex; then it commits, and again."""
+        assert self.offsets is not None
+        files = Unsynced() if written else _NextStart()
+        one = OneMember(path, COMMITS, files=files)
+        keys = [TopicPartition(IN, number) for number in range(PARTITIONS)]
+        with one_number():
+            one.slots.locked(lambda: one.file.refresh_held(one.slots), 10)
+            found = [one.offset(key) or 0 for key in keys]
+            text = self.offsets.problem(found, is_killed=written)
+            if text:
+                raise Broken(text)
+            one.commit(77, keys[0], durable=True)
+            one.commit(78, keys[0], durable=True)
+        one.close()
+        again = OneMember(path, COMMITS, files=files)
+        if [again.offset(key) or 0 for key in keys] != [78, *found[1:]]:
+            raise Broken("a commit is not found")
+        again.close()
 
     def _look(self, store: Any, written: bool) -> dict[str, list[Record]]:
         have = store.topics()

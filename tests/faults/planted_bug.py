@@ -14,7 +14,8 @@ class Bug(NamedTuple):
         changes: (lines as they are, lines as they are to be).
         method: which must catch it.
         only: steps of programs, scenarios, calls on a scene, kinds of histories, ends
-            of file names, or kinds of lies that are enough; none: all.
+            of file names, or kinds of lies that are enough; none: all. Of
+            `recorded_calls` the kind of states, and programs.
         call: of `failing_calls`, only those where this method of the disk fails.
         quick: the seed of 1 to 10 that shows it soonest, for those of the smallest
             size; 0: it is not among them.

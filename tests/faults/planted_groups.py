@@ -137,7 +137,7 @@ BUGS_OF_GROUPS = (
     Bug(
         "a commit in one call does not look where the file ends",
         "group/commit_calls.py",
-        (("        steps.set_size(_FILE, end)\n", ""),),
+        (("        self._steps.set_size(_FILE, end)\n", ""),),
         "groups",
         ("commits",),
         quick=1,

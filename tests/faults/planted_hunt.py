@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from faults import (
     lying_input,
     producers,
     readable,
+    recorded_calls,
     reentry,
     replacements,
     second_use,
@@ -61,6 +63,7 @@ _CASES = 60
 # Of `hand_ins` so many stores: what a kill meets is a matter of luck.
 _KILLED_STORES = 60
 _HISTORIES = 300
+_RECORDED_RUNS = 40
 
 
 # ---------------------------------------------------------------- in the other process
@@ -95,6 +98,9 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         for key in itertools.islice(keys, count):
             yield guarded(module, key)[0]
         return
+    if bug.method == "recorded_calls":
+        yield from _recorded(bug, seed)
+        return
     tries = _TRIES[bug.method]
     if bug.method == "disk_states":
         for number in range(tries):
@@ -115,6 +121,21 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     else:
         for number in range(tries):
             yield from lying_disk.problems(seed * 1000 + number, bug.only)
+
+
+def _recorded(bug: Bug, seed: int) -> Iterator[str]:
+    """What is found in recorded calls; the first of `only` says which kind of states
+    of which programs."""
+    kind, *programs = bug.only
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+        library = pathlib.Path(at) / "recorder.so"
+        recorded_calls.build(library)
+        for number, program in zip(
+            range(_RECORDED_RUNS), itertools.cycle(programs), strict=False
+        ):
+            model = ("weak", "ext4")[number % 2]
+            runs = (kind, model, program, seed * 1000 + number, _CASES)
+            yield "\n".join(recorded_calls.states_of(*runs, at, str(library))[2])
 
 
 def _make_only(calls: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from support.values import (
     value_of,
 )
 
-__all__ = ["PROGRAMS", "Program"]
+__all__ = ["PROGRAMS", "Program", "Say", "Unknown", "Writer", "writing"]
 
 Say = Callable[..., None]
 Program = Callable[[Path, Say, int], None]
@@ -44,11 +44,11 @@ _TIMEOUT_MS = 15_000
 _NOW = 1_600_000_000_000 + 10_000
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """The program ends, because it does not know what it has done."""
 
 
-class _Writer:
+class Writer:
     """A store at work. Each change is told before and after; errors of the library end
     the change, and nothing else."""
 
@@ -85,8 +85,11 @@ class _Writer:
                     found.append(self.store.topic(name)[number])
         return found
 
-    def append(self, partition: Any, count: int, **options: Any) -> None:
-        seed = self.rng.randrange(100)
+    def append(
+        self, partition: Any, count: int, *, seed: int = -1, **options: Any
+    ) -> None:
+        """Append so many records; `seed`: of their content, else any."""
+        seed = self.rng.randrange(100) if seed < 0 else seed
         name = f"{partition.topic}-{partition.number}"
         first = partition.end_offset
         offsets = range(first, first + count)
@@ -136,19 +139,33 @@ class _Writer:
                 )
                 rows.append((partition.name, first, first + count, seed))
             staged = stage.finish()
-            self.say(accounts.PUBLISH, "", rows)
-            try:
-                for _ in range(self.rng.randint(1, 2)):
-                    publish([staged], identity="program", sequence=sequence)
-                    self.say(accounts.PUBLISHED, "", rows)
-            except PublicationTimeoutError as error:
-                # It may come at any time now: nothing more can be said of offsets.
-                raise _Unknown from error
-            except LogStoreError as error:
-                ended = {p.name for p in counts if _has_failed(p, error)}
-                left = [row for row in rows if row[0] in ended]
-                self.say(accounts.SETTLED, "", left)
-                raise
+
+            def call() -> None:
+                publish([staged], identity="program", sequence=sequence)
+
+            self.publishing(rows, list(counts), call, self.rng.randint(1, 2))
+
+    def publishing(
+        self,
+        rows: Sequence[tuple[str, int, int, int]],
+        partitions: Sequence[Any],
+        call: Callable[[], None],
+        times: int = 1,
+    ) -> None:
+        """Make a call, or more of them, that publishes these rows to partitions."""
+        self.say(accounts.PUBLISH, "", rows)
+        try:
+            for _ in range(times):
+                call()
+                self.say(accounts.PUBLISHED, "", rows)
+        except PublicationTimeoutError as error:
+            # It may come at any time now: nothing more can be said of offsets.
+            raise Unknown from error
+        except LogStoreError as error:
+            ended = {p.name for p in partitions if _has_failed(p, error)}
+            left = [row for row in rows if row[0] in ended]
+            self.say(accounts.SETTLED, "", left)
+            raise
 
     def flush(self, partition: Any) -> None:
         with self.trying():
@@ -199,7 +216,7 @@ class _Writer:
             self.say(accounts.DROPPED, name)
 
 
-class _Nobody(_Writer):
+class _Nobody(Writer):
     """A store that could not be opened: nothing happens."""
 
     def __init__(self, say: Say, rng: random.Random) -> None:
@@ -218,9 +235,9 @@ class _Nobody(_Writer):
 
 
 @contextlib.contextmanager
-def _writing(
+def writing(
     path: Path, say: Say, rng: random.Random, **settings: Any
-) -> Iterator[_Writer]:
+) -> Iterator[Writer]:
     config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)), **settings)
     try:
         store = open_store(path, config=config)
@@ -230,7 +247,7 @@ def _writing(
         return
     # What was published half is taken back, or the store would not be open.
     say(accounts.SETTLED, "", [])
-    writer = _Writer(store, say, rng)
+    writer = Writer(store, say, rng)
     yield writer
     ends = {p.name: p.end_offset for p in writer.partitions()}
     with contextlib.suppress(LogStoreError):
@@ -243,7 +260,7 @@ def appends(path: Path, say: Say, seed: int) -> None:
     """Appends of all kinds, flushes and rolls in small segments, over two openings."""
     rng = random.Random(f"appends {seed}")
     for opening in range(2):
-        with _writing(path, say, rng) as writer:
+        with writing(path, say, rng) as writer:
             if opening == 0:
                 for name in ("a", "b"):
                     writer.create(
@@ -261,7 +278,7 @@ def deletions(path: Path, say: Say, seed: int) -> None:
     """Head and tail of logs are deleted, and whole topics; then they grow again."""
     rng = random.Random(f"deletions {seed}")
     for opening in range(2):
-        with _writing(path, say, rng) as writer:
+        with writing(path, say, rng) as writer:
             if opening == 0:
                 for name in ("a", "b", "c"):
                     writer.create(
@@ -288,7 +305,7 @@ def recovery(path: Path, say: Say, seed: int) -> None:
     with contextlib.suppress(LogStoreError):
         # This one is left open, as a process that is killed leaves it.
         store = open_store(path, config=config)
-        writer = _Writer(store, say, rng)
+        writer = Writer(store, say, rng)
         writer.create("a", 2, rng.choice(FORMATS), segment_bytes=400)
         for _ in range(rng.randint(2, 5)):
             for partition in writer.partitions():
@@ -300,7 +317,7 @@ def recovery(path: Path, say: Say, seed: int) -> None:
             with contextlib.suppress(OSError):
                 _tear(log, rng)
     for _ in range(2):
-        with _writing(path, say, rng) as writer:
+        with writing(path, say, rng) as writer:
             for partition in writer.partitions():
                 _some_append(writer, partition)
 
@@ -311,7 +328,7 @@ def publications(path: Path, say: Say, seed: int) -> None:
     forms = [form for form in FORMATS if form[0]]
     sequence = 0
     for opening in range(2):
-        with _writing(path, say, rng) as writer:
+        with writing(path, say, rng) as writer:
             if opening == 0:
                 for name in ("a", "b"):
                     writer.create(
@@ -335,9 +352,9 @@ def hand_ins(path: Path, say: Say, seed: int) -> None:
     rng = random.Random(f"hand-ins {seed}")
     forms = [form for form in FORMATS if form[0]]
     sequence = 0
-    with contextlib.suppress(_Unknown):
+    with contextlib.suppress(Unknown):
         for opening in range(3):
-            with _writing(path, say, rng, publish_for_others=True) as writer:
+            with writing(path, say, rng, publish_for_others=True) as writer:
                 if opening == 0:
                     for name in ("a", "b"):
                         writer.create(
@@ -353,11 +370,11 @@ def hand_ins(path: Path, say: Say, seed: int) -> None:
             sequence += 1
             with writer.trying(), open_store(str(path), read_only=True) as reader:
                 # The lock is free.
-                alone = _Writer(reader, say, rng)
+                alone = Writer(reader, say, rng)
                 _hand_in(path, alone, alone.partitions(), sequence)
 
 
-def _hand_in(path: Path, writer: _Writer, partitions: list[Any], sequence: int) -> None:
+def _hand_in(path: Path, writer: Writer, partitions: list[Any], sequence: int) -> None:
     rng = writer.rng
     picked = rng.sample(partitions, min(2, len(partitions)))
     if not picked:
@@ -375,7 +392,7 @@ def _has_failed(partition: Any, error: LogStoreError) -> bool:
     return isinstance(error, SyncFailedError)
 
 
-def _some_append(writer: _Writer, partition: Any) -> None:
+def _some_append(writer: Writer, partition: Any) -> None:
     rng = writer.rng
     kind = rng.randrange(8)
     if kind < 2:

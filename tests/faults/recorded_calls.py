@@ -22,10 +22,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from faults import accounts
 from faults.accounts import Account, Broken
 from faults.method import Tally
 from faults.powercut import EVENT, PROMISE, Change, Cut, Disk, Recording, variants
 from faults.programs import PROGRAMS
+from faults.programs_services import EACH_CALL, SERVICE_PROGRAMS
 from faults.recorded_child import UNNAMED
 from faults.workers import spread
 
@@ -37,14 +39,21 @@ _HERE = Path(__file__).resolve().parent
 # Of ten states, so many are power cuts after a run in which a sync failed, and so many
 # runs with a call that fails or kills.
 _FAILED_SYNCS, _FAULTS = 2, 1
+# And so many kills and power cuts at each call of short programs.
+_EACH_CALL = 1
 _STATES_PER_RUN = 400
+_STATES_MIN = 30
 _FAULTS_PER_RUN = 40
 _MODELS = ("weak", "ext4")
+_NAMES = sorted({*PROGRAMS, *SERVICE_PROGRAMS})
 # What a call may plausibly say; 0 stands for SIGKILL.
 _ERRORS = (
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EMFILE, errno.EROFS,
     errno.EINTR, errno.ENOMEM,
 )  # fmt: skip
+
+
+_MARK = accounts.line(accounts.MARK, "")
 
 
 def scratch() -> str | None:
@@ -65,7 +74,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
         while tally.done < count:
             # A run may have fewer states than were asked for: then another one follows.
             tasks = _tasks(count - tally.done, seed, folder, str(library))
-            for kind, done, failures in spread(_do, tasks):
+            for kind, done, failures in spread(states_of, tasks):
                 kinds[kind] += done
                 tally.passed(done - len(failures))
                 for failure in failures:
@@ -89,15 +98,19 @@ def _tasks(
     count: int, seed: int, folder: str, library: str
 ) -> Iterator[tuple[str, str, str, int, int, str, str]]:
     """(kind, model, program, seed, count, folder, library) of each task."""
-    names = sorted(PROGRAMS)
-    number = 0
-    for kind, share in (
-        ("failing syncs", count * _FAILED_SYNCS // 10),
-        ("failing calls", count * _FAULTS // 10),
-        ("power cuts", count - count * _FAILED_SYNCS // 10 - count * _FAULTS // 10),
-    ):
+    number = seed
+    shares = {
+        "failing syncs": count * _FAILED_SYNCS // 10,
+        "failing calls": count * _FAULTS // 10,
+        "each call": count * _EACH_CALL // 10,
+    }
+    shares["power cuts"] = count - sum(shares.values())
+    for kind, share in shares.items():
+        names = sorted(EACH_CALL if kind == "each call" else _NAMES)
         size = _FAULTS_PER_RUN if kind == "failing calls" else _STATES_PER_RUN
         while share > 0:
+            # As many programs as there are states for.
+            size = min(size, max(share // len(names), _STATES_MIN))
             task = (_MODELS[number // len(names) % 2], names[number % len(names)])
             yield (kind, *task, 1000 * seed + number, min(share, size), folder, library)
             share -= size
@@ -148,7 +161,7 @@ class _Child:
         self._process.stdout.close()
 
 
-def _do(
+def states_of(
     kind: str,
     model: str,
     program: str,
@@ -163,6 +176,8 @@ def _do(
         try:
             if kind == "failing calls":
                 done, failures = _faults(child, program, seed, count)
+            elif kind == "each call":
+                done, failures = _each_call(child, model, program, seed, count)
             else:
                 sync = kind == "failing syncs"
                 done, failures = _cuts(child, model, program, seed, count, sync)
@@ -192,8 +207,21 @@ def _cuts(
     problem = _difference(recording, child.folder / "store")
     if problem:
         return 1, [problem]
+    return _judged(child, recording, model, count, rng, plan)
+
+
+def _judged(
+    child: _Child,
+    recording: Recording,
+    model: str,
+    count: int,
+    rng: random.Random,
+    plan: dict[str, int],
+    begin: int = 0,
+) -> tuple[int, list[str]]:
+    """States of a recording, from an event on."""
     failures, done = [], 0
-    for words, disk, lines in _states(recording, model, count, rng):
+    for words, disk, lines in _states(recording, model, count, rng, begin):
         done += 1
         state = child.folder / "state"
         disk.write_to(state)
@@ -222,14 +250,14 @@ def _difference(recording: Recording, store: Path) -> str:
 
 
 def _states(
-    recording: Recording, model: str, count: int, rng: random.Random
+    recording: Recording, model: str, count: int, rng: random.Random, begin: int
 ) -> Iterator[tuple[str, Disk, list[bytes]]]:
     """(in words, the disk, the promises so far) of states that a power cut may leave,
-    `count` of them, spread over all events from the first to the last."""
+    `count` of them, spread over all events from `begin` to the last."""
     cut = Cut(model)
     lines: list[bytes] = []
     events = recording.events
-    moments = Counter(rng.choices(range(len(events)), k=max(count // 5, 1)))
+    moments = Counter(rng.choices(range(begin, len(events)), k=max(count // 5, 1)))
     left = count
     for at, event in enumerate(events):
         cut.step(event)
@@ -252,6 +280,29 @@ def _states(
             left -= 1
 
 
+def _each_call(
+    child: _Child, model: str, program: str, seed: int, count: int
+) -> tuple[int, list[str]]:
+    """Kills at each call behind the mark of a program, and power cuts behind each; if
+    there are more than `count`, so many of them."""
+    rng = random.Random(seed)
+    ended, trace, counts = child.run(program, seed)
+    if ended != 0:
+        return 1, [f"ended with {ended}: {counts}"]
+    calls, _, mark = counts
+    recording = Recording(trace, str(child.folder / "store"))
+    problem = _difference(recording, child.folder / "store")
+    if problem:
+        return 1, [problem]
+    marks = [n for n, e in enumerate(recording.events) if e.text == _MARK]
+    cuts = count - min(-(-count // 2), calls - mark)
+    done, failures = _judged(child, recording, model, cuts, rng, {}, marks[-1])
+    numbers = rng.sample(range(mark, calls), min(count - done, calls - mark))
+    for nth in sorted(numbers):
+        failures += _after_fault(child, program, seed, {"nth": nth, "error": 0})
+    return done + len(numbers), failures
+
+
 # ---------------------------------------------------------------- failing calls
 
 
@@ -265,18 +316,25 @@ def _faults(
         return 1, [f"ended with {ended}: {counts}"]
     failures = []
     for _ in range(count):
-        plan = _plan(rng, counts[0])
-        ended, trace, found = child.run(program, seed, **plan)
-        killed = plan.get("error") == 0
-        if ended != 0 and not (killed and ended == -9):
-            what = f"an error without a name: {found}" if ended == UNNAMED else ended
-            failures.append(f"{plan} ended with {what}")
-            continue
-        try:
-            Account(_promised(trace)).judge(child.folder / "store", written=True)
-        except Broken as broken:
-            failures.append(f"{plan}: {broken}")
+        failures += _after_fault(child, program, seed, _plan(rng, counts[0]))
     return count, failures
+
+
+def _after_fault(
+    child: _Child, program: str, seed: int, plan: dict[str, int]
+) -> list[str]:
+    """What is wrong with a run in which a call fails, or kills, and with what it has
+    left."""
+    ended, trace, found = child.run(program, seed, **plan)
+    killed = plan.get("error") == 0
+    if ended != 0 and not (killed and ended == -9):
+        what = f"an error without a name: {found}" if ended == UNNAMED else ended
+        return [f"{plan} ended with {what}"]
+    try:
+        Account(_promised(trace)).judge(child.folder / "store", written=True)
+    except Broken as broken:
+        return [f"{plan}: {broken}"]
+    return []
 
 
 def _plan(rng: random.Random, calls: int) -> dict[str, int]:

@@ -20,6 +20,9 @@ from typing import Any
 
 from faults import accounts
 from faults.programs import PROGRAMS
+from faults.programs_services import EACH_CALL, SERVICE_PROGRAMS
+
+_ALL = {**PROGRAMS, **SERVICE_PROGRAMS, **EACH_CALL}
 
 # How a child ends that met an error which has no name.
 UNNAMED = 9
@@ -62,7 +65,11 @@ def _run(recorder: Any, task: dict[str, Any]) -> None:
         told = os.open(os.devnull, os.O_WRONLY)
         root = task["store"]
 
+        marks = [0]
+
         def say(*fields: Any) -> None:
+            if fields[0] == accounts.MARK:
+                marks.append(recorder.recorder_calls())
             os.write(told, accounts.line(*fields))
 
         if task.get("fsize"):
@@ -73,9 +80,10 @@ def _run(recorder: Any, task: dict[str, Any]) -> None:
             task.get("error", 0), task.get("goes_on", 0), task.get("short", 0),
             ctypes.c_int64(task.get("sync", -1)),
         )  # fmt: skip
-        PROGRAMS[task["program"]](Path(root), say, task["seed"])
+        _ALL[task["program"]](Path(root), say, task["seed"])
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        counts = (recorder.recorder_calls(), recorder.recorder_syncs())
+        calls, syncs = recorder.recorder_calls(), recorder.recorder_syncs()
+        counts = (calls, syncs, marks[-1])
         with open(task["counts"], "w", encoding="ascii") as file:
             file.write(json.dumps(counts))
         status = 0

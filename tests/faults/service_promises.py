@@ -11,7 +11,7 @@ from unittest import mock
 
 import logstore
 from faults.promises import Promises
-from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
+from logstore import Store, TopicPartition
 from logstore.group import group_file
 from logstore.group.transaction import GroupPositions
 from logstore.io import layout
@@ -102,10 +102,10 @@ class Offsets:
             for some in self.since:
                 some.clear()
 
-    def has_failed(self, offsets: dict[int, int], error: LogStoreError) -> None:
-        """Nothing was committed, unless only the sync has failed."""
+    def has_failed(self, offsets: dict[int, int], *, counts: bool) -> None:
+        """Nothing was committed; or `counts`: only the sync has failed."""
         for number, offset in offsets.items():
-            if isinstance(error, SyncFailedError):
+            if counts:
                 self.written[number] = offset
             # A power failure may take only that back by which it was undone.
             self.since[number].add(offset)

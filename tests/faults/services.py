@@ -32,7 +32,7 @@ from faults.service_promises import (
     small_files,
 )
 from faults.workloads import Program, Step
-from logstore import LogStoreError, Store, TopicPartition
+from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
 from logstore.group import resets
 from logstore.store.store import open_store
 from support.values import (
@@ -248,7 +248,8 @@ class ServiceProgram(Program):
             with small_files():
                 call()
         except LogStoreError as error:
-            self.promises.offsets.has_failed(offsets, error)
+            counts = isinstance(error, SyncFailedError)
+            self.promises.offsets.has_failed(offsets, counts=counts)
             raise
         self.promises.offsets.has_returned(offsets, durable=durable)
 
