@@ -529,7 +529,7 @@ BUGS = (
     Bug(
         "what was published stays to be published again",
         "store/publisher.py",
-        (("        self.discard([*group.logs, *group.repeated])\n", ""),),
+        (("        self.discard(used)\n", ""),),
         "second_use",
         quick=4,
     ),

@@ -21,6 +21,7 @@ from logstore._native._locks import (
     resign,
 )
 from logstore._native._records import (
+    UNWRITTEN_MAX,
     Durations,
     Flattened,
     PreparedAppend,
@@ -146,9 +147,11 @@ from logstore._native.segments import (
     time_index_floor,
 )
 from logstore._native.system import (
+    STAMP_BYTES,
     STEP_BYTES,
     STEP_FILE,
     STEP_LOCK,
+    STEP_STAMP,
     STEP_SYNC,
     STEP_UNLOCK,
     STEP_WRITE,
@@ -160,7 +163,9 @@ from logstore._native.system import (
     look,
     new_watch,
     open_at,
+    open_file,
     read_at,
+    read_name,
     remove_watch,
     rename,
     reserve,
@@ -324,4 +329,9 @@ __all__ = [
     "walk_batches",
     "write_at",
     "write_back",
+    "STAMP_BYTES",
+    "STEP_STAMP",
+    "UNWRITTEN_MAX",
+    "open_file",
+    "read_name",
 ]

@@ -39,6 +39,7 @@ class _Lib:
     LS_STEP_BYTES: Final[int]
     LS_STEP_WRITE: Final[int]
     LS_STEP_SYNC: Final[int]
+    LS_STEP_STAMP: Final[int]
     LS_STEP_BYTES_MAX: Final[int]
     LS_STOP_END: Final[int]
     LS_STOP_PARTIAL: Final[int]
@@ -366,6 +367,12 @@ class _Lib:
     def ls_sys_sync_all(self, fd: int, /) -> int: ...
     def ls_sys_open(
         self, dir_fd: int, name: bytes, flags: int, mode: int, /
+    ) -> int: ...
+    def ls_sys_open_file(
+        self, dir_fd: int, name: bytes, flags: int, mode: int, /
+    ) -> int: ...
+    def ls_sys_read_name(
+        self, dir_fd: int, name: bytes, out: Any, capacity: int, size: Any, /
     ) -> int: ...
     def ls_sys_close(self, fd: int, /) -> int: ...
     def ls_sys_truncate(self, fd: int, size: int, /) -> int: ...

@@ -1,12 +1,24 @@
 import datetime
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, final, overload
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    SupportsIndex,
+    TypeVar,
+    final,
+    overload,
+)
 
 from logstore._native._locks import Mutex, Turns
 from logstore._native.segments import DurablePageState, SegmentState
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
+
+# So many index entries wait until they are written to the index file.
+UNWRITTEN_MAX: Final[int]
 
 class _NamedFields:
     __match_args__: ClassVar[tuple[str, ...]]

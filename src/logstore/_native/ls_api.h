@@ -524,6 +524,14 @@ int32_t ls_sys_truncate(int32_t fd, int64_t size);
 int32_t ls_sys_rename(int32_t from_fd, const char *from, int32_t to_fd, const char *to);
 int32_t ls_sys_unlink(int32_t dir_fd, const char *name);
 
+/* Open a name of an open directory, which must be that of a regular file: the descriptor, or -errno; -EINVAL for any other
+   kind.  With O_CREAT and O_EXCL, the new file has the permissions `mode`, whatever the umask. */
+int32_t ls_sys_open_file(int32_t dir_fd, const char *name, int32_t flags, int32_t mode);
+
+/* Open a regular file of an open directory, which is not followed if it is a link, read it if it has at most `capacity`
+   bytes, and close it.  `*size`: how long it is.  Returns how many bytes were read, or -errno, as `ls_sys_open_file`. */
+int64_t ls_sys_read_name(int32_t dir_fd, const char *name, uint8_t *out, int64_t capacity, int64_t *size);
+
 /* Examine an open file, or, with a name, an entry of an open directory, which is not followed if it is a link.  `out`
    gets 8 numbers: size, times of modification and of change in ns, device, inode, owner, group, mode.  0 or -errno. */
 int32_t ls_sys_stat(int32_t fd, const char *name, int64_t *out);
@@ -574,6 +582,8 @@ enum ls_step_kind {
     LS_STEP_BYTES = 4,  /* `size` bytes at `pos` are `data`; at most LS_STEP_BYTES_MAX */
     LS_STEP_WRITE = 5,  /* `size` bytes of `data` are written at `pos` */
     LS_STEP_SYNC = 6,   /* all data of the file is on stable storage */
+    LS_STEP_STAMP = 7,  /* `data` is a stamp, the 32 bytes that `ls_sys_look` gives of a file, and a name of the open
+                           directory: that is the stamp of the file */
 };
 #define LS_STEP_BYTES_MAX 256
 
@@ -583,7 +593,7 @@ typedef struct ls_step {
     int64_t pos;
     int64_t size;
     int64_t device, inode; /* of a file */
-    const uint8_t *data;   /* a name has a zero byte at its end */
+    const uint8_t *data;   /* a name has a zero byte at its end, which `size` counts */
 } ls_step;
 
 /* Make system calls one after the other, until one has another result than it must.  Returns how many had the right one;

@@ -94,6 +94,8 @@
 #define ls_sys_reserve(fd, pos, bytes) LS_GIL_WRITER(ls_sys_reserve(fd, pos, bytes))
 #define ls_sys_write_back(fd, pos, bytes) LS_GIL_WRITER(ls_sys_write_back(fd, pos, bytes))
 #define ls_sys_open(dir_fd, name, flags, mode) LS_GIL_WRITER(ls_sys_open(dir_fd, name, flags, mode))
+#define ls_sys_open_file(dir_fd, name, flags, mode) LS_GIL_WRITER(ls_sys_open_file(dir_fd, name, flags, mode))
+#define ls_sys_read_name(dir_fd, name, ...) LS_GIL_WRITER(ls_sys_read_name(dir_fd, name, __VA_ARGS__))
 #define ls_sys_close(fd) LS_GIL_WRITER(ls_sys_close(fd))
 #define ls_sys_truncate(fd, size) LS_GIL_WRITER(ls_sys_truncate(fd, size))
 #define ls_sys_rename(from_fd, from, to_fd, to) LS_GIL_WRITER(ls_sys_rename(from_fd, from, to_fd, to))

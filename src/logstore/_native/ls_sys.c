@@ -67,6 +67,48 @@ int32_t ls_sys_open(int32_t dir_fd, const char *name, int32_t flags, int32_t mod
     return fd < 0 ? -errno : fd;
 }
 
+int32_t ls_sys_open_file(int32_t dir_fd, const char *name, int32_t flags, int32_t mode)
+{
+    int fd = openat(dir_fd, name, flags, (mode_t)mode);
+    if (fd < 0) {
+        return -errno;
+    }
+    struct stat found;
+    int32_t status = fstat(fd, &found) < 0 ? -errno : S_ISREG(found.st_mode) ? 0 : -EINVAL;
+    if (status == 0 && (flags & O_CREAT) != 0 && (found.st_mode & 0777) != (mode_t)mode) {
+        status = fchmod(fd, (mode_t)mode) < 0 ? -errno : 0;
+    }
+    if (status < 0) {
+        (void)close(fd);
+        return status;
+    }
+    return fd;
+}
+
+int64_t ls_sys_read_name(int32_t dir_fd, const char *name, uint8_t *out, int64_t capacity, int64_t *size)
+{
+    int fd = ls_sys_open_file(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+    if (fd < 0) {
+        return fd;
+    }
+    struct stat found;
+    int64_t done = fstat(fd, &found) < 0 ? -(int64_t)errno : 0;
+    *size = done < 0 ? 0 : (int64_t)found.st_size;
+    while (done >= 0 && *size <= capacity && done < *size) {
+        int64_t n = ls_sys_read(fd, out + done, *size - done, done);
+        if (n == -EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            done = n < 0 ? n : done;
+            break;
+        }
+        done += n;
+    }
+    (void)close(fd);
+    return done;
+}
+
 int32_t ls_sys_close(int32_t fd)
 {
     return close(fd) < 0 ? -errno : 0;
@@ -211,6 +253,14 @@ static int32_t ls_sys_step(const ls_step *step)
         }
         return (int64_t)found.st_dev == step->device && (int64_t)found.st_ino == step->inode
             && (step->size < 0 || (int64_t)found.st_size == step->size);
+    }
+    case LS_STEP_STAMP: {
+        int64_t stamp[4];
+        if (step->size <= (int64_t)sizeof stamp || step->data[step->size - 1] != 0) {
+            break;
+        }
+        status = ls_sys_stamp(step->fd, (const char *)step->data + sizeof stamp, stamp);
+        return status < 0 ? status : memcmp(stamp, step->data, sizeof stamp) == 0;
     }
     case LS_STEP_BYTES: {
         uint8_t there[LS_STEP_BYTES_MAX];

@@ -589,6 +589,9 @@ int pyrecords_add_sync(PyObject *module)
     if (pyrecords_find_locks() < 0 || pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
         return -1;
     }
+    if (PyModule_AddIntConstant(module, "UNWRITTEN_MAX", UNWRITTEN_MAX) < 0) {
+        return -1;
+    }
     pyrecords_durations_type = pyrecords_add_type(module, "Durations", &pyrecords_durations_spec);
     if (pyrecords_durations_type == NULL) {
         return -1;

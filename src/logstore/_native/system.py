@@ -48,6 +48,8 @@ def _transfer(
     pos: int,
 ) -> int:
     """One read or write."""
+    if type(buffer) is bytes:
+        return _made(call, (fd, buffer, len(buffer), pos))
     return _made(call, (fd, pointer(buffer), memoryview(buffer).nbytes, pos))
 
 
@@ -133,6 +135,9 @@ STEP_FILE: Final[int] = lib.LS_STEP_FILE
 STEP_BYTES: Final[int] = lib.LS_STEP_BYTES
 STEP_WRITE: Final[int] = lib.LS_STEP_WRITE
 STEP_SYNC: Final[int] = lib.LS_STEP_SYNC
+STEP_STAMP: Final[int] = lib.LS_STEP_STAMP
+# Bytes of a stamp, as `look` gives it.
+STAMP_BYTES: Final = 32
 
 
 class Step(NamedTuple):
@@ -142,9 +147,10 @@ class Step(NamedTuple):
         kind: ``STEP_LOCK``: the byte `pos` is free, and is locked for this open file;
             ``STEP_UNLOCK``: that lock is given back; ``STEP_FILE``: the file of a
             directory has these numbers; ``STEP_BYTES``: `data` is there at `pos`, at
-            most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``.
-        fd: of the file; of a directory, with ``STEP_FILE``.
-        data: with ``STEP_FILE``, the name.
+            most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``;
+            ``STEP_STAMP``: the file of a directory has this stamp.
+        fd: of the file; of a directory, with ``STEP_FILE`` and ``STEP_STAMP``.
+        data: with ``STEP_FILE``, the name; with ``STEP_STAMP``, the stamp and the name.
         size: that of the file; -1: any.
     """
 
@@ -176,11 +182,13 @@ class Steps:
             one.kind, one.fd, one.device, one.inode = (
                 step.kind, step.fd, step.device, step.inode,
             )  # fmt: skip
-            if step.kind == STEP_FILE:
-                if b"\0" in step.data:
+            if step.kind in _NAMED:
+                begin = STAMP_BYTES if step.kind == STEP_STAMP else 0
+                if b"\0" in step.data[begin:]:
                     raise ValueError("embedded null byte")
                 self.set_bytes(number, step.data + b"\0")
-                one.size = step.size
+                if step.kind == STEP_FILE:
+                    one.size = step.size
             else:
                 self.set_bytes(number, step.data, step.pos)
 
@@ -189,7 +197,7 @@ class Steps:
 
     def __getitem__(self, number: int) -> Step:
         one, data = self._c[number], self._data[number]
-        data = data[:-1] if one.kind == STEP_FILE else data
+        data = data[:-1] if one.kind in _NAMED else data
         return Step(one.kind, one.fd, one.pos, data, one.size, one.device, one.inode)
 
     def set_bytes(self, number: int, data: bytes, pos: int | None = None) -> None:
@@ -201,6 +209,10 @@ class Steps:
         if pos is not None:
             one.pos = pos
 
+    def set_stamp(self, number: int, stamp: bytes) -> None:
+        """Another stamp that a file must have."""
+        self.set_bytes(number, stamp + self._data[number][STAMP_BYTES:])
+
     def set_size(self, number: int, size: int) -> None:
         """Another size that a file must have."""
         self._c[number].size = size
@@ -211,6 +223,9 @@ class Steps:
         errno; 0: it is not as it must be)."""
         done = lib.ls_sys_steps(self._c + begin, end - begin, self._error)
         return begin + done, self._error[0]
+
+
+_NAMED: Final = (STEP_FILE, STEP_STAMP)
 
 
 # ------------------------------------------------------------------ as in os
@@ -238,6 +253,47 @@ def open_at(dir_fd: int, name: str, flags: int, mode: int = 0o777) -> int:
         if fd >= 0:
             lib.ls_sys_close(fd)  # an interrupt came before the caller has it
         raise
+
+
+def open_file(dir_fd: int, name: str, flags: int, mode: int = 0) -> int:
+    """As `open_at`, of a regular file; one that this makes has just this mode.
+
+    Raises:
+        OSError: the system refuses; EINVAL: it is no regular file.
+    """
+    sys.audit("open", name, None, flags)
+    encoded, fd = _encoded(name), -errno.EINTR
+    try:
+        while fd == -errno.EINTR:
+            fd = lib.ls_sys_open_file(dir_fd, encoded, flags, mode)
+        if fd < 0:
+            _refuse(fd, name)
+        return fd
+    except BaseException:
+        if fd >= 0:
+            lib.ls_sys_close(fd)  # an interrupt came before the caller has it
+        raise
+
+
+def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
+    """Open a regular file of a directory, read it if it has at most `most` bytes, and
+    close it: how long it is, and its bytes.
+
+    Raises:
+        OSError: the system refuses; EINVAL: it is no regular file.
+    """
+    sys.audit("open", name, None, os.O_RDONLY)
+    encoded, out, size = (
+        _encoded(name),
+        allocate("uint8_t[]", most),
+        ffi.new("int64_t *"),
+    )
+    done = -errno.EINTR
+    while done == -errno.EINTR:
+        done = lib.ls_sys_read_name(dir_fd, encoded, out, most, size)
+    if done < 0:
+        _refuse(done, name)
+    return size[0], ffi.buffer(out, done)[:]
 
 
 def close(fd: int) -> None:
@@ -290,13 +346,18 @@ def stat(fd: int, name: str | None = None) -> Sequence[int]:
         OSError: the system refuses.
     """
     out = ffi.new("int64_t[8]")
-    encoded = ffi.NULL if name is None else _encoded(name)
-    _made(lib.ls_sys_stat, (fd, encoded, out), name)
+    encoded, result = ffi.NULL if name is None else _encoded(name), -errno.EINTR
+    # As `_made`, without its call: there are many of these.
+    while result == -errno.EINTR:
+        result = lib.ls_sys_stat(fd, encoded, out)
+    if result < 0:
+        _refuse(result, name)
     return ffi.unpack(out, 8)  # type: ignore[no-any-return]
 
 
 def _encoded(name: str) -> bytes:
-    encoded = os.fsencode(name)
+    # All encodings of file names agree in these characters.
+    encoded = name.encode("ascii") if name.isascii() else os.fsencode(name)
     if b"\0" in encoded:
         raise ValueError("embedded null byte")
     return encoded

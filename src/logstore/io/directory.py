@@ -115,7 +115,11 @@ class Directory:
         return Directory(self.files, os.path.join(self.path, name), parent=self)
 
     def use(self) -> _Use:
-        """A context manager: the descriptor for the length of a block."""
+        """A context manager: the descriptor for the length of a block.
+
+        Methods that are called often do the same without it: `held`, and drop the
+        reference also if an error keeps the frame.
+        """
         return _Use(self)
 
     def held(self) -> native.OpenFile:
@@ -175,17 +179,18 @@ class Directory:
 
     def info(self) -> FileInfo:
         """The info of the directory itself."""
-        with self.use() as fd:
-            return self.files.stat(fd)
+        file = self.held()
+        try:
+            return self.files.stat(file.fd)
+        finally:
+            del file
 
     def stat(self, name: str) -> FileInfo:
-        file = self._file
-        if file is not None:
-            # The same as `use` for the root, without a context manager: a reader calls
-            # this several times in each refresh.
+        file = self.held()
+        try:
             return self.files.stat_name(file.fd, name)
-        with self.use() as fd:
-            return self.files.stat_name(fd, name)
+        finally:
+            del file
 
     def stamp(self, name: str) -> FileStamp | None:
         """A value that changes when a file is replaced, overwritten, or grows; None if
@@ -226,8 +231,11 @@ class Directory:
             return self.files.free_bytes(fd)
 
     def rename(self, old: str, new: str) -> None:
-        with self.use() as fd:
-            self.files.rename(fd, old, new)
+        file = self.held()
+        try:
+            self.files.rename(file.fd, old, new)
+        finally:
+            del file
 
     def move(self, old: str, to: Directory, new: str) -> None:
         """Rename a file into another directory of the same file system."""
@@ -236,8 +244,11 @@ class Directory:
 
     def unlink(self, name: str, *, missing_ok: bool = False) -> None:
         try:
-            with self.use() as fd:
-                self.files.unlink(fd, name)
+            file = self.held()
+            try:
+                self.files.unlink(file.fd, name)
+            finally:
+                del file
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -263,12 +274,18 @@ class Directory:
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Descriptor of an existing regular file; the caller closes it."""
-        with self.use() as fd:
-            return self.files.open(fd, name, write=write)
+        file = self.held()
+        try:
+            return self.files.open(file.fd, name, write=write)
+        finally:
+            del file
 
     def create(self, name: str, *, exclusive: bool = True) -> int:
-        with self.use() as fd:
-            file_fd = self.files.create(fd, name, exclusive=exclusive)
+        file = self.held()
+        try:
+            file_fd = self.files.create(file.fd, name, exclusive=exclusive)
+        finally:
+            del file
         if self.access != PRIVATE:
             try:
                 self.files.set_access(file_fd, self.access)
@@ -281,6 +298,25 @@ class Directory:
         """A context manager: the descriptor of an existing regular file for the length
         of a block."""
         return _Opened(self, name, write)
+
+    def read_small(self, name: str, most: int) -> tuple[int, bytes]:
+        """The size of a regular file, and its bytes if it has at most `most`.
+
+        Raises:
+            OSError: as the system gives it; ELOOP, EINVAL, ENXIO: it is no such file.
+        """
+        if type(self.files) is Files:
+            file = self.held()
+            try:
+                return native.read_name(file.fd, name, most)
+            finally:
+                del file
+        # Other methods may be replaced: this is the same, call by call.
+        with self.opened(name) as fd:
+            size = self.files.size(fd)
+            buffer = bytearray(size if size <= most else 0)
+            n = self.files.read(fd, buffer, 0)
+        return size, bytes(memoryview(buffer)[:n])
 
     def read_file(self, name: str, limit: int = 64 << 20) -> bytes:
         """The whole of a small file; raises EFBIG beyond `limit` bytes."""

@@ -43,6 +43,7 @@ __all__ = [
     "Space",
     "Waitable",
     "have_settled",
+    "stamp_bytes",
     "stamp_of",
     "settled",
 ]
@@ -88,6 +89,11 @@ def stamp_of(info: FileInfo) -> FileStamp:
     return info.inode, info.mtime_ns, info.ctime_ns, info.size
 
 
+def stamp_bytes(stamp: FileStamp) -> bytes:
+    """The same as `Look` has them, of native.STAMP_BYTES bytes."""
+    return _STAMP.pack(*stamp)
+
+
 class Space(NamedTuple):
     """The result of `Files.space`; -1 if the file system does not count it."""
 
@@ -120,21 +126,29 @@ class Access(NamedTuple):
 
 PRIVATE = Access()
 
+_new: Final = tuple.__new__
+_KIND: Final = stat_module.S_IFMT(0o777777)
+
 
 def _info(numbers: Sequence[int]) -> FileInfo:
     """Of the numbers of `native.stat`."""
     size, mtime_ns, ctime_ns, device, inode, uid, gid, mode = numbers
-    return FileInfo(
-        size,
-        mtime_ns,
-        ctime_ns,
-        device,
-        inode,
-        stat_module.S_ISREG(mode),
-        stat_module.S_ISDIR(mode),
-        uid,
-        gid,
-        mode & 0o777,
+    kind = mode & _KIND
+    # Without the call of `FileInfo`: a reader looks at files in each refresh.
+    return _new(
+        FileInfo,
+        (
+            size,
+            mtime_ns,
+            ctime_ns,
+            device,
+            inode,
+            kind == stat_module.S_IFREG,
+            kind == stat_module.S_IFDIR,
+            uid,
+            gid,
+            mode & 0o777,
+        ),
     )
 
 
@@ -246,14 +260,7 @@ class Files(ByteLocks):
     def open(self, dir_fd: int, name: str, *, write: bool = False) -> int:
         """Open an existing regular file; EINVAL for any other kind of file."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | _FLAGS
-        fd = native.open_at(dir_fd, name, flags)
-        try:
-            if not _info(native.stat(fd)).is_file:
-                raise OSError(errno.EINVAL, "not a regular file", name)
-        except BaseException:
-            native.close(fd)
-            raise
-        return fd
+        return native.open_file(dir_fd, name, flags)
 
     def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
         """Create a file of mode 0600, whatever the umask, for reading and writing;
@@ -264,19 +271,12 @@ class Files(ByteLocks):
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
         try:
-            fd = native.open_at(dir_fd, name, flags, FILE_MODE)
+            return native.open_file(dir_fd, name, flags, FILE_MODE)
         except FileExistsError:
             if exclusive:
                 raise
             native.unlink(dir_fd, name)
-            fd = native.open_at(dir_fd, name, flags, FILE_MODE)
-        try:
-            if _info(native.stat(fd)).mode != FILE_MODE:
-                os.fchmod(fd, FILE_MODE)
-        except BaseException:
-            native.close(fd)
-            raise
-        return fd
+            return native.open_file(dir_fd, name, flags, FILE_MODE)
 
     def close(self, fd: int) -> None:
         """Close a descriptor. Its error is ignored: all data that must be durable was
@@ -297,8 +297,8 @@ class Files(ByteLocks):
 
     def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
         """Write all of `data` at byte `pos`; after an error, part may be written."""
-        done = native.write_at(fd, data, pos)
-        while done < len(data):
+        done, size = native.write_at(fd, data, pos), len(data)
+        while done < size:
             done += native.write_at(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:
@@ -410,6 +410,12 @@ class Files(ByteLocks):
                 return False
             is_same = (info.device, info.inode) == (device, inode)
             return is_same and size in (-1, info.size)
+        elif kind == native.STEP_STAMP:
+            name = os.fsdecode(data[_STAMP.size :])
+            stamp: FileStamp = _NO_FILE
+            with contextlib.suppress(FileNotFoundError):
+                stamp = stamp_of(self.stat_name(fd, name))
+            return _STAMP.pack(*stamp) == data[: _STAMP.size]
         elif kind == native.STEP_BYTES:
             there = bytearray(len(data))
             return self.read(fd, there, pos) == len(data) and there == data

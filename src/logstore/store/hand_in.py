@@ -250,6 +250,8 @@ class HandIn:
         for one in waiting:
             if one.error is not None:
                 _answer(self._root, one, Answer(one.error))
+        # Behind the answers: nobody waits for this.
+        self._publisher.discard_used()
         self._names.difference_update([one.name for one in waiting])
         return outcomes[: len(own)]
 

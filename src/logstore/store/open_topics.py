@@ -287,6 +287,10 @@ class OpenTopics:
 
     def writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key
+        with self._context.lock:
+            writer = self.writers.usual(key)
+        if writer is not None:
+            return writer
         self.now(topic)[number]  # raises if there is none
         with self._context.lock:
             self.find(topic)  # it may have been deleted meanwhile

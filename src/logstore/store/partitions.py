@@ -118,6 +118,12 @@ class PartitionWriters:
         if self.on_recovery is not None:
             self.on_recovery(action)
 
+    def usual(self, key: TopicPartition) -> PartitionWriter | None:
+        """The writer of a partition that is loaded, and neither broken nor deleted;
+        else None: `get` finds out."""
+        is_there = key.topic in self.catalog.numbers and key not in self.broken
+        return self.loaded.get(key) if is_there else None
+
     def get(self, key: TopicPartition) -> PartitionWriter:
         """The writer of an existing partition.
 

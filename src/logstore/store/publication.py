@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
 from logstore.io.checkpoint.publications import Entry
@@ -17,8 +17,6 @@ from logstore.log.write.staged_files import (
 )
 
 __all__ = ["Outcome", "Publication", "PublicationRequest", "request_of"]
-
-_TRUTH: Final = (None, True, False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,17 +44,23 @@ class Publication:
     pinned: bool = False
 
     @classmethod
-    def known(cls, identity: str, entry: Entry) -> Publication:
+    def known(
+        cls,
+        identity: str,
+        entry: Entry,
+        offsets: Mapping[TopicPartition, range] | None = None,
+        is_new: bool = False,
+    ) -> Publication:
         """The last publication of an identity, as it is remembered."""
         return cls(
             identity,
             entry.sequence,
             entry.records,
-            {},
-            is_new=False,
-            note=entry.note,
-            metadata=entry.metadata,
-            pinned=entry.is_pinned,
+            {} if offsets is None else offsets,
+            is_new,
+            entry.note,
+            entry.metadata,
+            entry.is_pinned,
         )
 
 
@@ -79,7 +83,7 @@ class PublicationRequest(NamedTuple):
     @property
     def records(self) -> int:
         """How many there are."""
-        return sum(log.records for log in self.logs)
+        return sum([log.records for log in self.logs])
 
     @property
     def is_remembered(self) -> bool:
@@ -131,7 +135,7 @@ def request_of(
             f"done",
             name="metadata",
         )
-    if not any(pinned is one for one in _TRUTH):
+    if not (pinned is None or pinned is True or pinned is False):
         raise ConfigError(
             f"pinned={pinned!r} is not True, False or None; nothing was done",
             name="pinned",

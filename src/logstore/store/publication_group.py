@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from logstore.errors import LogStoreError
 from logstore.io.checkpoint.publications import Entry, evict
 from logstore.io.layout import TopicPartition
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.staged_files import StagedLog
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.publication import Outcome, PublicationRequest
+from logstore.store.publication import Outcome, Publication, PublicationRequest
 
 __all__ = ["Group", "Target"]
+
+# So much of the contents of staged files is kept in memory.
+_CONTENTS_BYTES: Final = 4 << 20
 
 
 class Target:
@@ -54,13 +59,15 @@ class Group:
     """Requests that are committed together.
 
     Attributes:
-        outcomes: of each request; those that are not published are decided here.
+        refused: the error of each request that is refused, by its number.
         targets: the partitions that are published to.
         logs: the staged records of the requests that are committed.
         repeated: those of requests that were published before, perhaps the same.
         published: what will be remembered.
         identities: those of the requests, which are.
         changes: what of that differs from what is remembered now.
+        contents: of the staged files that are small, by name.
+        room: so many bytes of contents may be added.
     """
 
     def __init__(
@@ -68,16 +75,29 @@ class Group:
     ) -> None:
         self.requests = requests
         self.identities = {request.identity for request in requests}
-        self.outcomes: list[Outcome | None] = [None] * len(requests)
+        self.refused: dict[int, LogStoreError] = {}
+        # What is remembered of each request that is not, and whether it is new.
+        self._entries: dict[int, tuple[Entry, bool]] = {}
         self.targets: dict[TopicPartition, Target] = {}
         self.logs: list[StagedLog] = []
         self.repeated: list[StagedLog] = []
         self.published = published
         self.changes: dict[str, Entry | None] = {}
+        self.contents: dict[str, bytes] = {}
+        self.room = _CONTENTS_BYTES
+        self._files: set[str] = set()
 
-    def remember(self, identity: str, entry: Entry) -> None:
-        """Remember a publication as the last one of all."""
-        if identity:
+    def has_file_of(self, logs: Sequence[StagedLog]) -> bool:
+        """Whether a file of other staged logs is in it."""
+        return any(log.file in self._files for log in logs)
+
+    def remember(self, number: int, entry: Entry, *, is_new: bool) -> None:
+        """Remember a request as the last one of all, unless there is nothing to be
+        remembered of it."""
+        self._entries[number] = entry, is_new
+        request = self.requests[number]
+        identity = request.identity
+        if identity and (request.is_remembered or not is_new):
             self.published.pop(identity, None)
             self.changes.pop(identity, None)
             self.published[identity] = self.changes[identity] = entry
@@ -89,10 +109,17 @@ class Group:
             self.changes.update(dict.fromkeys(gone))
 
     def add(
-        self, number: int, writers: Mapping[TopicPartition, PartitionWriter]
+        self,
+        number: int,
+        writers: Mapping[TopicPartition, PartitionWriter],
+        contents: Mapping[str, bytes],
     ) -> None:
-        """Publish the records of a request."""
+        """Publish the records of a request; `contents` are of its files."""
+        self.contents.update(contents)
+        self.room -= sum(map(len, contents.values()))
+        self.logs += self.requests[number].logs
         for log in self.requests[number].logs:
+            self._files.add(log.file)
             key = TopicPartition(log.topic, log.partition)
             if key not in self.targets:
                 self.targets[key] = Target(writers[key])
@@ -103,7 +130,20 @@ class Group:
         """The partitions in the order of their locks."""
         return [self.targets[key] for key in sorted(self.targets)]
 
-    def offsets(self) -> dict[int, dict[TopicPartition, range]]:
+    def outcomes(self) -> list[Outcome]:
+        """Of each request, once the group is committed."""
+        offsets, outcomes = self._offsets(), list[Outcome]()
+        for number, request in enumerate(self.requests):
+            if number in self.refused:
+                outcomes.append(self.refused[number])
+            else:
+                entry, is_new = self._entries[number]
+                spans = offsets.get(number, {})
+                known = Publication.known(request.identity, entry, spans, is_new)
+                outcomes.append(known)
+        return outcomes
+
+    def _offsets(self) -> dict[int, dict[TopicPartition, range]]:
         """Of the records of each request."""
         found: dict[int, dict[TopicPartition, range]] = {}
         for target in self.in_order():

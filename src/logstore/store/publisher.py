@@ -7,7 +7,6 @@ those with an identity and a sequence number only once.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import functools
 import itertools
@@ -36,7 +35,7 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publication_journal import PublicationJournal
-from logstore.io.checkpoint.publications import Changes, Publications, evict, is_of
+from logstore.io.checkpoint.publications import Publications, evict, is_of
 from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -46,11 +45,12 @@ from logstore.log.write.staged_files import (
     StagedLog,
     check_apart,
     check_files,
+    moved_content,
     moved_runs,
     staged_sequence,
 )
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.publication import Outcome, Publication, PublicationRequest
+from logstore.store.publication import Outcome, PublicationRequest
 from logstore.store.publication_group import Group, Target
 
 __all__ = ["Publisher"]
@@ -105,6 +105,8 @@ class Publisher:
         self._is_stuck = False
         # The last one was committed, and its commit may not be durable.
         self._is_in_doubt = False
+        # Staged logs of what was published, whose files are not removed yet.
+        self._used: list[StagedLog] = []
 
     # ------------------------------------------------------------ recovery
 
@@ -156,8 +158,8 @@ class Publisher:
 
     def publish_all(self, requests: Sequence[PublicationRequest]) -> list[Outcome]:
         """Publish several requests, in order, in one commit that shares its syncs; the
-        caller holds `lock`. One that is refused does not stop the others: its outcome
-        is the error.
+        caller holds `lock`, and calls `discard_used` afterwards. One that is refused
+        does not stop the others: its outcome is the error.
 
         If the commit fails, each request is published alone: so each has the outcome
         that it would have had without the others. Not if all were published, and only
@@ -191,9 +193,9 @@ class Publisher:
         group = Group(requests, self._journal.published())
         for number, request in enumerate(requests):
             try:
-                group.outcomes[number] = self._admitted(group, number, request, now_ms)
+                self._admit(group, number, request, now_ms)
             except LogStoreError as error:
-                group.outcomes[number] = error
+                group.refused[number] = error
         group.forget_oldest()
         if group.targets:
             try:
@@ -201,26 +203,17 @@ class Publisher:
             except SyncFailedError as error:
                 if not self._is_in_doubt:
                     raise
-                return [
-                    outcome if isinstance(outcome, LogStoreError) else error
-                    for outcome in group.outcomes
-                ]
+                return [group.refused.get(n, error) for n in range(len(requests))]
         elif group.changes:
             self._journal.commit({}, group.changes)
-        self.discard([*group.logs, *group.repeated])
-        offsets = group.offsets()
-        return [
-            dataclasses.replace(outcome, offsets=offsets[number])
-            if number in offsets and isinstance(outcome, Publication)
-            else outcome
-            for number, outcome in enumerate(group.outcomes)
-            if outcome is not None
-        ]
+        self._used += group.logs
+        self._used += group.repeated
+        return group.outcomes()
 
-    def _admitted(
+    def _admit(
         self, group: Group, number: int, request: PublicationRequest, now_ms: int
-    ) -> Publication:
-        """Make a request part of a group; its outcome, once the group is committed.
+    ) -> None:
+        """Make a request part of a group.
 
         Raises:
             LogStoreError: it is refused, and the group is as it was.
@@ -231,21 +224,17 @@ class Publisher:
             raise PublicationConflictError(identity, sequence, last.sequence)
         if last is not None and sequence == last.sequence:
             # The caller that published it may not have seen it become durable.
-            entry = request.repeated(last)
-            group.remember(identity, entry)
+            group.remember(number, request.repeated(last), is_new=False)
             group.repeated += logs
-            return Publication.known(identity, entry)
-        entry = request.entry(last, now_ms)
+            return
         if request.is_remembered:
-            check_apart([*group.logs, *logs])
-            check_files(self._root, logs)
+            check_apart([*group.logs, *logs] if group.has_file_of(logs) else logs)
+            contents = check_files(self._root, logs, group.room)
             if logs:
                 # First of all: it may give the topics other ids.
                 self._begin_publishing()
-            group.add(number, self._writers(logs))
-            group.logs += logs
-            group.remember(identity, entry)
-        return dataclasses.replace(Publication.known(identity, entry), is_new=True)
+            group.add(number, self._writers(logs), contents)
+        group.remember(number, request.entry(last, now_ms), is_new=True)
 
     def _publish(self, group: Group) -> None:
         """Publish to the partitions of a group, and remember it."""
@@ -256,7 +245,7 @@ class Publisher:
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            self._publish_held(targets, imports, group.changes)
+            self._publish_held(group, targets, imports)
 
     def pin(self, identity: str, is_pinned: bool) -> bool:
         """Pin an identity, or no longer; the caller holds `lock`. Returns whether it
@@ -336,17 +325,23 @@ class Publisher:
     def _examined(self, targets: Iterable[Target]) -> dict[StagedLog, SegmentImport]:
         """The staged logs that will be taken over as segments: not those of another
         user, whose files would keep that owner."""
+        worth_it = [
+            (log, target.writer)
+            for target in targets
+            for log in target.parts
+            if is_worth_it(log, target.writer.context.config)
+        ]
+        if not worth_it:
+            return {}
         device = self._root.info().device
         user = self._root.files.user()
         may_give = user == ROOT_USER and self._root.access.uid >= 0
         return examine_all(
             self._root,
             {
-                log: target.writer.context.config
-                for target in targets
-                for log in target.parts
-                if is_worth_it(log, target.writer.context.config)
-                and target.writer.directory.info().device == device
+                log: writer.context.config
+                for log, writer in worth_it
+                if writer.directory.info().device == device
                 and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
             },
             self._store_config,
@@ -354,9 +349,9 @@ class Publisher:
 
     def _publish_held(
         self,
+        group: Group,
         targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
-        changes: Changes,
     ) -> None:
         """Publish, with the locks of the partitions held: no other thread appends.
 
@@ -365,13 +360,19 @@ class Publisher:
         publication.
         """
         # Before the first byte: the disk must have room for everything.
-        copied = (log.bytes for t in targets for log in t.parts if log not in imports)
-        targets[0].log.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+        sizes = [
+            sum([log.bytes for log in target.parts if log not in imports])
+            for target in targets
+        ]
+        if imports or not all(
+            t.log.has_room(size) for t, size in zip(targets, sizes, strict=True)
+        ):
+            targets[0].log.check_room(sum(sizes) + len(targets) * _SEGMENT_BYTES)
         self._targets, self._is_in_doubt = targets, False
         barrier = self._barrier = VisibilityBarrier(is_open=False, publisher=self.lock)
         is_settled = False
         try:
-            self._put_in(targets, imports, changes)
+            self._put_in(group, targets, imports)
             is_settled = True
         except BaseException as error:
             failure = self._failed(targets, error)
@@ -385,9 +386,9 @@ class Publisher:
 
     def _put_in(
         self,
+        group: Group,
         targets: Sequence[Target],
         imports: Mapping[StagedLog, SegmentImport],
-        changes: Changes,
     ) -> None:
         """Append, make durable, commit.
 
@@ -404,14 +405,14 @@ class Publisher:
         # All locks are held: no record with a later time is appended before these.
         now_ms = self._root.files.now_ms()
         for target in targets:
-            self._append(target, imports, now_ms)
+            self._append(target, imports, group.contents, now_ms)
         for target in targets:
             target.log.sync()
         if imports:
             # The files that became segments must not have their old names again.
             self._root.sync()
         ends = {target.key: target.writer.end_offset for target in targets}
-        journal.commit(ends, changes)
+        journal.commit(ends, group.changes)
 
     def _failed(self, targets: Sequence[Target], error: BaseException) -> BaseException:
         """Undo what was not committed; returns the error to raise.
@@ -464,9 +465,13 @@ class Publisher:
         self,
         target: Target,
         imports: Mapping[StagedLog, SegmentImport],
+        contents: Mapping[str, bytes],
         now_ms: int,
     ) -> None:
         """All that was staged for one partition, in order."""
+        if not imports:
+            self._copy(target, target.parts, contents, now_ms)
+            return
         config = target.writer.context.config
 
         def is_import(log: StagedLog) -> bool:
@@ -479,7 +484,7 @@ class Publisher:
                 for log in logs:
                     self._import(target, imports[log].stamped(now_ms), now_ms)
             else:
-                self._copy(target, list(logs), now_ms)
+                self._copy(target, list(logs), contents, now_ms)
 
     def _import(self, target: Target, staged: SegmentImport, now_ms: int) -> None:
         base = target.writer.end_offset
@@ -490,22 +495,40 @@ class Publisher:
                 raise
             # Another mount of the same device, or a separate quota, is between them.
             # The batches already have their offsets.
-            self._copy(target, [staged.log._replace(first=base)], now_ms)
+            self._copy(target, [staged.log._replace(first=base)], {}, now_ms)
 
-    def _copy(self, target: Target, logs: Sequence[StagedLog], now_ms: int) -> None:
-        """Staged logs as one append."""
+    def _copy(
+        self,
+        target: Target,
+        logs: Sequence[StagedLog],
+        contents: Mapping[str, bytes],
+        now_ms: int,
+    ) -> None:
+        """Staged logs as one append; small ones that follow one another are written in
+        one piece."""
         log, config = target.log, target.writer.context.config
         base = target.writer.end_offset
 
         def runs() -> Generator[tuple[Any, int]]:
-            begin = base
+            root, begin, piece = self._root, base, bytearray()
             for one in logs:
                 epoch = log.leader_epoch(base) if one.magic == 2 else 0
-                yield from moved_runs(self._root, one, begin, epoch, config, now_ms)
+                content = contents.get(one.file)
+                if content is not None:
+                    piece += moved_content(
+                        root, one, content, begin, epoch, config, now_ms
+                    )
+                else:
+                    if piece:
+                        yield native.pointer(piece), len(piece)
+                        piece = bytearray()
+                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
                 begin += one.records
+            if piece:
+                yield native.pointer(piece), len(piece)
 
-        total = sum(one.bytes for one in logs)
-        count = sum(one.records for one in logs)
+        total = sum([one.bytes for one in logs])
+        count = sum([one.records for one in logs])
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
         with contextlib.closing(runs()) as moved:
@@ -530,6 +553,12 @@ class Publisher:
                 self._is_stuck = True
 
     # ------------------------------------------------------------ staged files
+
+    def discard_used(self) -> None:
+        """Remove the staged files of what was published: not before it was told. The
+        caller holds `lock`."""
+        used, self._used = self._used, []
+        self.discard(used)
 
     def discard(self, logs: Iterable[StagedLog]) -> None:
         """Remove staged files; one that cannot be removed costs only its space."""

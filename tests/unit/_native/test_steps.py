@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from logstore import _native as native
 from logstore._native._ls import ffi, lib
+from logstore.io.files import Files
 
 
 @pytest.fixture
@@ -26,6 +28,18 @@ def file(tmp_path: Path) -> Iterator[int]:
 def made(folder: int, *steps: native.Step) -> tuple[int, int]:
     """(how many of some calls had the right result, the error of the next one)."""
     return native.Steps(steps).make(len(steps))
+
+
+def stamped(folder: int, name: str, **other: int) -> native.Step:
+    """A file has the stamp that it has now, but for `other`."""
+    try:
+        found = os.stat(name, dir_fd=folder)
+    except (OSError, ValueError):
+        found = os.fstat(folder)
+    names = ("st_ino", "st_mtime_ns", "st_ctime_ns", "st_size")
+    stamp = [other.get(name, getattr(found, name)) for name in names]
+    data = struct.pack("=Q3q", *stamp) + name.encode()
+    return native.Step(native.STEP_STAMP, folder, data=data)
 
 
 @pytest.fixture
@@ -53,6 +67,7 @@ def test_steps_are_made_until_one_has_another_result(
         lock,
         named(),
         named(size=10),
+        stamped(folder, "file"),
         native.Step(native.STEP_BYTES, file, 2, b"234"),
         native.Step(native.STEP_WRITE, file, 10, b"abc"),
         native.Step(native.STEP_SYNC, file),
@@ -70,6 +85,11 @@ def test_steps_are_made_until_one_has_another_result(
         named(data=b"none"),
         native.Step(native.STEP_BYTES, file, 2, b"235"),
         native.Step(native.STEP_BYTES, file, 12, b"cd"),
+        stamped(folder, "file", st_size=12),
+        stamped(folder, "file", st_mtime_ns=1),
+        stamped(folder, "file", st_ctime_ns=1),
+        stamped(folder, "file", st_ino=1),
+        stamped(folder, "none"),
         taken,
     ):
         assert made(folder, lock, wrong, write) == (1, 0), wrong
@@ -83,12 +103,40 @@ def test_steps_are_made_until_one_has_another_result(
         (native.Step(native.STEP_BYTES, file, 0, bytes(257)), errno.EINVAL),
         (native.Step(native.STEP_WRITE, -1, 0, b"x"), errno.EBADF),
         (native.Step(native.STEP_SYNC, null), errno.EINVAL),
+        (stamped(folder, "x" * 300), errno.ENAMETOOLONG),
         (native.Step(99, file), errno.EINVAL),
     ):
         assert made(folder, lock, step, write) == (1, error), step
     os.close(null)
     assert (tmp_path / "file").read_bytes() == b"0123456789abc"
     assert made(folder) == (0, 0)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(32), bytes(33) + b"x"])
+def test_stamp_without_a_name_that_ends_is_refused(
+    file: int, folder: int, data: bytes
+) -> None:
+    """No byte after what was given is looked at."""
+    steps = native.Steps([native.Step(native.STEP_BYTES, folder)])
+    steps.set_bytes(0, data)
+    steps._c[0].kind = native.STEP_STAMP
+    assert steps.make(1) == (0, errno.EINVAL)
+
+
+class ByCall(Files):
+    """Makes each call by itself."""
+
+
+def test_stamp_is_compared_in_the_same_way_call_by_call(file: int, folder: int) -> None:
+    steps = native.Steps([stamped(folder, "file"), stamped(folder, "none")])
+    assert ByCall().make_steps(steps, 2) == (1, None)
+    assert Files().make_steps(steps, 2) == (1, None)
+    steps.set_stamp(0, bytes(native.STAMP_BYTES))
+    assert ByCall().make_steps(steps, 1) == (0, None)
+    assert Files().make_steps(steps, 1) == (0, None)
+    steps.set_stamp(0, stamped(folder, "file").data[: native.STAMP_BYTES])
+    assert Files().make_steps(steps, 1) == (1, None)
+    assert steps[0] == stamped(folder, "file")._replace(size=steps[0].size)
 
 
 def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
@@ -108,6 +156,8 @@ def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
     assert os.pread(file, 20, 0) == b"012345yz89"
     with pytest.raises(ValueError, match="null byte"):
         native.Steps([name._replace(data=b"a\0b")])
+    with pytest.raises(ValueError, match="null byte"):
+        native.Steps([stamped(folder, "a\0b")])
 
 
 def test_steps_of_the_core_have_their_numbers() -> None:
@@ -124,6 +174,7 @@ def test_steps_of_the_core_have_their_numbers() -> None:
         native.STEP_WRITE,
         native.STEP_SYNC,
     )
+    assert lib.LS_STEP_STAMP == native.STEP_STAMP
     assert lib.LS_STEP_BYTES_MAX == 256
     error = ffi.new("int32_t *", 7)
     assert lib.ls_sys_steps(ffi.NULL, 0, error) == 0

@@ -120,6 +120,9 @@ def test_refused_calls_return_the_error(file: int, tmp_path: Path) -> None:
     assert lib.ls_sys_hold_lock(-1) == -errno.EBADF
     assert lib.ls_sys_sync_all(-1) == -errno.EBADF
     assert lib.ls_sys_open(-1, b"a", os.O_RDONLY, 0) == -errno.EBADF
+    assert lib.ls_sys_open_file(-1, b"a", os.O_RDONLY, 0) == -errno.EBADF
+    size = ffi.new("int64_t *")
+    assert lib.ls_sys_read_name(-1, b"a", out, 4, size) == -errno.EBADF
     assert lib.ls_sys_close(-1) == -errno.EBADF
     assert lib.ls_sys_truncate(-1, 0) in (-errno.EBADF, -errno.EINVAL)
     assert lib.ls_sys_truncate(file, -1) == -errno.EINVAL
@@ -222,6 +225,66 @@ def test_calls_of_the_os_module_are_the_same_here(tmp_path: Path) -> None:
         native.close(fd)
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
             native.close(fd)
+    finally:
+        os.close(folder)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o777])
+def test_file_that_is_made_has_its_mode_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    """One that is only opened keeps its own."""
+    folder, before = os.open(tmp_path, os.O_RDONLY), os.umask(umask)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        os.close(native.open_file(folder, "new", flags, 0o640))
+        assert os.stat(tmp_path / "new").st_mode & 0o7777 == 0o640
+        os.close(native.open_file(folder, "new", os.O_RDWR))
+        assert os.stat(tmp_path / "new").st_mode & 0o7777 == 0o640
+        with pytest.raises(FileExistsError):
+            native.open_file(folder, "new", flags, 0o600)
+    finally:
+        os.umask(before)
+        os.close(folder)
+
+
+def test_only_regular_files_are_opened_or_read(tmp_path: Path) -> None:
+    """And no descriptor of another one stays."""
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("file")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    before = os.listdir("/proc/self/fd")
+    try:
+        for name, error in (
+            ("directory", errno.EINVAL),
+            ("pipe", errno.EINVAL),
+            ("link", errno.ELOOP),
+            ("none", errno.ENOENT),
+        ):
+            for call in (
+                lambda n=name: native.open_file(folder, n, flags),
+                lambda n=name: native.read_name(folder, n, 10),
+            ):
+                with pytest.raises(OSError, match=os.strerror(error)) as caught:
+                    call()
+                assert (caught.value.errno, caught.value.filename) == (error, name)
+        assert os.listdir("/proc/self/fd") == before
+    finally:
+        os.close(folder)
+
+
+def test_small_file_is_read_whole_and_a_longer_one_not_at_all(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for content, most, found in (
+            (b"", 0, b""), (b"", 5, b""), (b"abc", 3, b"abc"), (b"abc", 9, b"abc"),
+            (b"abc", 2, b""), (b"abc", 0, b""),
+        ):  # fmt: skip
+            (tmp_path / "file").write_bytes(content)
+            assert native.read_name(folder, "file", most) == (len(content), found)
     finally:
         os.close(folder)
 

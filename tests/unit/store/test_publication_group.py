@@ -44,7 +44,9 @@ def asked(staged: Staged, identity: str, sequence: int = 1, **more: Any) -> Any:
 
 def publish_all(store: Store, *requests: PublicationRequest) -> list[Any]:
     with store._publisher.lock:
-        return store._publisher.publish_all(list(requests))
+        outcomes = store._publisher.publish_all(list(requests))
+        store._publisher.discard_used()
+        return outcomes
 
 
 def is_new(outcome: object) -> bool:

@@ -29,6 +29,7 @@ from logstore.io import layout
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
 from logstore.store.open_topics import OpenTopics
+from logstore.store.partitions import PartitionWriters
 from logstore.store.store import open_store
 from support import staging
 from support.damage import Unsynced
@@ -331,6 +332,7 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
             store.delete_topic("a")
             return [None]
 
+        monkeypatch.setattr(PartitionWriters, "usual", lambda *_: None)
         monkeypatch.setattr(OpenTopics, "now", delete)
         with pytest.raises(logstore.TopicNotFoundError):
             store.publish([staged])

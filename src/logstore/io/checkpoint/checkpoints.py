@@ -53,6 +53,9 @@ __all__ = [
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1
+_encode: Final = json.JSONEncoder(
+    separators=(",", ":"), sort_keys=True, ensure_ascii=False
+).encode
 # Files of which there are later versions, too, and the last of them.
 _LATER_VERSIONS: Final = {PUBLICATION: 3, PUBLISHED: 2}
 # Limits of reading: a file, its nesting, its numbers.
@@ -226,7 +229,7 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    return _encode(value)
 
 
 def state_text(value: Mapping[str, Any]) -> str:

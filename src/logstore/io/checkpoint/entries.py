@@ -19,15 +19,18 @@ its sync, and is overwritten by the next entry. A power failure takes the seal a
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Final, NamedTuple
 
 import xxhash
 
-from logstore.io.directory import Directory
-from logstore.io.files import FileStamp, stamp_of
+from logstore import _native as native
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import FileStamp, stamp_bytes, stamp_of
 
 __all__ = [
     "ENTRY_BYTES",
+    "EntryCalls",
     "FileEnd",
     "append_entry",
     "end_of",
@@ -216,3 +219,63 @@ def append_entry(
             with contextlib.suppress(OSError):
                 files.write(fd, later_entry(new, _SEAL), new.size)
         return new._replace(stamp=stamp_of(files.stat(fd)))
+
+
+# The calls of `EntryCalls` by number. From _SEAL_WRITE on, the entry is durable.
+_STAMP: Final = 0
+_WRITE: Final = 1
+_SEAL_WRITE: Final = 3
+
+
+class EntryCalls:
+    """The calls of `append_entry` for a file that stays open, made in one call of the
+    core. For one thread at a time.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    __slots__ = ("_file", "_files", "_inode", "_root", "_steps")
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self._files = directory.files
+        # The references keep the descriptors open.
+        self._root = directory.held()
+        self._file = held_open(self._files, directory.open(name, write=True))
+        fd = self._file.fd
+        self._inode = self._files.stat(fd).inode
+        stamped = bytes(native.STAMP_BYTES) + os.fsencode(name)
+        self._steps = native.Steps(
+            [
+                native.Step(native.STEP_STAMP, self._root.fd, data=stamped),
+                native.Step(native.STEP_WRITE, fd),
+                native.Step(native.STEP_SYNC, fd),
+                native.Step(native.STEP_WRITE, fd),
+            ]
+        )
+
+    def append(self, end: FileEnd, body: bytes, *, is_sealed: bool) -> FileEnd | None:
+        """As `append_entry`. None: the name is not that of the open file, or the file
+        is not as it was left; nothing was written.
+
+        Raises:
+            OSError: the entry may be in the file, or part of it.
+        """
+        checksum = _checksum(body, end.checksum, end.size)
+        entry = _entry(body, checksum)
+        new = FileEnd(end.first, end.size + len(entry), checksum)
+        steps = self._steps
+        if end.stamp is None or end.stamp[0] != self._inode:
+            return None
+        steps.set_stamp(_STAMP, stamp_bytes(end.stamp))
+        steps.set_bytes(_WRITE, entry, end.size)
+        if is_sealed:
+            steps.set_bytes(_SEAL_WRITE, later_entry(new, _SEAL), new.size)
+        done, error = self._files.make_steps(steps, 4 if is_sealed else 3)
+        # A seal that is cut off does no harm.
+        if error is not None and done < _SEAL_WRITE:
+            raise error
+        if not done:
+            return None
+        stamp = stamp_of(self._files.stat(self._file.fd))
+        return FileEnd(new.first, new.size, checksum, stamp)

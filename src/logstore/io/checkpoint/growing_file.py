@@ -5,11 +5,13 @@ from __future__ import annotations
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import (
     ENTRY_BYTES,
+    EntryCalls,
     FileEnd,
     append_entry,
     end_of,
 )
 from logstore.io.directory import Directory
+from logstore.io.files import Files
 
 __all__ = ["GrowingFile"]
 
@@ -20,12 +22,21 @@ class GrowingFile:
     Args:
         growth_bytes: so many bytes of entries may follow the first one in any case.
         is_sealed: one damaged bit of the last entry must not undo it in silence.
+        stays_open: keep the file open between two entries, which come often.
 
     Invariant: while an end is known, the file has no bytes after it, unless another
     program has changed the file.
     """
 
-    __slots__ = ("_directory", "_end", "_growth_bytes", "_is_sealed", "_name")
+    __slots__ = (
+        "_calls",
+        "_directory",
+        "_end",
+        "_growth_bytes",
+        "_is_sealed",
+        "_name",
+        "_stays_open",
+    )
 
     def __init__(
         self,
@@ -34,11 +45,16 @@ class GrowingFile:
         *,
         growth_bytes: int = 64 << 10,
         is_sealed: bool = False,
+        stays_open: bool = False,
     ) -> None:
         self._directory = directory
         self._name = name
         self._growth_bytes = growth_bytes
         self._is_sealed = is_sealed
+        # Where other methods may be replaced, each call is made by itself.
+        self._stays_open = stays_open and type(directory.files) is Files
+        # Of the open file; None: it is not open.
+        self._calls: EntryCalls | None = None
         # None: the next write is of the whole file.
         self._end: FileEnd | None = None
 
@@ -54,7 +70,7 @@ class GrowingFile:
 
     def forget(self) -> None:
         """The file is removed: the next write is of the whole file."""
-        self._end = None
+        self._end = self._calls = None
 
     def replace(self, text: str) -> None:
         """Write the file whole, durably; `text` is JSON as `state_text` makes it.
@@ -63,7 +79,7 @@ class GrowingFile:
             OSError: as the system gives it; EFBIG if it could not be read again. The
                 file has its old content, or the new one.
         """
-        self._end = None
+        self._end = self._calls = None
         data = checkpoints.write_prepared(self._directory, self._name, text)
         self._end = end_of(data, self._directory.stamp(self._name))
 
@@ -77,6 +93,7 @@ class GrowingFile:
                 one; the next write is of the whole file.
         """
         end, self._end = self._end, None
+        calls, self._calls = self._calls, None
         body = text.encode("utf-8", "surrogatepass")
         if (
             end is None
@@ -84,7 +101,14 @@ class GrowingFile:
             or end.size + ENTRY_BYTES + len(body) > checkpoints.STATE_BYTES_MAX
         ):
             return False
-        self._end = append_entry(
-            self._directory, self._name, end, body, is_sealed=self._is_sealed
-        )
-        return self._end is not None
+        new = None
+        if self._stays_open:
+            calls = calls or EntryCalls(self._directory, self._name)
+            new = calls.append(end, body, is_sealed=self._is_sealed)
+        if new is None:
+            calls = None
+            new = append_entry(
+                self._directory, self._name, end, body, is_sealed=self._is_sealed
+            )
+        self._end, self._calls = new, calls
+        return new is not None

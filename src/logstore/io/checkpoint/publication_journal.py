@@ -98,7 +98,11 @@ class PublicationJournal:
         name = f"the journal of publications of {root.path}"
         self._lock = native.Mutex(RANK_JOURNAL, name, lock_group)
         self._file = GrowingFile(
-            root, layout.PUBLICATION, growth_bytes=_GROWTH_BYTES, is_sealed=True
+            root,
+            layout.PUBLICATION,
+            growth_bytes=_GROWTH_BYTES,
+            is_sealed=True,
+            stays_open=True,
         )
         # None: as the files say.
         self._state: _State | None = None

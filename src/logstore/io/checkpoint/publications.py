@@ -130,7 +130,7 @@ def change_rows(changes: Changes) -> list[list[Any]]:
 
 
 def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    return base64.b64encode(data).decode("ascii") if data else ""
 
 
 class _Seen(NamedTuple):

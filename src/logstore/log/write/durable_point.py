@@ -265,18 +265,19 @@ class DurablePoint:
         mark: Mark,
         point_due: Callable[[], None],
     ) -> None:
-        """The log is synced up to a mark: write the index entries up to there, and the
-        durable point if it is old.
+        """The log is synced up to a mark: write the index entries up to there, if they
+        are many, and the durable point if it is old.
 
         Args:
             point_due: calls `record_if_due`; a method.
         """
         state = mark.state
         self.synced.assign(state)
-        try:
-            writer.write_indexes(mark.index_count, mark.time_count)
-        except OSError as error:
-            logger.warning("cannot write the indexes of %s: %s", writer.path, error)
+        if writer.has_many_unwritten(mark):
+            try:
+                writer.write_indexes(mark.index_count, mark.time_count)
+            except OSError as error:
+                logger.warning("cannot write the indexes of %s: %s", writer.path, error)
         now = self._context.files.monotonic()
         services = self._context.services
         config = services.store_config

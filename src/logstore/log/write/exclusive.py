@@ -43,6 +43,14 @@ class ExclusiveLog:
         writer = self._log.writable()
         return len(self._log.extent.segments) - 1, writer.state.size
 
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes fit into the active segment, for which the disk has
+        room for certain."""
+        writer = self._log.writable()
+        end = writer.state.size + size
+        is_one = end <= self._log.context.config.segment_bytes
+        return is_one and writer.has_reserved(size)
+
     def check_room(self, size: int) -> None:
         """Raise `DiskFullError` if the disk does not have `size` bytes to spare."""
         writer = self._log.writable()

@@ -144,8 +144,7 @@ class SegmentWriter:
         Raises:
             DiskFullError: it has no room; the file is unchanged.
         """
-        end = self.state.size + size
-        if end <= self._reserved:
+        if self.has_reserved(size):
             return
         ahead = max(size, min(max(self.state.size, _RESERVE_MIN), _RESERVE_MAX))
         try:
@@ -157,6 +156,10 @@ class SegmentWriter:
         if not step:
             raise self.disk_full(size)
         self._reserved = self.state.size + step
+
+    def has_reserved(self, size: int) -> bool:
+        """Whether the disk has room for `size` more bytes for certain."""
+        return bool(self.state.raw.size + size <= self._reserved)
 
     def _take(self, size: int) -> int:
         """Reserve `size` bytes after the log; return 0 if they are not available."""
@@ -405,6 +408,16 @@ class SegmentWriter:
             time_count = self.times.count
         self._write_index(INDEX, self.index, index_count, sync)
         self._write_index(TIME_INDEX, self.times, time_count, sync)
+
+    def has_many_unwritten(self, mark: Mark) -> bool:
+        """Whether so many index entries up to a mark are not in the index files that
+        they are to be written, as `native.SharedSync` decides."""
+        index, times = self.index.written, self.times.written
+        return (
+            min(index, times) < 0
+            or mark.index_count - index >= native.UNWRITTEN_MAX
+            or mark.time_count - times >= native.UNWRITTEN_MAX
+        )
 
     def _write_index(
         self, suffix: str, entries: OffsetEntries | TimeEntries, count: int, sync: bool

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import secrets
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import xxhash
@@ -30,6 +30,10 @@ IDENTITY_MAX: Final = 1000
 # A topic's id has 32 characters; a text longer than this is not an id.
 _TOPIC_ID_MAX: Final = 64
 _INT32_MAX: Final = (1 << 31) - 1
+# A file of up to so many bytes is read when it is checked.
+_SMALL_BYTES: Final = 64 << 10
+# Errors of opening a link, a socket or FIFO, or a directory of a staged file's name.
+_NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
 
 
 class StagedLog(NamedTuple):
@@ -60,7 +64,7 @@ class StagedLog(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of its batches."""
-        return sum(size for _, size in self.runs)
+        return sum([size for _, size in self.runs])
 
 
 class Staged(NamedTuple):
@@ -122,7 +126,7 @@ def check_sequence(sequence: object, name: str = "sequence") -> int:
 
 def staged_name(identity: str, sequence: int) -> str:
     """A new name for a staged file of a publication."""
-    return f"{staged_prefix(identity)}{sequence}-{os.getpid()}-{secrets.token_hex(8)}"
+    return f"{staged_prefix(identity)}{sequence}-{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def staged_prefix(identity: str) -> str:
@@ -162,6 +166,9 @@ def logs_of(staged: Staged | Iterable[Staged]) -> list[StagedLog]:
 def check_apart(logs: Iterable[StagedLog]) -> None:
     """Raise `ConfigError` if the same bytes are named twice, which would publish them
     twice: the list has something two times."""
+    logs = list(logs)
+    if len(logs) == 1 and len(logs[0].runs) == 1:
+        return
     ends: dict[str, int] = {}
     for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
         if pos < ends.get(name, 0):
@@ -203,8 +210,10 @@ def _checked(log: Any) -> StagedLog:
         ("first", log.first, 0, offset_max),
     ]
     for pos, size in runs:
-        bounds.append(("position of a run", pos, 0, offset_max - _INT32_MAX))
-        bounds.append(("size of a run", size, 1, _INT32_MAX))
+        bounds += (
+            ("position of a run", pos, 0, offset_max - _INT32_MAX),
+            ("size of a run", size, 1, _INT32_MAX),
+        )
     for name, value, low, high in bounds:
         # Only an int, and no subclass: these values are compared, added and stored.
         if type(value) is not int or not low <= value <= high:
@@ -217,7 +226,9 @@ def _checked(log: Any) -> StagedLog:
     topic_id: object = log.topic_id
     if not isinstance(topic_id, str) or len(topic_id) > _TOPIC_ID_MAX:
         raise _no_staged("its topic_id is no topic's id", log)
-    return log._replace(runs=tuple((pos, size) for pos, size in runs))
+    if type(runs) is tuple and all(type(run) is tuple for run in runs):
+        return log
+    return log._replace(runs=tuple([(pos, size) for pos, size in runs]))
 
 
 def _brief(value: object) -> str:
@@ -227,24 +238,36 @@ def _brief(value: object) -> str:
     return type(value).__name__
 
 
-def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
+def check_files(
+    root: Directory, logs: Iterable[StagedLog], room: int
+) -> dict[str, bytes]:
     """Raise unless the files of staged logs exist and are as long as they must be.
+
+    Returns the contents of those that are small, by name, `room` bytes at most in all.
 
     Raises:
         CorruptRecordError: a file is too short.
-        StorageError: a file does not exist.
+        StorageError: a file does not exist, or cannot be read.
     """
     sizes: dict[str, int] = {}
+    contents: dict[str, bytes] = {}
     for log in logs:
-        try:
-            if log.file not in sizes:
-                info = root.stat(log.file)
-                sizes[log.file] = info.size if info.is_file else 0
-        except OSError as error:
-            raise _cannot_read(root, log, error) from error
+        name = log.file
+        if name not in sizes:
+            try:
+                most = min(_SMALL_BYTES, room)
+                sizes[name], data = root.read_small(name, most)
+            except OSError as error:
+                if error.errno not in _NOT_A_FILE:
+                    raise _cannot_read(root, log, error) from error
+                raise not_staged(root, log, 0) from error
+            if len(data) == sizes[name]:
+                contents[name] = data
+                room -= len(data)
         for pos, size in log.runs:
-            if pos + size > sizes[log.file]:
+            if pos + size > sizes[name]:
                 raise not_staged(root, log, pos)
+    return contents
 
 
 def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
@@ -275,8 +298,7 @@ def moved_runs(
         RecordTooLargeError: a batch is larger than ``max_message_bytes``.
         StorageError: the file cannot be read.
     """
-    last_offset = log.first - 1
-    stamps_all = config.message_timestamp_type == "LogAppendTime"
+    moved = _Moved(root, log, base, leader_epoch, config, append_time_ms)
     try:
         with root.opened(log.file) as fd:
             length = root.files.size(fd)
@@ -285,27 +307,85 @@ def moved_runs(
                     raise not_staged(root, log, pos)
             buffer = native.Buffer(max((size for _, size in log.runs), default=1))
             for pos, size in log.runs:
-                walk = native.shift_offsets(
-                    buffer.c,
-                    root.files.read(fd, buffer.view[:size], pos),
-                    shift=base - log.first,
-                    last_offset=last_offset,
-                    leader_epoch=leader_epoch,
-                    magic=log.magic,
-                    max_bytes=config.max_message_bytes,
-                    timestamp=append_time_ms,
-                    stamps_all=stamps_all,
-                )
-                if walk.error is not None and walk.error.status == native.E_TOO_LARGE:
-                    raise _too_large(log, walk.error.found, config.max_message_bytes)
-                if walk.error is not None or walk.pos != size:
-                    raise not_staged(root, log, pos + walk.pos)
-                last_offset = walk.last_offset
+                n = root.files.read(fd, buffer.view[:size], pos)
+                moved.move(buffer.c, n, pos, size)
                 yield buffer.c, size
     except OSError as error:
         raise _cannot_read(root, log, error) from error
-    if last_offset != log.first + log.records - 1:
-        raise not_staged(root, log, -1)
+    moved.end()
+
+
+def moved_content(
+    root: Directory,
+    log: StagedLog,
+    content: bytes,
+    base: int,
+    leader_epoch: int,
+    config: TopicConfig,
+    append_time_ms: int,
+) -> bytearray:
+    """The batches of a staged log as `moved_runs` gives them, all in one piece.
+
+    Args:
+        content: of its file, as `check_files` has read it.
+    """
+    moved = _Moved(root, log, base, leader_epoch, config, append_time_ms)
+    data = bytearray()
+    for pos, size in log.runs:
+        run = bytearray(content[pos : pos + size])
+        moved.move(native.pointer(run), len(run), pos, size)
+        data = data + run if data else run
+    moved.end()
+    return data
+
+
+class _Moved:
+    """Moves the batches of one staged log to their offsets, run by run."""
+
+    __slots__ = ("_base", "_config", "_epoch", "_last_offset", "_log", "_root", "_time")
+
+    def __init__(
+        self,
+        root: Directory,
+        log: StagedLog,
+        base: int,
+        leader_epoch: int,
+        config: TopicConfig,
+        append_time_ms: int,
+    ) -> None:
+        self._root = root
+        self._log = log
+        self._config = config
+        self._base = base
+        self._epoch = leader_epoch
+        self._time = append_time_ms
+        self._last_offset = log.first - 1
+
+    def move(self, data: Any, n: int, pos: int, size: int) -> None:
+        """Move those of one run, of which `n` bytes were read."""
+        log, config = self._log, self._config
+        walk = native.shift_offsets(
+            data,
+            n,
+            shift=self._base - log.first,
+            last_offset=self._last_offset,
+            leader_epoch=self._epoch,
+            magic=log.magic,
+            max_bytes=config.max_message_bytes,
+            timestamp=self._time,
+            stamps_all=config.message_timestamp_type == "LogAppendTime",
+        )
+        if walk.error is not None and walk.error.status == native.E_TOO_LARGE:
+            raise _too_large(log, walk.error.found, config.max_message_bytes)
+        if walk.error is not None or walk.pos != size:
+            raise not_staged(self._root, log, pos + walk.pos)
+        self._last_offset = walk.last_offset
+
+    def end(self) -> None:
+        """Raise unless these were all of its records."""
+        log = self._log
+        if self._last_offset != log.first + log.records - 1:
+            raise not_staged(self._root, log, -1)
 
 
 def _too_large(log: StagedLog, size: int, limit: int) -> RecordTooLargeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,95 @@ def test_only_files_that_grow_have_entries(tmp_path: Path) -> None:
     assert file.append(text({"published": []}))
     with pytest.raises(CorruptCheckpointError, match="checksum"):
         checkpoints.read_state(root, layout.PUBLISHED)
+
+
+def opened(path: Path, *, stays_open: bool) -> tuple[Directory, GrowingFile]:
+    path.mkdir(exist_ok=True)
+    root = Directory.open_root(Files(), str(path))
+    file = GrowingFile(root, layout.TOPICS, is_sealed=True, stays_open=stays_open)
+    file.replace(text(settings(a=1)))
+    return root, file
+
+
+def test_file_that_stays_open_gets_the_same_bytes(tmp_path: Path) -> None:
+    """As one that is opened for each entry."""
+    found = []
+    for stays_open in (False, True):
+        path = tmp_path / str(stays_open)
+        root, file = opened(path, stays_open=stays_open)
+        for count in range(1, 20):
+            assert file.append(text(settings(b=count)))
+            assert read(root) == {"a": 1, "b": count}
+        found.append((path / layout.TOPICS).read_bytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("change", ["written to", "replaced", "touched"])
+def test_file_that_another_program_has_changed_takes_no_entry(
+    tmp_path: Path, change: str
+) -> None:
+    """It must be written whole; then it takes entries again."""
+    root, file = opened(tmp_path, stays_open=True)
+    assert file.append(text(settings(b=1)))
+    path = tmp_path / layout.TOPICS
+    other = path.read_bytes()
+    if change == "written to":
+        path.write_bytes(other + b"x")
+    elif change == "replaced":
+        (tmp_path / "other").write_bytes(other)
+        (tmp_path / "other").rename(path)
+    else:
+        os.utime(path, ns=(5, 5))
+    before = path.read_bytes()
+    assert not file.append(text(settings(c=1)))
+    assert path.read_bytes() == before
+    assert not file.is_known
+    file.replace(text(settings(a=2)))
+    assert file.append(text(settings(d=1)))
+    assert read(root) == {"a": 2, "d": 1}
+
+
+def test_file_that_is_gone_is_the_error_of_the_system(tmp_path: Path) -> None:
+    _, file = opened(tmp_path, stays_open=True)
+    assert file.append(text(settings(b=1)))
+    (tmp_path / layout.TOPICS).unlink()
+    with pytest.raises(FileNotFoundError):
+        file.append(text(settings(c=1)))
+    assert not file.is_known
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_entry_of_a_file_that_stays_open_fails_as_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """A write or a sync: the next write is of the whole file. The seal: nothing is
+    lost without it."""
+    root, file = opened(tmp_path, stays_open=True)
+    assert file.append(text(settings(b=1)))
+    real = Files.make_steps
+
+    def failing(self: Files, steps: Any, count: int) -> Any:
+        real(self, steps, done)
+        return done, OSError(errno.EIO, "failed")
+
+    monkeypatch.setattr(Files, "make_steps", failing)
+    if done == 3:
+        assert file.append(text(settings(c=1)))
+        assert read(root) == {"a": 1, "b": 1, "c": 1}
+    else:
+        with pytest.raises(OSError, match="failed"):
+            file.append(text(settings(c=1)))
+        assert not file.is_known
+    monkeypatch.undo()
+    assert file.append(text(settings(d=1))) == (done == 3)
+
+
+def test_open_file_is_closed_when_it_is_forgotten(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    root, file = opened(tmp_path, stays_open=True)
+    assert file.append(text(settings(b=1)))
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    file.forget()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    root.close()
+    assert len(os.listdir("/proc/self/fd")) == before

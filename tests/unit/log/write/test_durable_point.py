@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore import _native as native
 from logstore.io import layout
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
@@ -210,3 +211,20 @@ def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -
         partition = store.topic("orders")[0]
         assert partition.append(VALUE) == 4
         assert [record.offset for record in partition.read()] == [2, 3, 4]
+
+
+def test_index_entries_behind_a_sync_wait_until_they_are_many(tmp_path: Path) -> None:
+    """Opening a file for each costs more than a reader saves; the close writes all."""
+    config = logstore.TopicConfig(message_format=2, index_interval_bytes=1)
+    path = tmp_path / "a-0" / "00000000000000000000.index"
+    sizes = []
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a", 1, config)[0]
+        for _ in range(native.UNWRITTEN_MAX + 2):
+            with store.stage() as stage:
+                stage.append_many(partition, [b"v"])
+                store.publish(stage.finish())
+            sizes.append(path.stat().st_size // 8 if path.exists() else 0)
+    # The first batch of a segment has no entry.
+    assert sizes == [0] * native.UNWRITTEN_MAX + [native.UNWRITTEN_MAX] * 2
+    assert path.stat().st_size // 8 == native.UNWRITTEN_MAX + 1
