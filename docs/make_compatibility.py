@@ -141,7 +141,11 @@ READS: Final = (
     ),
     Row(
         "all of it while the broker runs (read-only)",
-        {f"{RUNNING}::test_every_look_at_a_running_broker_is_right": _STARTED},
+        {
+            f"{RUNNING}::test_every_look_at_a_running_broker_is_right": (
+                f"0.10.2 1.1.1 {_STARTED}"
+            )
+        },
     ),
 )
 SERVES: Final = (

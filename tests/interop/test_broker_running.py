@@ -1,7 +1,8 @@
 """Readers of a store's directory beside a broker that has it.
 
 The broker appends, rolls, deletes by size and on request, compacts, commits and aborts,
-is killed and started again. Each look must be right (`support.broker_ledger`), by each
+is killed and started again; that of 0.10 knows no transactions, headers and requests to
+delete. Each look must be right (`support.broker_ledger`), by each
 way to look, of readers that come now and of others that stay.
 """
 
@@ -22,18 +23,18 @@ import logstore
 from logstore import Record, TimestampType
 from support.broker_ledger import Ledger, number_of
 from support.kafka_broker import KafkaBroker, cache_directory
-from support.kafka_tools import ToolsUnavailableError
+from support.kafka_tools import ToolsUnavailableError, numbers_of
 from support.levels import IS_ALL
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from support import kafka_clients as clients
 
 SECONDS = int(os.environ.get("LOGSTORE_BROKER_SECONDS", "180" if IS_ALL else "15"))
 SEED = int(os.environ.get("LOGSTORE_BROKER_SEED", "1"))
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
+RELEASES = ("0.10.2.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0")
 TOPICS = ("rolled", "retained", "compacted", "bound")
 ISOLATIONS = ("read_uncommitted", "read_committed")
 # The broker runs so long before it is killed.
@@ -56,6 +57,15 @@ pytestmark = [
 ]
 
 
+def codecs_of(release: str) -> tuple[str, ...]:
+    return clients.CODECS if numbers_of(release) >= (2, 1) else clients.CODECS[:-1]
+
+
+def is_plain(release: str) -> bool:
+    """Whether there is magic 1 only, and one kind of producers."""
+    return numbers_of(release) < (0, 11)
+
+
 class Sender(threading.Thread):
     """Sends to all topics until it is told to stop, whatever happens to the broker."""
 
@@ -63,23 +73,23 @@ class Sender(threading.Thread):
         super().__init__()
         self.ending = threading.Event()
         self.error: BaseException | None = None
-        self._address = broker.address
+        self._connection = clients.connection(broker)
+        self._is_plain = is_plain(broker.release)
         self._ledger = ledger
         self._rng = random.Random(SEED)
         self._count = 0
         self._plain = [
             Producer(self._settings(**{"compression.type": codec, "linger.ms": 5}))
-            for codec in clients.CODECS
+            for codec in codecs_of(broker.release)
         ]
-        self._bound = self._new_bound()
+        self._bound = None if self._is_plain else self._new_bound()
 
     def _settings(self, **more: object) -> dict[str, object]:
         return {
-            "bootstrap.servers": self._address,
-            "enable.idempotence": True,
+            **self._connection,
+            "enable.idempotence": not self._is_plain,
             "message.timeout.ms": 0,
             "reconnect.backoff.max.ms": 500,
-            "log_level": 0,
             **more,
         }
 
@@ -95,7 +105,7 @@ class Sender(threading.Thread):
                 one = self._rng.choice(self._plain)
                 self._send(one, self._rng.choice(TOPICS), None)
                 one.poll(0)
-                if self._rng.random() < 0.4:
+                if self._bound is not None and self._rng.random() < 0.4:
                     self._transaction()
                 time.sleep(self._rng.choice([0, 0.02, 0.1]))
             for one in self._plain:
@@ -114,11 +124,14 @@ class Sender(threading.Thread):
             value = rng.choice([None, b"", rng.randbytes(rng.randrange(3000))])
             headers: list[tuple[str, bytes | None]] = [("number", b"%d" % number)]
             headers += rng.choice([[], [("more", None), ("more", b"")]])
+            if self._is_plain:
+                headers, value = [], b"%d:" % number + (value or b"")
             stamp = time.time_ns() // 1_000_000 - rng.choice([0, 0, 0, 300])
             kind = TimestampType.CREATE_TIME
             record = Record(-1, stamp, key, value, tuple(headers), kind)
             self._ledger.add(record, transaction)
-            producer.produce(
+            self._produce(
+                producer,
                 topic,
                 value,
                 key,
@@ -127,6 +140,19 @@ class Sender(threading.Thread):
                 headers=headers,
                 on_delivery=lambda e, m, n=number: self._delivered(e, m, n),
             )
+
+    def _produce(self, producer: Any, *record: object, **more: object) -> None:
+        """A broker that has just come back does not know its topics for a while."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                producer.produce(*record, **more)
+                return
+            except KafkaException as error:
+                is_unknown = error.args[0].code() == KafkaError._UNKNOWN_TOPIC
+                if not is_unknown or time.monotonic() > end:
+                    raise
+            producer.poll(0.2)
 
     def _delivered(self, error: Any, message: Any, number: int) -> None:
         # A record whose place a broker that was killed no longer knows has none.
@@ -359,7 +385,7 @@ class Life(threading.Thread):
         try:
             while not self.ending.wait(KILL_EVERY_S / 2):
                 offset = self._ledger.acknowledged_until("retained") // 2
-                if offset:
+                if offset and not is_plain(self._broker.release):
                     clients.delete_records(self._broker, "retained", offset)
                 if self.ending.wait(KILL_EVERY_S / 2):
                     break

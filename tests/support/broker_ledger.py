@@ -1,7 +1,8 @@
 """What producers have sent to a running broker, and whether a look at its logs is
 right.
 
-Each record has its number in its first header. A look is right if each of its records
+Each record has its number in its first header, or before a colon in its value where
+there are no headers. A look is right if each of its records
 was sent, if no record changes its place, and if nothing is missing between its first
 and its last record but what compaction and aborted transactions take.
 """
@@ -21,6 +22,9 @@ OPEN, COMMITTED, ABORTED, UNKNOWN = "open", "committed", "aborted", "unknown"
 
 def number_of(record: Record) -> int:
     """The number that the sender gave to a record."""
+    if not record.headers:
+        assert record.value is not None
+        return int(record.value.partition(b":")[0])
     name, value = record.headers[0]
     assert name == "number"
     assert value is not None

@@ -1,7 +1,7 @@
 """A real broker of one of several releases, in a directory, until it is stopped.
 
-The jars are those of `support.kafka_tools`. Releases before 3.3 have ZooKeeper beside
-them, the others are their own controller.
+The jars are those of `support.kafka_tools`, from 0.8.2.2 on. Releases before 3.3 have
+ZooKeeper beside them, the others are their own controller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple
 
-from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, find_classpath
+from support.kafka_tools import (
+    JAVA_OPTIONS,
+    POM,
+    KafkaTools,
+    find_classpath,
+    numbers_of,
+)
 
 __all__ = ["KafkaBroker", "KafkaBrokerError", "LogMessage", "cache_directory"]
 
@@ -35,8 +41,11 @@ transaction.state.log.min.isr=1
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 """
+# 0.8 knows no listeners.
 _ZOOKEEPER = """
 broker.id=1
+host.name=127.0.0.1
+port={port}
 zookeeper.connect=127.0.0.1:{other}
 """
 # What holds the place of a broker that was killed until its session expires. The status
@@ -115,7 +124,7 @@ class KafkaBroker:
         self.release = release
         self.data = directory / "data"
         self._directory = directory
-        self._numbers = tuple(int(part) for part in release.split("."))
+        self._numbers = numbers_of(release)
         self._logging_jars = ""
         if self._numbers >= (4,):  # has no logger in its jars
             pom = POM.with_name("logging-pom.xml")

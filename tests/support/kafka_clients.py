@@ -22,11 +22,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from logstore import Record, TimestampType
 from support.kafka_broker import KafkaBroker
+from support.kafka_tools import numbers_of
 
 __all__ = [
     "CODECS",
     "Found",
     "await_topics",
+    "connection",
     "consumed",
     "consumed_by_kafka",
     "create_topics",
@@ -46,8 +48,17 @@ _TYPES = {
 }
 
 
+def connection(broker: KafkaBroker) -> dict[str, Any]:
+    """Settings for any client of librdkafka's."""
+    settings: dict[str, Any] = {"bootstrap.servers": broker.address, "log_level": 0}
+    if numbers_of(broker.release) < (0, 10):  # cannot say what it knows
+        fallback = {"broker.version.fallback": broker.release}
+        settings |= {"api.version.request": False, **fallback}
+    return settings
+
+
 def _admin(broker: KafkaBroker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    return AdminClient(connection(broker))
 
 
 def await_topics(broker: KafkaBroker, counts: Mapping[str, int]) -> None:
@@ -118,7 +129,7 @@ def consumed(
     await_topics(broker, counts)
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.address,
+            **connection(broker),
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -184,7 +195,7 @@ def send(
         settings: of the producer, "_" for "." in their names.
     """
     config = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({"bootstrap.servers": broker.address, **config})
+    producer = Producer({**connection(broker), **config})
     sent: dict[str, list[Record]] = {topic: [] for topic in batches}
     errors = []
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POM = Path(__file__).resolve().parents[1] / "interop" / "kafka" / "pom.xml"
+OLD_POM = POM.with_name("old-pom.xml")
 MAIN_CLASS = "kafka.tools.DumpLogSegments"
 JAVA_VERSION_MIN = 17
 NEEDS = "needs Java 17+ and Maven"
@@ -90,7 +91,9 @@ class KafkaTools:
         Raises:
             ToolsUnavailableError: something is missing.
         """
-        return cls(_find_java(), find_classpath(POM, cache, release))
+        is_old = bool(release) and numbers_of(release) < (2, 4)
+        pom = OLD_POM if is_old else POM
+        return cls(_find_java(), find_classpath(pom, cache, release))
 
     def dump(self, files: Iterable[Path], *options: str, root: Path) -> Dump:
         """Run the tool on files; they are named relative to `root` in its output.
@@ -120,6 +123,11 @@ class KafkaTools:
                 if line and not line.startswith("log4j:")
             ]
         return Dump("".join(texts), tuple(complaints))
+
+
+def numbers_of(release: str) -> tuple[int, ...]:
+    """A release as it is compared with others."""
+    return tuple(int(part) for part in release.split("."))
 
 
 def _groups(names: list[str]) -> Iterable[list[str]]:
