@@ -21,16 +21,17 @@ from typing import Any
 import logstore
 from faults.checker import open_quietly
 from faults.crash_states import until_done
+from faults.failing_calls import ERRORS, SHORT
 from faults.method import Tally
 from logstore import LogStoreError, TopicConfig
 from logstore._native import compaction
 from logstore.log.compact import passes
-from support.compacting import TIME_MS, Item, RandomLog
+from support.compacting import TIME_MS, Batch, Item, RandomLog
 from support.disk import MemoryDisk, disk_of, end_processes
 from support.disk_changes import Nodes
 from support.power_cut import cuts
 
-__all__ = ["COUNTS", "NAME", "UNIT", "run", "states_of"]
+__all__ = ["COUNTS", "NAME", "UNIT", "Compacted", "run", "states_of"]
 
 NAME = "compactions"
 UNIT = "crash states"
@@ -47,6 +48,7 @@ _MOMENTS = 12
 _PER_MOMENT = 4
 _FAILING = 8
 _ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
+_BITS = tuple(1 << bit for bit in range(8))
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
@@ -56,7 +58,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 def states_of(seed: int) -> tuple[int, list[str]]:
     """Check the states of the log of a seed: (how many were sound, failures)."""
-    one = _Compacted(seed)
+    one = Compacted(seed)
     try:
         one.check()
     except Exception as error:
@@ -77,7 +79,7 @@ class _LongLog(RandomLog):
         super()._add(magic, has_transactions)
 
 
-class _Compacted:
+class Compacted:
     """A log, and what a compaction must leave of it.
 
     Attributes:
@@ -196,13 +198,15 @@ class _Compacted:
         _compact(partition, _NOW_MS)
         disk.calls = None
         for _ in range(_FAILING):
-            nth, error = self.rng.randint(1, len(calls)), self.rng.choice(_ERRORS)
+            nth = self.rng.randint(1, len(calls))
             method, name = calls[nth - 1]
-            self.step = f"call {nth}, {method} {name}, fails with {error}"
+            error = self.rng.choice(ERRORS[method] or _ERRORS)
+            short = self.rng.choice(SHORT) if method == "write" else -1
+            self.step = f"call {nth}, {method} {name}, fails with {error}, {short}"
             disk = self._disk()
             partition = self._open(disk)
             times = self.rng.choice((1, 1, 1 << 60))
-            disk.fail("*", error, nth=nth, times=times)
+            disk.fail("*", error, nth=nth, times=times, short=short)
             with contextlib.suppress(LogStoreError):
                 _compact(partition, _NOW_MS)
             disk.heal()
@@ -217,6 +221,50 @@ class _Compacted:
             again = MemoryDisk(nodes, model=self.model, clock=moment.clock)
             self._after_crash(again, is_thorough=True)
             self.passed += 1
+
+    def lies(self, count: int) -> list[str]:
+        """What is wrong with compactions of a disk that changes a bit of what is read,
+        or refuses it: "" for each that is not. Nothing is lost for it: once the disk is
+        well, all that must stay is there."""
+        found = []
+        for _ in range(count):
+            disk = self._disk()
+            partition = self._open(disk)
+            name, at, lie = self._lie()
+            disk.damage(name, at, at + 1, lie=lie)
+            text = ""
+            try:
+                with contextlib.suppress(LogStoreError):
+                    _compact(partition, _NOW_MS)
+                disk.heal()
+                self._is_between(partition)
+                self._after_crash(disk.kill(), is_thorough=True)
+            except (AssertionError, LogStoreError) as error:
+                text = f"{name}, byte {at}, bits {lie:#x}: {error!r}"
+            found.append(text)
+        return found
+
+    def _lie(self) -> tuple[str, int, int]:
+        """(a file, a byte of it, the bits that are read as others; 0: an error): often
+        in the head of a batch, which no checksum covers."""
+        segments = self.log.segments
+        at = self.rng.choice([n for n, (_, batches) in enumerate(segments) if batches])
+        base, batches = segments[at]
+        end = segments[at + 1][0] if at + 1 < len(segments) else self.log.offset
+        number = self.rng.choice((len(batches) - 1, self.rng.randrange(len(batches))))
+        batch, lie = batches[number], self.rng.choice((0, *_BITS))
+        is_head = self.rng.random() < 0.5
+        spot = self.rng.randrange(8 if is_head else len(batch.data))
+        if spot < 8:
+            # An offset in a gap is one that nobody can tell from the right one.
+            moved = int.from_bytes(batch.data[:8], "big") ^ lie << 8 * (7 - spot)
+            moved -= int.from_bytes(batch.data[:8], "big")
+            low = batches[number - 1].last_offset if number else base - 1
+            high = end if batch is batches[-1] else _first(batches[number + 1])
+            if low < _first(batch) + moved and batch.last_offset + moved < high:
+                lie = 0
+        before = sum(len(one.data) for one in batches[:number])
+        return f"{base:020d}.log", before + spot, lie
 
     def _age(self, partition: Any) -> None:
         """The time of the tombstones passes."""
@@ -258,6 +306,10 @@ class _Compacted:
             assert self.before.get(offset) == item, f"{item} was never there"
         for offset, item in self.after.items():
             assert found.get(offset) == item, f"{item} is missing"
+
+
+def _first(batch: Batch) -> int:
+    return batch.items[0].offset if batch.items else batch.last_offset
 
 
 def _compact(partition: Any, now_ms: int) -> None:

@@ -62,6 +62,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "stat": (errno.EIO, errno.ENOMEM),
     "stat_name": (errno.EIO, errno.EACCES),
     "size": (errno.EIO,),
+    "set_modified": (errno.EIO, errno.EACCES),
     "free_bytes": (errno.EIO,),
     "lock": (errno.ENOLCK, errno.EIO),
     "lock_file": (errno.ENOLCK, errno.EIO),
@@ -70,7 +71,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "unlock_byte": (),
     "locked_bytes": (errno.ENOLCK, errno.EIO),
 }
-_SHORT = (-1, 1, 13, 64, 500)
+SHORT = (-1, 1, 13, 64, 500)
 # A call of these that fails may leave what nobody can be sure of. The lock is asked for
 # before each sync: if that fails, there may be another writer.
 _DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close", "lock"})
@@ -260,7 +261,7 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
         for nth, (method, name) in enumerate(calls, 1):
             for error in ERRORS[method]:
                 for once in (True, False):
-                    for short in _SHORT if method == "write" else (-1,):
+                    for short in SHORT if method == "write" else (-1,):
                         yield Case(
                             seed, scenario, nth, method, name, error, once, short
                         )
@@ -424,7 +425,7 @@ class _Case:
         ended = writer.health.failed or writer.health.damage
         # Of a publication whose commit was written, and then said to be not, nobody
         # knows.
-        is_commit = case.name == layout.PUBLICATION and case.short == max(_SHORT)
+        is_commit = case.name == layout.PUBLICATION and case.short == max(SHORT)
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
         is_sure = is_sure and not is_commit
         may_end = self.act in (Program.open, Program.do_truncate_to)

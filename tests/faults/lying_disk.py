@@ -3,7 +3,8 @@
 Every place of every file of a store, now with another bit, now with EIO: each read
 gives the records that were promised, up to an error with a name; nothing is cut for it,
 so that once the disk is well again everything is there; the rest of the store can be
-read. With them go two small ones: a system that reads and writes a few bytes at a time,
+read. A compaction that reads such bytes loses nothing, either.
+With them go two small ones: a system that reads and writes a few bytes at a time,
 and a second process that wants to write.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from faults.checker import PATH, open_quietly
+from faults.compactions import Compacted
 from faults.method import Tally
 from faults.rows import append_rows
 from faults.workers import spread
@@ -33,6 +35,8 @@ COUNTS = {"commit": 600, "nightly": 20_000, "release": 100_000}
 
 # Cases for one store.
 _EACH = 100
+# So many of them are compactions.
+_COMPACTIONS = 10
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
@@ -54,7 +58,8 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
     """What was wrong with each case of a store; "" for nothing.
 
     Args:
-        only: the ends of names, other files are left alone; none: all.
+        only: the ends of names, other files are left alone; none: all. ".compacted":
+            compactions.
     """
     rng = random.Random(f"lies {seed}")
     program = Program(seed, topics=2)
@@ -79,10 +84,10 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
         for path, data in program.disk.tree().items()
         if (size := len(data)) and data != b"/" and path.endswith(tuple(only) or "")
     ]
-    if not files:
-        end_processes()
-        return found  # of those asked for alone
-    for _ in range(_EACH - len(found)):
+    if not only or ".compacted" in only:
+        found += Compacted(seed).lies(_EACH if only else _COMPACTIONS)
+    # Of those that are asked for alone there may be none.
+    for _ in range(_EACH - len(found) if files else 0):
         # Logs are most of what there is, and small files most of the names.
         path, size = rng.choice([*files, *[f for f in files if f[0].endswith(".log")]])
         at, lie = rng.randrange(size), rng.choice((0, 1 << rng.randrange(8)))

@@ -69,4 +69,43 @@ BUGS_OF_COMPACTION = (
         "compactions",
         quick=1,
     ),
+    Bug(
+        "a group of segments may have offsets that are more than 2^31 apart",
+        "log/compact/plan.py",
+        (("segment.next_offset - 1 - result[-1][0].base_offset <= _RELATIVE_MAX",
+          "True"),),
+        "compactions",
+    ),
+    Bug(
+        "the map of a compaction keeps its first offset in 31 bits",
+        "_native/compaction.py",
+        (("        self.raw.first_offset = self.raw.end_offset = first_offset\n",
+          "        self.raw.first_offset = first_offset & 0x7FFFFFFF\n"
+          "        self.raw.end_offset = first_offset & 0x7FFFFFFF\n"),),
+        "compactions",
+    ),
+    Bug(
+        "a compaction believes every offset of a batch",
+        "log/compact/batches.py",
+        (("        if last_offset >= segment.next_offset:\n", "        if False:\n"),),
+        "lying_disk",
+        (".compacted",),
+        quick=1,
+    ),
+    Bug(
+        "a compaction does not look where the messages of a wrapper begin",
+        "log/compact/batches.py",
+        (("        if header.base_offset < 0:\n            limit",
+          "        if False:\n            limit"),),
+        "lying_disk",
+        (".compacted",),
+    ),
+    Bug(
+        "a marker behind its segment is believed",
+        "log/compact/outcomes.py",
+        (("                if header.last_offset >= segment.next_offset:\n",
+          "                if False:\n"),),
+        "lying_disk",
+        (".compacted",),
+    ),
 )  # fmt: skip

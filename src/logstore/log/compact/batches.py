@@ -9,6 +9,7 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.config import TopicConfig
+from logstore.log.read.damage import check_wrapper, make_batch
 from logstore.record.compression import compress, level_of
 from logstore.record.decoder import Damage, open_payload
 from logstore.record.encoder import wrap
@@ -67,6 +68,7 @@ class BatchWalk:
                     last_offset=last_offset,
                     checks=segment.checks,
                 )
+                self._check_end(segment, file_pos + pos, walked.last_offset)
                 pos, last_offset, stop = walked.pos, walked.last_offset, walked.stop
                 if walked.error is not None:
                     raise self._error(segment, walked.error, file_pos, last_offset)
@@ -74,6 +76,7 @@ class BatchWalk:
                     return False
                 if stop == native.STOP_COMPRESSED:
                     header = self._header(n, pos)
+                    self._check_compressed(segment, header, file_pos, last_offset)
                     if not self._map_compressed(segment, header, file_pos):
                         return False
                     pos, last_offset = pos + header.size, header.last_offset
@@ -116,6 +119,7 @@ class BatchWalk:
                     last_offset=last_offset,
                     checks=segment.checks,
                 )
+                self._check_end(segment, file_pos + pos, walked.last_offset)
                 if walked.bytes:
                     write(self._out.view[: walked.bytes])
                 pos, last_offset, stop = walked.pos, walked.last_offset, walked.stop
@@ -125,6 +129,7 @@ class BatchWalk:
                     self._out = native.Buffer(walked.needed)
                 if stop == native.STOP_COMPRESSED:
                     header = self._header(n, pos)
+                    self._check_compressed(segment, header, file_pos, last_offset)
                     made = self._filtered(segment, header, file_pos, last_offset)
                     if made:
                         write(made)
@@ -132,6 +137,33 @@ class BatchWalk:
             self._next_buffer(segment, n, pos, stop, file_pos, last_offset)
             file_pos += pos
             yield n
+
+    def _check_end(self, segment: Segment, file_pos: int, last_offset: int) -> None:
+        """Raise if the offsets of a segment reach into the next one: no checksum covers
+        those of a batch. In a new segment they would be those of other records.
+
+        Args:
+            file_pos: where the batches begin that end with `last_offset`.
+        """
+        if last_offset >= segment.next_offset:
+            far = segment.too_far(last_offset, 0, segment.base_offset)
+            raise segment.error_of(far, file_pos, segment.base_offset)
+
+    def _check_compressed(
+        self,
+        segment: Segment,
+        header: native.BatchHeader,
+        file_pos: int,
+        last_offset: int,
+    ) -> None:
+        """The same of a compressed batch; and raise if a wrapper, whose first offset
+        only its messages tell, does not follow the batch before."""
+        pos = file_pos + header.pos
+        self._check_end(segment, pos, header.last_offset)
+        if header.base_offset < 0:
+            limit = min(self._decompressed_max, _INT32_MAX)
+            batch = make_batch(segment, header, self._buffer, pos, limit)
+            check_wrapper(segment, batch, last_offset)
 
     def _next_buffer(
         self,

@@ -1,0 +1,90 @@
+"""A compaction of a log with offsets that cannot be right: no checksum covers those of
+a batch, and in the new segment nobody could tell any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import TopicConfig
+from support.compacting import (
+    ABORT,
+    COMMIT,
+    TIME_MS,
+    Batch,
+    Item,
+    batch2,
+    marker,
+    messages,
+)
+
+
+def items(first: int, count: int, key: bytes = b"k") -> list[Item]:
+    return [Item(first + n, key + b"%d" % n, b"v" * 20, TIME_MS) for n in range(count)]
+
+
+def check_is_refused(
+    path: Path, segments: dict[int, list[Batch]], name: int, last_offset: int
+) -> None:
+    """A compaction of segments ends with a named error, and the log stays, if the last
+    batch of one of them says that it ends at another offset."""
+    folder = path / "t-0"
+    folder.mkdir(parents=True)
+    for base, batches in segments.items():
+        data = b"".join(batch.data for batch in batches)
+        (folder / f"{base:020d}.log").write_bytes(data)
+    config = TopicConfig(
+        cleanup_policy="compact", message_format=2, file_delete_delay_ms=0
+    )
+    with logstore.open(path) as store:
+        store.topic("t").configure(config)
+        assert list(store.topic("t")[0].read())
+    batch = segments[name][-1]
+    first = int.from_bytes(batch.data[:8], "big") + last_offset - batch.last_offset
+    damaged = folder / f"{name:020d}.log"
+    data = damaged.read_bytes()
+    at = len(data) - len(batch.data)
+    damaged.write_bytes(data[:at] + first.to_bytes(8, "big") + data[at + 8 :])
+    with logstore.open(path) as store:
+        before = {one.name: one.read_bytes() for one in folder.glob("*.log")}
+        with pytest.raises(logstore.CorruptRecordError, match=r"offset"):
+            store.topic("t")[0].compact(force=True)
+        assert not [*folder.glob("*.cleaned"), *folder.glob("*.swap")]
+        after = {one.name: one.read_bytes() for one in folder.glob("*.log")}
+        assert after == before
+
+
+ACTIVE = [batch2(items(40, 2, b"a"))]
+
+
+@pytest.mark.parametrize("to", [20, 25, 39, 1 << 33])
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_offsets_that_reach_into_the_next_segment_are_refused(
+    tmp_path: Path, codec: str, to: int
+) -> None:
+    last = batch2(items(10, 5), codec=codec)
+    segments = {0: [batch2(items(0, 10)), last]}
+    segments[20] = [batch2(items(20, 5), codec=codec)]
+    check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, to)
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ABORT])
+def test_marker_that_lies_behind_its_segment_is_refused(
+    tmp_path: Path, kind: int
+) -> None:
+    """Whether its transaction is open, nobody knows then."""
+    begun = batch2(items(0, 5), producer=(10, 0, 0), attributes=0x10)
+    segments = {0: [begun, marker(10, 10, 0, kind)], 20: [batch2(items(20, 5))]}
+    check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, 1 << 33)
+
+
+@pytest.mark.parametrize("to", [12, 15, 18])
+def test_wrapper_whose_messages_do_not_follow_is_refused(
+    tmp_path: Path, to: int
+) -> None:
+    """Its first offset is known only when it is decompressed."""
+    (wrapper,) = messages(items(10, 10), 1, "gzip")
+    segments = {0: [*messages(items(0, 10), 1, "gzip"), wrapper]}
+    check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, to)
