@@ -563,8 +563,9 @@ int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
-/* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */
-int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
+/* Wait until a watch has something to report, and take all that there is: 1; 2 where something is of the watch of this
+   number, or the system had no room for all; 0 where nothing came in time; or -errno. */
+int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number);
 
 /* Open a directory in another one, and examine it, files in the outer one, and files in it; then close it.  `names`: that
    of the directory, those of `outside` files, those of `inside` files, each with its zero byte, `names_bytes` in all.

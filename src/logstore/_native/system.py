@@ -114,17 +114,20 @@ def remove_watch(fd: int, number: int) -> None:
     _made(lib.ls_sys_remove_watch, (fd, number))
 
 
-def wait_watch(fd: int, seconds: float) -> bool:
-    """Wait for a report of a watch, and take all; False if there was none, or a signal
-    came first.
+def wait_watch(fd: int, seconds: float, number: int = 0) -> int:
+    """Wait for a report of a watch, and take all: 0 if there was none, or a signal came
+    first; 2 if one is of the watch of this number, or some were lost; else 1.
 
     Raises:
         OSError: the system refuses.
     """
-    result = lib.ls_sys_wait_watch(fd, min(int(seconds * 1000), _INT32_MAX))
-    if result < 0 and result != -errno.EINTR:
-        _refuse(result)
-    return result == 1
+    milliseconds = min(int(seconds * 1000), _INT32_MAX)
+    result = lib.ls_sys_wait_watch(fd, milliseconds, number)
+    if result < 0:
+        if result != -errno.EINTR:
+            _refuse(result)
+        return 0
+    return result
 
 
 # ------------------------------------------------------------------ many at once

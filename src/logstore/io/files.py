@@ -22,8 +22,7 @@ import select
 import stat as stat_module
 import struct
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
@@ -562,7 +561,12 @@ class Files(ByteLocks):
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if
         there was none."""
-        return native.wait_watch(fd, seconds)
+        return native.wait_watch(fd, seconds) > 0
+
+    def wait_for_change_of(self, fd: int, number: int, seconds: float) -> bool:
+        """As `wait_for_change`; whether there was a report of the watch of this number,
+        or may have been."""
+        return native.wait_watch(fd, seconds, number) > 1
 
     def take_changes(self, fd: int) -> set[int] | None:
         """The numbers of the watches that have reported something, without waiting;
@@ -573,21 +577,27 @@ class Files(ByteLocks):
     def reported_names(self, fd: int) -> Sequence[str] | None:
         """The names that watches have reported since the last call, without waiting;
         None if the system had no room for all reports."""
-        reports = deque(self._reports(fd))
+        reports = self._reports(fd)
         if any(number == _LOST for number, _ in reports):
             return None
         return [name for _, name in reports]
 
-    def _reports(self, fd: int) -> Iterator[tuple[int, str]]:
+    def _reports(self, fd: int) -> Sequence[tuple[int, str]]:
         """The number of the watch, and the name, of each report that waits."""
-        with contextlib.suppress(BlockingIOError):
-            while reports := os.read(fd, 1 << 16):
-                pos = 0
-                while pos < len(reports):
-                    number, _, _, name_bytes = _REPORT.unpack_from(reports, pos)
-                    pos += _REPORT.size + name_bytes
-                    name = reports[pos - name_bytes : pos].rstrip(b"\0")
-                    yield number, os.fsdecode(name)
+        found: list[tuple[int, str]] = []
+        while True:
+            try:
+                reports = os.read(fd, _REPORTS_BYTES)
+            except BlockingIOError:
+                return found
+            pos = 0
+            while pos < len(reports):
+                number, _, _, name_bytes = _REPORT.unpack_from(reports, pos)
+                pos += _REPORT.size + name_bytes
+                name = reports[pos - name_bytes : pos].rstrip(b"\0")
+                found.append((number, os.fsdecode(name)))
+            if len(reports) < _REPORTS_BYTES // 2:
+                return found  # these were all
 
     def new_event(self) -> int:
         """A descriptor that is readable once `set_event` was called."""
@@ -602,12 +612,14 @@ class Files(ByteLocks):
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(fd)
 
-    def wait_for_any(self, fds: Iterable[int], seconds: float | None) -> bool:
-        """Wait until one of some descriptors is readable, at most `seconds`."""
+    def wait_for_any(self, fds: Iterable[int], seconds: float | None) -> Sequence[int]:
+        """Wait until one of some descriptors is readable, at most `seconds`; those that
+        are."""
         poll = select.poll()
         for fd in fds:
             poll.register(fd, select.POLLIN)
-        return bool(poll.poll(None if seconds is None else seconds * 1000))
+        ready = poll.poll(None if seconds is None else seconds * 1000)
+        return [fd for fd, _ in ready]
 
 
 def _file_size_limit() -> int | None:
@@ -619,6 +631,7 @@ def _file_size_limit() -> int | None:
 # bytes of the name. The number of reports for which there was no room.
 _REPORT = struct.Struct("iIII")
 _LOST = -1
+_REPORTS_BYTES = 1 << 16
 
 
 def settled(mtime_ns: int, files: Files) -> int:

@@ -142,25 +142,51 @@ class FileWatch:
 
     The lock falls when its file is closed, also by the death of its holder; closing it
     is what is reported, a moment before.
+
+    Attributes:
+        is_held: the lock was held when its user last looked, who says so, and no report
+            was of its file since. Never where changes are not reported.
     """
 
     def __init__(self, root: Directory) -> None:
         self._files = root.files
         self._file: native.OpenFile | None = None
+        self._lock = 0
+        self._is_held = False
         # Without it, `wait` sleeps.
         with contextlib.suppress(OSError):
             file = native.OpenFile(self._files.new_watch(), None)
             with root.use() as root_fd:
-                self._files.watch(file.fd, root_fd, native.WATCH_CLOSES, LOCK)
+                self._lock = self._files.watch(
+                    file.fd, root_fd, native.WATCH_CLOSES, LOCK
+                )
             self._file = file
 
-    def begin(self, fd: int) -> None:
-        """Wait for an open file, too, as long as it has a name. Of what was reported
-        before, `wait` does not tell."""
+    @property
+    def is_held(self) -> bool:
+        return self._is_held and self._file is not None
+
+    @is_held.setter
+    def is_held(self, is_held: bool) -> None:
+        self._is_held = is_held
+
+    def forget(self) -> None:
+        """Of what was reported before, `wait` does not tell, but `is_held` does: the
+        end of a file is reported, too, when it is closed."""
         if self._file is not None:
             try:
-                # The end of the file before is reported when it is closed.
-                self._files.take_changes(self._file.fd)
+                self._take(self._file, 0)
+            except OSError:
+                self._file = None
+
+    def _take(self, file: native.OpenFile, seconds: float) -> None:
+        if self._files.wait_for_change_of(file.fd, self._lock, seconds):
+            self._is_held = False
+
+    def begin(self, fd: int) -> None:
+        """Wait for an open file, too, as long as it has a name."""
+        if self._file is not None:
+            try:
                 self._files.watch(self._file.fd, fd, native.WATCH_FILE)
             except OSError:
                 self._file = None
@@ -171,7 +197,7 @@ class FileWatch:
             time.sleep(min(seconds, _UNREPORTED_S))
             return
         # Of a millisecond that is not over, the rest is slept too.
-        self._files.wait_for_change(self._file.fd, max(seconds, 0.001))
+        self._take(self._file, max(seconds, 0.001))
 
 
 class RenameWatch:
@@ -269,10 +295,11 @@ class RenameWatch:
         if event is None or self._is_stopped:
             return
         if file is None:
-            self._files.wait_for_any([event.fd], _LIST_S)
+            ready = self._files.wait_for_any([event.fd], _LIST_S)
         else:
-            self._files.wait_for_any([event.fd, file.fd], None)
-        self._files.clear_event(event.fd)
+            ready = self._files.wait_for_any([event.fd, file.fd], None)
+        if event.fd in ready:
+            self._files.clear_event(event.fd)
 
     def wake(self) -> None:
         """Call the method once more."""

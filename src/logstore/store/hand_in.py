@@ -32,14 +32,12 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.requests import (
     Answer,
+    OpenRequest,
     RequestFile,
-    append_answer,
     is_request,
     pack_request,
-    read_request,
     request_name,
     unique_part,
 )
@@ -63,6 +61,8 @@ _LOOK_S: Final = 0.1
 # The lock falls a moment after its file was closed.
 _LOCK_TRIES: Final = 20
 _LOCK_PAUSE_S: Final = 0.001
+# So many are open at once, and published in one commit.
+_REQUESTS_MAX: Final = 64
 # Somebody may remove requests before they have their name (`Store.discard_staged`).
 _REQUEST_TRIES: Final = 3
 
@@ -74,22 +74,18 @@ class _Waiting:
     """A request that waits in the root.
 
     Attributes:
-        name, inode: of its file.
-        end: where the file ends.
+        file: is open.
         request: what it asks for; None: it is refused.
         error: why it is refused.
     """
 
-    __slots__ = ("end", "error", "inode", "name", "request")
+    __slots__ = ("error", "file", "request")
 
     def __init__(self, root: Directory, name: str) -> None:
-        self.name = name
         self.request: PublicationRequest | None = None
         self.error: LogStoreError | None = None
-        # Before it is read: of another file, it is not answered.
-        self.inode = root.stat(name).inode
-        found = read_request(root, name)
-        self.end: FileEnd = found.end
+        self.file = OpenRequest(root, name)
+        found = self.file.request
         try:
             logs = logs_of([Staged(tuple(StagedLog(*row) for row in found.logs))])
             self.request = request_of(
@@ -107,13 +103,13 @@ class _Waiting:
 
 
 def waiting_requests(root: Directory, names: Iterable[str]) -> list[_Waiting]:
-    """The requests among some names, in the order of their names.
+    """The requests of some names, in their order.
 
     One that is gone was answered. A damaged one is put aside: nobody knows what it asks
     for, and its staged records stay.
     """
     found: list[_Waiting] = []
-    for name in sorted(filter(is_request, names)):
+    for name in names:
         try:
             found.append(_Waiting(root, name))
         except FileNotFoundError:
@@ -127,9 +123,10 @@ def waiting_requests(root: Directory, names: Iterable[str]) -> list[_Waiting]:
 
 
 def _names_in(root: Directory) -> list[str]:
-    """All names; none if they cannot be read, which must not stop the owner."""
+    """The names of requests; none if they cannot be read, which must not stop the
+    owner."""
     try:
-        return root.names()
+        return [name for name in root.names() if is_request(name)]
     except OSError as error:
         logger.warning("cannot look for requests in %s: %s", root.path, error)
         return []
@@ -158,19 +155,20 @@ def _answer_of(outcome: Outcome) -> Answer:
     )
 
 
-def _answer(root: Directory, one: _Waiting, answer: Answer) -> None:
-    """Answer a request, and unlink it. It was decided: without an answer, the
-    requester asks again, and is told what was published."""
+def _answer(one: _Waiting, answer: Answer) -> None:
+    """Answer a request. It was decided: without an answer, the requester asks again,
+    when the request is gone, and is told what was published."""
     try:
-        append_answer(root, one.name, one.inode, one.end, answer)
-    except FileNotFoundError:
-        return  # or it was handed in anew, perhaps with another note
+        one.file.answer(answer)
     except OSError as error:
-        logger.warning("cannot answer the request %s: %s", one.name, error)
+        logger.warning("cannot answer the request %s: %s", one.file.name, error)
+
+
+def _remove(one: _Waiting) -> None:
     try:
-        root.unlink(one.name, missing_ok=True)
+        one.file.remove()
     except OSError as error:
-        logger.warning("cannot remove the request %s: %s", one.name, error)
+        logger.warning("cannot remove the request %s: %s", one.file.name, error)
 
 
 class HandIn:
@@ -225,10 +223,13 @@ class HandIn:
     def publish_as_last(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
         """As `publish`, by an owner that is about to end: also for those that wait, who
         would have to take the lock one after the other."""
+        root, most = self._root, _REQUESTS_MAX
         with self._publisher.lock:
-            return self._publish(
-                own, waiting_requests(self._root, _names_in(self._root))
-            )
+            names = sorted(_names_in(root))
+            outcomes = self._publish(own, waiting_requests(root, names[:most]))
+            for at in range(most, len(names), most):
+                self._publish([], waiting_requests(root, names[at : at + most]))
+            return outcomes
 
     def _publish(
         self, own: Sequence[PublicationRequest], waiting: Sequence[_Waiting]
@@ -241,18 +242,23 @@ class HandIn:
             # An interrupt of this thread is not that of the others.
             self._watch.wake()
             raise
+        answered: list[_Waiting] = []
         for (one, _), outcome in zip(asked, outcomes[len(own) :], strict=True):
             if isinstance(outcome, StoreClosedError):
                 # It is no answer: the next one who has the lock decides.
                 self._has_ended = True
             else:
-                _answer(self._root, one, _answer_of(outcome))
+                _answer(one, _answer_of(outcome))
+                answered.append(one)
         for one in waiting:
             if one.error is not None:
-                _answer(self._root, one, Answer(one.error))
+                _answer(one, Answer(one.error))
+                answered.append(one)
         # Behind the answers: nobody waits for this.
+        for one in answered:
+            _remove(one)
         self._publisher.discard_used()
-        self._names.difference_update([one.name for one in waiting])
+        self._names.difference_update([one.file.name for one in waiting])
         return outcomes[: len(own)]
 
     def _waiting(self) -> list[_Waiting]:
@@ -265,8 +271,13 @@ class HandIn:
             names = _names_in(self._root)
             self._is_listed = self._watch.is_reporting
         self._names.update(filter(is_request, names))
-        waiting = waiting_requests(self._root, self._names)
-        self._names.intersection_update([one.name for one in waiting])
+        if not self._names:
+            return []
+        chosen = sorted(self._names)[:_REQUESTS_MAX]
+        waiting = waiting_requests(self._root, chosen)
+        if len(waiting) < len(chosen):
+            self._names.difference_update(chosen)
+            self._names.update([one.file.name for one in waiting])
         return waiting
 
 
@@ -287,13 +298,20 @@ def hand_in(
         publish_as_owner: takes the lock and publishes, or raises `StoreLockedError`.
     """
     begun = time.monotonic()
-    if _holder(root) is None:
-        with contextlib.suppress(StoreLockedError):
-            return publish_as_owner(request)
     try:
         watch = watches.pop()
     except IndexError:
         watch = FileWatch(root)
+    # If the lock falls behind this, `wait` tells.
+    watch.forget()
+    if not watch.is_held:
+        if _holder(root) is None:
+            with contextlib.suppress(StoreLockedError):
+                found = publish_as_owner(request)
+                watches.append(watch)
+                return found
+        else:
+            watch.is_held = True
     requester = _Requester(root, request, begun, timeout_ms, publish_as_owner, watch)
     found = requester.run()
     watches.append(watch)
@@ -360,22 +378,27 @@ class _Requester:
     def _wait(self, file: RequestFile) -> Publication | None:
         """What came of the request; None: it is gone, without an answer."""
         self._watch.begin(file.fd)
-        while True:
-            with storage_errors("read", self._root.path_of(file.name)):
-                is_there = file.is_there
-                # In this order: it is answered before it is unlinked.
+        with storage_errors("read", self._root.path_of(file.name)):
+            answer = file.answer()
+            while answer is None:
+                # What came before the watch but an answer is found a look later.
+                self._watch.wait(self._rest())
                 answer = file.answer()
-            if answer is not None:
-                return self._accept(answer)
-            if not is_there:
-                self._check_lost(file)
-                return None
-            if _holder(self._root) is None:
-                found = self._take_over()
-                if found is not None:
-                    file.remove()
-                    return found
-            self._watch.wait(self._rest())
+                if answer is not None:
+                    break
+                if not file.is_there:
+                    # In this order: it is answered before it is unlinked.
+                    answer = file.answer()
+                    if answer is not None:
+                        break
+                    self._check_lost(file)
+                    return None
+                if _holder(self._root) is None:
+                    found = self._take_over()
+                    if found is not None:
+                        file.remove()
+                        return found
+        return self._accept(answer)
 
     def _rest(self) -> float:
         """How long to wait for the next report, in seconds."""

@@ -30,6 +30,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, requests
+from logstore.io.directory import Directory
 from logstore.log.write.staged_files import Staged
 from logstore.store import hand_in
 from logstore.store.publisher import Publisher
@@ -92,7 +93,7 @@ def test_owner_publishes_what_is_handed_in(
     again = submit(reader, staged_by(reader, 3, 7), 7)
     assert (again.is_new, again.records, again.offsets) == (False, 3, {})
     until(lambda: not requests_in(path))
-    assert staged_files(Path(path)) == []
+    until(lambda: not staged_files(Path(path)))
 
 
 def test_metadata_alone_is_handed_in(owner: Store, reader: Store) -> None:
@@ -531,3 +532,53 @@ def test_request_that_was_handed_in_anew_is_answered_for_itself(
         assert (done.is_new, done.records, done.note) == (False, 2, "other note")
         assert owner.topic("a")[0].end_offset == 2
     assert requests_in(path) == []
+
+
+def test_lock_is_looked_at_once_as_long_as_nobody_has_closed_it(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its holder has ended, the next call takes it, without a wait."""
+    looks: list[int | None] = []
+    real = hand_in._holder
+
+    def holder(root: Directory) -> int | None:
+        looks.append(real(root))
+        return looks[-1]
+
+    monkeypatch.setattr(hand_in, "_holder", holder)
+    for begin in (1, 5):
+        with logstore.open(path, config=SERVING):
+            for sequence in range(begin, begin + 3):
+                assert submit(reader, staged_by(reader, 1, sequence), sequence).is_new
+        assert len(looks) == 1
+        assert looks.pop() is not None
+        # A file that somebody is waiting for would be looked at every 100 ms only.
+        monkeypatch.setattr(hand_in, "_LOOK_S", 3600)
+        assert submit(reader, staged_by(reader, 1, begin + 3), begin + 3).is_new
+        assert looks[0] is None
+        looks.clear()
+
+
+def test_more_requests_than_are_open_at_once_are_all_published(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the owner, and by one that is about to end."""
+    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    for begin, config in ((1, SERVING), (11, StoreConfig())):
+        names = []
+        for number in range(begin, begin + 8):
+            (log,) = staged_by(reader, 1, 1).logs
+            data = requests.pack_request([list(log)], f"i{number}", 1, "", b"", None)
+            name = requests.request_name(
+                f"i{number}", 1, requests.unique_part(log.file)
+            )
+            requests.RequestFile(reader._context.root, name, data).close()
+            names.append(name)
+        if config is SERVING:
+            with logstore.open(path, config=config):
+                until(lambda: not requests_in(path))
+        else:
+            assert submit(reader, staged_by(reader, 1, begin), begin).is_new
+            assert not requests_in(path)
+        found = [reader.published(f"i{n}") for n in range(begin, begin + 8)]
+        assert found == [1] * 8

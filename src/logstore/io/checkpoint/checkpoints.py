@@ -99,7 +99,7 @@ def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
 
 
 # Errors of opening a symlink, a socket or FIFO, or a directory of a file's name.
-_NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
+NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
 
 
 def state_bytes(directory: Directory, name: str) -> bytes | None:
@@ -113,7 +113,7 @@ def state_bytes(directory: Directory, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in _NOT_A_FILE:
+        if error.errno not in NOT_A_FILE:
             raise
         raise _bad(directory.path_of(name), str(error.strerror)) from error
 
@@ -345,6 +345,8 @@ def _parsed(path: str, body: bytes) -> Any:
     # Only brackets, all of one kind; each round removes the innermost pairs.
     brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(STATE_DEPTH_MAX):
+        if not brackets:
+            break
         brackets = brackets.replace(b"[]", b"")
     if brackets:
         raise _bad(path, f"it is nested more than {STATE_DEPTH_MAX} deep")
@@ -493,7 +495,7 @@ def _digest(directory: Directory, name: str) -> str | None:
         return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
     except OSError as error:
         # A file that cannot be read is not absent: absence would mean another writer.
-        if error.errno in (errno.ENOENT, *_NOT_A_FILE):
+        if error.errno in (errno.ENOENT, *NOT_A_FILE):
             return None
         raise
 

@@ -11,9 +11,9 @@ and what of the request is left is either whole or damaged, as its checksum tell
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
-import secrets
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -21,20 +21,25 @@ import xxhash
 from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.entries import FileEnd, later_entry, split_entries
+from logstore.io.checkpoint.entries import (
+    FileEnd,
+    end_of,
+    later_entries,
+    later_entry,
+    split_entries,
+)
 from logstore.io.checkpoint.plain_errors import error_of, plain_error
 from logstore.io.checkpoint.state_fields import boolean, integer
-from logstore.io.directory import Directory
+from logstore.io.directory import Directory, held_open
 from logstore.io.layout import OFFSET_MAX, TopicPartition
 
 __all__ = [
     "Answer",
     "Request",
+    "OpenRequest",
     "RequestFile",
-    "append_answer",
     "is_request",
     "pack_request",
-    "read_request",
     "request_name",
     "requested_sequence",
     "unique_part",
@@ -45,6 +50,8 @@ __all__ = [
 _NAME: Final = re.compile(
     re.escape(layout.REQUEST_PREFIX) + r"[0-9a-f]{16}-[0-9]{19}-[0-9a-z-]{1,64}"
 )
+
+_UNIQUE: Final = re.compile(r"-([0-9]+-[0-9a-f]{16})\Z")
 
 
 class Answer(NamedTuple):
@@ -70,7 +77,6 @@ class Request(NamedTuple):
     Attributes:
         logs: the fields of each `StagedLog`.
         identity, sequence, note, metadata, pinned: as in `Store.publish`.
-        answer: if there is one already.
         end: where the file ends.
     """
 
@@ -80,7 +86,6 @@ class Request(NamedTuple):
     note: str
     metadata: bytes
     pinned: bool | None
-    answer: Answer | None
     end: FileEnd
 
 
@@ -110,38 +115,35 @@ def is_request(name: str) -> bool:
 # ------------------------------------------------------------------ reading
 
 
-def read_request(directory: Directory, name: str) -> Request:
-    """Read a request.
-
-    Raises:
-        CorruptCheckpointError: it is damaged, or no regular file.
-        FileNotFoundError: it is gone.
-        OSError: it cannot be read.
-    """
-    data = checkpoints.state_bytes(directory, name)
-    if data is None:
-        raise FileNotFoundError(name)
-    return _unpack(directory.path_of(name), data)
-
-
 def _unpack(path: str, data: bytes) -> Request:
-    try:
+    with _corrupt(path):
         bodies, end = split_entries(data)
-        value = checkpoints.entry_value(path, bodies[0])
-        answer = None
-        if len(bodies) > 1:
-            answer = _answer_of(checkpoints.entry_value(path, bodies[-1])["answer"])
-        return _request_of(value, answer, end)
-    except KeyError as error:
-        reason = f"it has no {error}"
-    except (ValueError, TypeError) as error:
-        reason = str(error)
-    raise CorruptCheckpointError(
-        f"request {path} cannot be used: {reason}", path=path, reason=reason
-    )
+        return _request_of(checkpoints.entry_value(path, bodies[0]), end)
 
 
-def _request_of(value: dict[str, Any], answer: Answer | None, end: FileEnd) -> Request:
+class _corrupt:  # used as a function
+    """What a value of the body is not leads to a `CorruptCheckpointError`."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is None or not isinstance(error, (KeyError, ValueError, TypeError)):
+            return
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise CorruptCheckpointError(
+            f"request {self._path} cannot be used: {reason}",
+            path=self._path,
+            reason=reason,
+        ) from error
+
+
+def _request_of(value: dict[str, Any], end: FileEnd) -> Request:
     """What a request says; the values of its fields are checked by who uses them, as
     those of a caller are."""
     logs, identity, note = value["logs"], value["identity"], value["note"]
@@ -154,7 +156,7 @@ def _request_of(value: dict[str, Any], answer: Answer | None, end: FileEnd) -> R
     if pinned is not None and not isinstance(pinned, bool):
         raise ValueError("pinned is neither true, false nor null")
     sequence = integer("sequence", value["sequence"], 0, OFFSET_MAX)
-    return Request(logs, identity, sequence, note, metadata, pinned, answer, end)
+    return Request(logs, identity, sequence, note, metadata, pinned, end)
 
 
 def _text(value: dict[str, Any], name: str) -> str:
@@ -210,19 +212,7 @@ def pack_request(
     )
 
 
-def append_answer(
-    directory: Directory, name: str, inode: int, end: FileEnd, answer: Answer
-) -> None:
-    """Append an answer to a request, for the process that has it open.
-
-    Args:
-        inode: of the file that was read. Another one that has got the name has
-            another content, and is not written to.
-
-    Raises:
-        FileNotFoundError: it does not have the name any more.
-        OSError: it may be there in part, which its checksum tells.
-    """
+def _answer_text(answer: Answer) -> str:
     if answer.error is not None:
         value: dict[str, Any] = {"error": plain_error(answer.error)}
     else:
@@ -234,11 +224,72 @@ def append_answer(
             "metadata": base64.b64encode(answer.metadata).decode("ascii"),
             "pinned": answer.pinned,
         }
-    body = checkpoints.state_text({"answer": value}).encode("utf-8", "surrogatepass")
-    with directory.opened(name, write=True) as fd:
-        if directory.files.stat(fd).inode != inode:
-            raise FileNotFoundError(name)
-        directory.files.write(fd, later_entry(end, body), end.size)
+    return checkpoints.state_text({"answer": value})
+
+
+class OpenRequest:
+    """A request of another process, which the owner of the store has open until it has
+    answered.
+
+    Attributes:
+        name: of its file.
+        request: what it asks for.
+
+    Raises:
+        CorruptCheckpointError: it is damaged, or no regular file.
+        FileNotFoundError: it is gone.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, root: Directory, name: str) -> None:
+        self.name = name
+        self._root = root
+        path, files = root.path_of(name), root.files
+        try:
+            self._file = held_open(files, self._opened())
+            info = files.stat(self._file.fd)
+            if info.size > checkpoints.STATE_BYTES_MAX:
+                raise checkpoints.too_large(name)
+        except OSError as error:
+            if error.errno not in checkpoints.NOT_A_FILE:
+                raise
+            raise CorruptCheckpointError(
+                f"request {path} cannot be used: {error.strerror}",
+                path=path,
+                reason=str(error.strerror),
+            ) from error
+        self._inode = info.inode
+        data = bytearray(info.size)
+        count = files.read(self._file.fd, data, 0)
+        self.request = _unpack(path, bytes(memoryview(data)[:count]))
+
+    def _opened(self) -> int:
+        try:
+            return self._root.open(self.name, write=True)
+        except OSError:
+            # It is published, and there can be no answer.
+            return self._root.open(self.name)
+
+    def answer(self, answer: Answer) -> None:
+        """Append an answer, for the process that has the file open.
+
+        Raises:
+            OSError: it may be there in part, which its checksum tells.
+        """
+        end = self.request.end
+        body = _answer_text(answer).encode("utf-8", "surrogatepass")
+        self._root.files.write(self._file.fd, later_entry(end, body), end.size)
+
+    def remove(self) -> None:
+        """Unlink the file, if it still has its name: the same may have been handed in
+        anew, perhaps with another note.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if self._root.stat(self.name).inode == self._inode:
+                self._root.unlink(self.name)
 
 
 class RequestFile:
@@ -252,9 +303,9 @@ class RequestFile:
     def __init__(self, root: Directory, name: str, data: bytes) -> None:
         self.name = name
         self._root = root
-        self._size = len(data)
+        self._end = end_of(data, None)
         # Of its own: others may hand in the same at the same time.
-        temporary = f"{name}.{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        temporary = f"{name}.{os.getpid()}-{os.urandom(8).hex()}.tmp"
         if len(data) > checkpoints.STATE_BYTES_MAX:
             raise checkpoints.too_large(name)
         fd = root.create(temporary)
@@ -268,19 +319,25 @@ class RequestFile:
         self.fd = fd
 
     def answer(self) -> Answer | None:
-        """The answer; None: there is none yet.
+        """The answer; None: there is none yet, or not all of it.
 
         Raises:
-            CorruptCheckpointError: the request is damaged.
+            CorruptCheckpointError: it has not the fields of an answer.
             OSError: it cannot be read.
         """
-        files = self._root.files
-        size = files.size(self.fd)
-        if size <= self._size:
+        files, end = self._root.files, self._end
+        size = files.size(self.fd) - end.size
+        if size <= 0:
             return None
         data = bytearray(size)
-        count = files.read(self.fd, data, 0)
-        return _unpack(self._root.path_of(self.name), bytes(data[:count])).answer
+        count = files.read(self.fd, data, end.size)
+        found = later_entries(bytes(memoryview(data)[:count]), end)
+        if not found or not found[0]:
+            return None
+        path = self._root.path_of(self.name)
+        with _corrupt(path):
+            # If it was served twice, by two owners, the last one was told no less.
+            return _answer_of(checkpoints.entry_value(path, found[0][-1])["answer"])
 
     @property
     def is_there(self) -> bool:
@@ -307,5 +364,5 @@ class RequestFile:
 def unique_part(name: str) -> str:
     """What makes a staged file's name unique, for the request that is about it: so the
     same records are handed in under the same name, however often they are."""
-    found = re.search(r"-([0-9]+-[0-9a-f]{16})\Z", name)
-    return found[1] if found else f"0-{secrets.token_hex(8)}"
+    found = _UNIQUE.search(name)
+    return found[1] if found else f"0-{os.urandom(8).hex()}"
