@@ -4,7 +4,8 @@ A kill loses nothing that was written: the next writer goes on in the same store
 checks that every record is there whose append had returned. Three readers live over
 many kills and check each record that they are given. Each writer is a fork of the
 method's own process, so that a kill costs milliseconds and may hit anything: opening,
-recovery, appends, rolls, deletions, retention, background syncs, closing.
+recovery, appends, rolls, deletions, retention, background syncs, closing, and the
+services of `kills_services`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import logstore
 from faults.children import forked
+from faults.kills_services import ROWS, check_services, create_topics, serve
 from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import spread
@@ -44,6 +46,7 @@ _SECONDS = 30
 # at the least and at the most.
 _WRITTEN, _BEGUN, _DURABLE, _START, _START_MAX = range(5)
 _FIELDS = 5
+_SERVICES = _PARTITIONS + 1
 
 
 class _Shared:
@@ -52,7 +55,8 @@ class _Shared:
 
     def __init__(self) -> None:
         # One more row: the number of checks that the readers have made.
-        rows = mmap.mmap(-1, 8 * _FIELDS * (_PARTITIONS + 1))
+        # Behind it, those of the services.
+        rows = mmap.mmap(-1, 8 * _FIELDS * (_SERVICES + ROWS))
         self._numbers = memoryview(rows).cast("q")
 
     def get(self, partition: int, field: int) -> int:
@@ -70,7 +74,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
             rounds = min(_ROUNDS, count - first)
             tasks.append((folder, 1000 * seed + number, rounds))
         reads = refused = 0
-        for done, failures, notes in spread(_loop, tasks):
+        for done, failures, notes in spread(store_of, tasks):
             tally.passed(done - len(failures))
             for failure in failures:
                 tally.failed(failure)
@@ -79,7 +83,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
         tally.note(f"{reads:,} reads beside the writers, {refused:,} second writers")
 
 
-def _loop(
+def store_of(
     folder: str, seed: int, rounds: int
 ) -> tuple[int, list[str], tuple[int, int]]:
     """Kill the writers of one store so many times."""
@@ -91,6 +95,7 @@ def _loop(
     what = f"seed {seed} magic{magic}-{codec}"
     with logstore.open(path) as store:
         store.create_topic("orders", _PARTITIONS, _config(magic, codec))
+        create_topics(store)
     readers = [
         forked(lambda work=work: work(path, magic, seed, shared), log)
         for work in (_read, _follow, _fetch)
@@ -154,6 +159,8 @@ def _write(path: Path, seed: int, number: int, shared: _Shared) -> None:
         with logstore.open(path, config=config) as store:
             topic = store.topic("orders")
             for _ in range(rng.randint(1, 60)):
+                if rng.random() < 0.1:
+                    serve(store, rng, shared, _SERVICES)
                 at = rng.randrange(_PARTITIONS)
                 _do_something(topic[at], at, seed, rng, shared)
 
@@ -236,6 +243,7 @@ def _check_after(
         with logstore.open(path) as store:
             for at, partition in enumerate(store.topic("orders").partitions):
                 _check_partition(partition, at, magic, seed, shared)
+            check_services(store, shared, _SERVICES)
     except Exception as error:
         failures.append(f"{what}, after the kill: {error!r}"[:900])
 
@@ -353,4 +361,4 @@ def _fetch(path: Path, magic: int, seed: int, shared: _Shared) -> None:
                     raise AssertionError(f"columns end at {offset}, not at {stop}")
 
 
-__all__ = ["COUNTS", "NAME", "UNIT", "run"]
+__all__ = ["COUNTS", "NAME", "UNIT", "run", "store_of"]

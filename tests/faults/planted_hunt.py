@@ -21,6 +21,7 @@ from faults import (
     hand_ins,
     inner_calls,
     interrupts,
+    kills,
     limits,
     lying_disk,
     lying_input,
@@ -60,7 +61,7 @@ _SINGLE = {
     "readable": (readable, 300),
 }
 _CASES = 60
-# Of `hand_ins` so many stores: what a kill meets is a matter of luck.
+# Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.
 _KILLED_STORES = 60
 _HISTORIES = 300
 _RECORDED_RUNS = 40
@@ -78,6 +79,11 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
             for number in range(_WATCHED_CASES):
                 yield watched.watch(case, seed * 1000 + number, at).failure
+        return
+    if bug.method == "kills":
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_KILLED_STORES):
+                yield "\n".join(kills.store_of(at, seed * 1000 + number, 30)[1])
         return
     if bug.method == "hand_ins":
         with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:

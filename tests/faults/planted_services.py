@@ -147,4 +147,28 @@ BUGS_OF_SERVICES = (
         "recorded_calls",
         ("power cuts", "producers"),
     ),
+    Bug(
+        "the files of an interrupted compaction are taken for those of the log",
+        "log/recover/apply.py",
+        (("directory.rename(name, name.removesuffix(SWAP))",
+          "directory.unlink(name)"),),
+        "kills",
+    ),
+    Bug(
+        "positions are published, and their records are lost",
+        "group/transaction.py",
+        (("                staged,\n                identity=identity,\n",
+          "                [],\n                identity=identity,\n"),),
+        "kills",
+        quick=1,
+    ),
+    Bug(
+        "a commit counts before it is written",
+        "group/group_file.py",
+        (("        made = self._append_at_once(slots, data, len(items), "
+          "durable=durable)\n",
+          "        self._note(items)\n        return True\n"),),
+        "kills",
+        quick=1,
+    ),
 )  # fmt: skip
