@@ -272,7 +272,7 @@ BUGS = (
     Bug(
         "a short write is taken for a whole one",
         "io/files.py",
-        (("        while done < len(data):\n            done += native.write_at",
+        (("        while done < size:\n            done += native.write_at",
           "        while False:\n            done += native.write_at"),),
         "lying_disk",
         quick=10,
