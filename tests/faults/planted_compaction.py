@@ -108,4 +108,11 @@ BUGS_OF_COMPACTION = (
         "lying_disk",
         (".compacted",),
     ),
+    Bug(
+        "what stays of batches is lost by a compaction",
+        "log/compact/batches.py",
+        (("                if walked.bytes:\n                    write(",
+          "                if False:\n                    write("),),
+        "readable",
+    ),
 )  # fmt: skip

@@ -180,6 +180,7 @@ class _Case:
             choices += [self.append] * 4 + [self.append_many] * 3
             choices += [self.append_arrow, self.configure, self.grow, self.trim]
             choices += [self.publish] * 3 + [self.delete, self.reopen]
+            choices += [self.compact]
         try:
             return rng.choice(choices)()
         except RecursionError:
@@ -248,6 +249,33 @@ class _Case:
         if self.ask(lambda: partition.delete_before(offset)) is not None:
             rows[:] = [row for row in rows if row[0] >= offset]
         return self.look(self.store)
+
+    def compact(self) -> str:
+        """The last record of each key stays as it is; and all of the last segment."""
+        name, _, config, rows, partition = self.some()
+        self.what = f"compact {name!r} with {config}"
+        if not config.compacts:
+            config = dataclasses.replace(config, cleanup_policy="compact")
+            keys_are_there = all(row[2] is not None for row in rows)
+            do = self.store.topic(name).configure
+            if not keys_are_there or not self.ask(lambda: do(config) or True):
+                return ""
+            self.topics[name] = config, self.topics[name][1]
+        partition.roll()
+        end = partition.segments[-1].base_offset
+        if self.ask(lambda: partition.compact(force=True, max_memory=6 << 20)):
+            last = {row[2]: row[0] for row in rows if row[0] < end}
+            found = {record.offset for record in partition.read()}
+            # Others may be gone: superseded ones, those without a key, and tombstones
+            # that are old enough.
+            rows[:] = [
+                (offset, when, key, value, headers)
+                for offset, when, key, value, headers in rows
+                if offset >= end
+                or offset in found
+                or (last[key] == offset and None not in (key, value))
+            ]
+        return self.look_at(partition, config, rows)
 
     def delete(self) -> str:
         name = self.some()[0]
