@@ -22,7 +22,6 @@ BUGS_OF_SERVICES = (
           "        files.write(file.fd, data, 0)\n"),),
         "disk_states",
         ("produce", "commit", "commit_durable"),
-        quick=1,
     ),
     Bug(
         "a reset of offsets is told, and not logged",
@@ -39,7 +38,6 @@ BUGS_OF_SERVICES = (
           "self._file.end)\n", ""),),
         "disk_states",
         ("produce", "flush", "commit", "reset"),
-        quick=1,
     ),
     Bug(
         "positions are published beside their records, not with them",
@@ -102,7 +100,6 @@ BUGS_OF_SERVICES = (
           "                native.Step(native.STEP_UNLOCK, slots.fd, 5000),\n"),),
         "recorded_calls",
         ("each call", "a commit"),
-        quick=1,
     ),
     Bug(
         "a group's file that was written anew is not synced",
@@ -137,7 +134,6 @@ BUGS_OF_SERVICES = (
           "        self.close()\n"),),
         "recorded_calls",
         ("each call", "a compaction"),
-        quick=1,
     ),
     Bug(
         "a batch that a producer sends again is not known",
@@ -169,6 +165,5 @@ BUGS_OF_SERVICES = (
           "durable=durable)\n",
           "        self._note(items)\n        return True\n"),),
         "kills",
-        quick=1,
     ),
 )  # fmt: skip
