@@ -546,14 +546,14 @@ def test_lock_is_looked_at_once_as_long_as_nobody_has_closed_it(
         return looks[-1]
 
     monkeypatch.setattr(hand_in, "_holder", holder)
+    # A busy machine makes a call wait for longer than the time of a look.
+    monkeypatch.setattr(hand_in, "_LOOK_S", 3600)
     for begin in (1, 5):
         with logstore.open(path, config=SERVING):
             for sequence in range(begin, begin + 3):
                 assert submit(reader, staged_by(reader, 1, sequence), sequence).is_new
         assert len(looks) == 1
         assert looks.pop() is not None
-        # A file that somebody is waiting for would be looked at every 100 ms only.
-        monkeypatch.setattr(hand_in, "_LOOK_S", 3600)
         assert submit(reader, staged_by(reader, 1, begin + 3), begin + 3).is_new
         assert looks[0] is None
         looks.clear()
