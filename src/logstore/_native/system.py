@@ -38,7 +38,15 @@ def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
     Raises:
         OSError: the system refuses.
     """
-    return _transfer(lib.ls_sys_write, fd, buffer, pos)
+    if type(buffer) is not bytes:
+        return _transfer(lib.ls_sys_write, fd, buffer, pos)
+    size, result = len(buffer), -errno.EINTR
+    # As `_transfer`, without its calls: most small writes are of bytes.
+    while result == -errno.EINTR:
+        result = lib.ls_sys_write(fd, buffer, size, pos)
+    if result < 0:
+        _refuse(result)
+    return result
 
 
 def _transfer(
@@ -48,8 +56,6 @@ def _transfer(
     pos: int,
 ) -> int:
     """One read or write."""
-    if type(buffer) is bytes:
-        return _made(call, (fd, buffer, len(buffer), pos))
     return _made(call, (fd, pointer(buffer), memoryview(buffer).nbytes, pos))
 
 

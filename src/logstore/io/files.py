@@ -296,8 +296,8 @@ class Files(ByteLocks):
 
     def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
         """Write all of `data` at byte `pos`; after an error, part may be written."""
-        done, size = native.write_at(fd, data, pos), len(data)
-        while done < size:
+        done = native.write_at(fd, data, pos)
+        while done < len(data):
             done += native.write_at(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:

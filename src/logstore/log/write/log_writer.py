@@ -556,8 +556,9 @@ class LogWriter:
 
     def set_durable(self, offset: int) -> None:
         """All records below an offset are durable, and no others are known to be."""
-        self.extent = self.extent._replace(durable=offset)
-        self.page.tell(offset, self.extent.cuts.serial)
+        segments, start, end, _, cuts, limit = self.extent
+        self.extent = _new(Extent, (segments, start, end, offset, cuts, limit))
+        self.page.tell(offset, cuts.serial)
 
     def sync_all(self) -> None:
         """Sync everything."""
