@@ -296,8 +296,8 @@ class Files(ByteLocks):
 
     def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
         """Write all of `data` at byte `pos`; after an error, part may be written."""
-        done = native.write_at(fd, data, pos)
-        while done < len(data):
+        done, size = native.write_at(fd, data, pos), len(data)
+        while done < size:
             done += native.write_at(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:
@@ -563,10 +563,10 @@ class Files(ByteLocks):
         there was none."""
         return native.wait_watch(fd, seconds) > 0
 
-    def wait_for_change_of(self, fd: int, number: int, seconds: float) -> bool:
-        """As `wait_for_change`; whether there was a report of the watch of this number,
-        or may have been."""
-        return native.wait_watch(fd, seconds, number) > 1
+    def wait_for_change_of(self, fd: int, number: int, seconds: float) -> int:
+        """As `wait_for_change`: 0 if there was no report; 2 if one was of the watch of
+        this number, or may have been; else 1."""
+        return native.wait_watch(fd, seconds, number)
 
     def take_changes(self, fd: int) -> set[int] | None:
         """The numbers of the watches that have reported something, without waiting;

@@ -179,9 +179,11 @@ class FileWatch:
             except OSError:
                 self._file = None
 
-    def _take(self, file: native.OpenFile, seconds: float) -> None:
-        if self._files.wait_for_change_of(file.fd, self._lock, seconds):
+    def _take(self, file: native.OpenFile, seconds: float) -> bool:
+        found = self._files.wait_for_change_of(file.fd, self._lock, seconds)
+        if found > 1:
             self._is_held = False
+        return found > 0
 
     def begin(self, fd: int) -> None:
         """Wait for an open file, too, as long as it has a name."""
@@ -191,13 +193,14 @@ class FileWatch:
             except OSError:
                 self._file = None
 
-    def wait(self, seconds: float) -> None:
-        """Return after a change, which may be of a file of before, or in time."""
+    def wait(self, seconds: float) -> bool:
+        """Return after a change, which may be of a file of before, or in time: False if
+        no change was reported."""
         if self._file is None:
             time.sleep(min(seconds, _UNREPORTED_S))
-            return
+            return False
         # Of a millisecond that is not over, the rest is slept too.
-        self._take(self._file, max(seconds, 0.001))
+        return self._take(self._file, max(seconds, 0.001))
 
 
 class RenameWatch:

@@ -382,7 +382,7 @@ class _Requester:
             answer = file.answer()
             while answer is None:
                 # What came before the watch but an answer is found a look later.
-                self._watch.wait(self._rest())
+                is_reported = self._watch.wait(self._rest())
                 answer = file.answer()
                 if answer is not None:
                     break
@@ -393,6 +393,8 @@ class _Requester:
                         break
                     self._check_lost(file)
                     return None
+                if is_reported and self._watch.is_held:
+                    continue  # perhaps of the file before, which the owner closes late
                 if _holder(self._root) is None:
                     found = self._take_over()
                     if found is not None:
