@@ -31,6 +31,7 @@ COMPACTED: Final = "tests/interop/test_broker_compaction.py"
 CLEANED: Final = "tests/interop/test_compaction.py"
 DUMPED: Final = "tests/interop/test_kafka_dump.py"
 TEXT: Final = "tests/interop/test_kafka_text.py"
+OLDER: Final = "tests/interop/test_older_brokers.py"
 UNIT: Final = "tests/unit/maintenance/handover/test_check.py"
 
 
@@ -78,10 +79,31 @@ _SAME: Final = (
     f"{CLEANED}::test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes"
 )
 _REFUSED: Final = f"{HANDOVER}::test_directory_that_is_said_to_be_refused_is_refused"
+_FORMATS: Final = (
+    f"{OLDER}::test_topics_of_old_formats_are_read_as_a_consumer_reads_them"
+)
+_TORN: Final = (
+    f"{OLDER}::test_killed_broker_with_a_torn_tail_is_recovered_as_it_recovers"
+)
+_CLEANER: Final = (
+    f"{OLDER}::test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it"
+)
+_TOLD: Final = f"{OLDER}::test_offsets_of_groups_are_those_that_the_broker_tells"
+_WAITS: Final = f"{OLDER}::test_topic_that_waits_for_its_deletion_is_no_topic"
+_LISTED: Final = f"{GOLDEN}::test_partitions_of_a_kafka_directory_are_listed"
+_LOOKS: Final = f"{RUNNING}::test_every_look_at_a_running_broker_is_right"
 
 READS: Final = (
-    Row("`.log`, magic 0", {_RECORDS: "0.8.2 2.8.2"}, "3.9.1 4.2.0"),
-    Row("`.log`, magic 1", {_RECORDS: "0.10.2 2.8.2"}, "0.8.2 3.9.1 4.2.0"),
+    Row(
+        "`.log`, magic 0",
+        {_RECORDS: "0.8.2 2.8.2", _FORMATS: "0.10.2 1.1.1"},
+        "3.9.1 4.2.0",
+    ),
+    Row(
+        "`.log`, magic 1",
+        {_RECORDS: "0.10.2 2.8.2", _FORMATS: "1.1.1"},
+        "0.8.2 3.9.1 4.2.0",
+    ),
     Row("`.log`, magic 2", {_RECORDS: "1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2 0.10.2"),
     Row("`.index`", {_VERIFIED: ""}),
     Row("`.timeindex`", {_TIMES: "0.10.2 1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2"),
@@ -121,19 +143,24 @@ READS: Final = (
     Row("`.kafka_cleanshutdown`, or none", {_RECOVERED: ""}),
     Row(
         "a torn tail, preallocated indexes (killed)",
-        {_RECOVERED: "0.8.2 0.10.2 2.8.2 3.9.1 4.2.0"},
+        {_RECOVERED: "0.8.2 0.10.2 2.8.2 3.9.1 4.2.0", _TORN: "1.1.1"},
     ),
     Row(
         "`.swap`, `.cleaned`, `.deleted` (compaction)",
-        {_RECOVERED: "0.10.2 2.8.2 4.2.0"},
+        {_RECOVERED: "0.10.2 2.8.2 4.2.0", _CLEANER: "0.8.2 0.10.2 1.1.1 3.9.1"},
     ),
     Row(
-        "`-delete`, `-stray`, `-future` directories",
+        "`-delete` directories",
+        {_LISTED: "2.8.2 3.9.1 4.2.0", _WAITS: "0.10.2 1.1.1"},
+        "0.8.2",
+    ),
+    Row(
+        "`-stray`, `-future` directories",
         {f"{UNIT}::test_directories_that_are_no_partitions_are_told": "4.2.0"},
     ),
     Row(
         "`__consumer_offsets`",
-        {_COMMITTED: "2.8.2 3.9.1 4.2.0"},
+        {_COMMITTED: "2.8.2 3.9.1 4.2.0", _TOLD: "0.8.2 0.10.2 1.1.1"},
     ),
     Row(
         "the text of `kafka-dump-log`",
@@ -142,9 +169,8 @@ READS: Final = (
     Row(
         "all of it while the broker runs (read-only)",
         {
-            f"{RUNNING}::test_every_look_at_a_running_broker_is_right": (
-                f"0.10.2 1.1.1 {_STARTED}"
-            )
+            _LOOKS: f"0.10.2 1.1.1 {_STARTED}",
+            f"{OLDER}::test_running_broker_of_0_8_is_read": "0.8.2",
         },
     ),
 )

@@ -135,6 +135,13 @@ class KafkaBroker:
         self.address = f"127.0.0.1:{port}"
         self._port, self._other = port, other
         self._settings = directory / "server.properties"
+        self.configure(settings or {})
+        logging = _LOGGING.format(file=self._log("broker-log"))
+        (directory / "log4j.properties").write_text(logging)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Settings for the next start, instead of those of the last."""
+        port, other = self._port, self._other
         listeners = f"PLAINTEXT://127.0.0.1:{port}"
         text = _ZOOKEEPER
         if not self._has_zookeeper:
@@ -142,11 +149,15 @@ class KafkaBroker:
             listeners += f",CONTROLLER://127.0.0.1:{other}"
         text += _COMMON + _SHARE * (self._numbers >= (4, 1))
         text = text.format(port=port, other=other, data=self.data, listeners=listeners)
-        for name, value in (settings or {}).items():
+        for name, value in settings.items():
             text += f"{name}={value}\n"
         self._settings.write_text(text)
-        logging = _LOGGING.format(file=self._log("broker-log"))
-        (directory / "log4j.properties").write_text(logging)
+
+    @property
+    def zookeeper(self) -> str:
+        """The address of its ZooKeeper."""
+        assert self._has_zookeeper
+        return f"127.0.0.1:{self._other}"
 
     @property
     def _has_zookeeper(self) -> bool:
@@ -177,17 +188,27 @@ class KafkaBroker:
             *arguments,
         ]
 
-    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def _launch(
+        self, name: str, *command: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with self._log(name).open("ab") as log:
             return subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self._directory
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env={**os.environ, **(environment or {})},
             )
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
 
-    def start(self) -> None:
-        """Start it on what is in its directory, and wait until it takes connections."""
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it on what is in its directory, and wait until it takes connections.
+
+        Args:
+            environment: of the broker, besides that of this process.
+        """
         if self._has_zookeeper:
             self._start_zookeeper()
         elif not (self.data / "meta.properties").exists():
@@ -197,7 +218,8 @@ class KafkaBroker:
         java, *rest = self._java("kafka.Kafka", str(self._settings))
         rest[rest.index("-cp") + 1] += self._logging_jars
         logging = f"-Dlog4j.configuration=file:{self._directory}/log4j.properties"
-        self._broker = self._launch("broker", java, logging, *rest)
+        command = (java, logging, *rest)
+        self._broker = self._launch("broker", *command, environment=environment)
         self._wait_for(self._broker, "broker", self._port)
 
     def _start_zookeeper(self) -> None:
@@ -211,8 +233,7 @@ class KafkaBroker:
             self._wait_for(self._zookeeper, "zookeeper", self._other)
         else:
             main = "org.apache.zookeeper.ZooKeeperMain"
-            server = f"127.0.0.1:{self._other}"
-            self.run(main, "-server", server, stdin=_SESSION)
+            self.run(main, "-server", self.zookeeper, stdin=_SESSION)
 
     def messages(self) -> list[LogMessage]:
         """The log of the broker since its last start."""

@@ -33,6 +33,8 @@ __all__ = [
     "consumed_by_kafka",
     "create_topics",
     "delete_records",
+    "delete_topics",
+    "record_of_line",
     "record_of_message",
     "send",
 ]
@@ -96,6 +98,13 @@ def create_topics(
     for future in admin.create_topics(topics).values():
         future.result(_SECONDS)
     await_topics(broker, counts)
+
+
+def delete_topics(broker: KafkaBroker, *names: str) -> None:
+    """Have the broker delete topics; it does so later."""
+    admin = _admin(broker)
+    for future in admin.delete_topics(list(names)).values():
+        future.result(_SECONDS)
 
 
 def delete_records(broker: KafkaBroker, topic: str, before: int) -> None:
@@ -163,6 +172,19 @@ def _headers(text: str) -> Iterable[tuple[str, bytes | None]]:
         yield bytes.fromhex(name[1:]).decode(), _bytes(value)
 
 
+def record_of_line(line: str) -> Record:
+    """What a Java program has printed of a record."""
+    _, _, offset, kind, stamp, key, value, headers = line.split("\t")
+    return Record(
+        int(offset),
+        int(stamp),
+        _bytes(key),
+        _bytes(value),
+        tuple(_headers(headers)),
+        TimestampType(int(kind)),
+    )
+
+
 def consumed_by_kafka(
     broker: KafkaBroker,
     counts: Mapping[str, int],
@@ -172,16 +194,8 @@ def consumed_by_kafka(
     await_topics(broker, counts)
     found: Found = {(name, n): [] for name in counts for n in range(counts[name])}
     for line in broker.run_clients("Records.java", isolation, *counts).splitlines():
-        topic, number, offset, kind, stamp, key, value, headers = line.split("\t")
-        record = Record(
-            int(offset),
-            int(stamp),
-            _bytes(key),
-            _bytes(value),
-            tuple(_headers(headers)),
-            TimestampType(int(kind)),
-        )
-        found[topic, int(number)].append(record)
+        topic, number, _ = line.split("\t", 2)
+        found[topic, int(number)].append(record_of_line(line))
     return found
 
 

@@ -12,6 +12,7 @@ import logstore
 from logstore import _native as native
 from support import verifying
 from support.damage import cut, flip_bit, logs_in, overwrite
+from support.values import write_store
 from support.verifying import forget_state, golden_with, kinds, note_kinds, the_problem
 
 # Fixtures.
@@ -102,6 +103,41 @@ def test_a_time_index_without_its_largest_timestamp_is_a_problem(
     """Retention by time would go by an older one."""
     path = index_of(partition, 0, ".timeindex")
     path.write_bytes(path.read_bytes()[:-12])
+    assert the_problem(logstore.verify(partition)).kind == "time-index"
+
+
+def test_times_of_a_log_without_times_are_a_note(tmp_path: Path) -> None:
+    """Kafka 0.10 writes those of the producer for records that it converts to magic 0;
+    no search is led wrong by them."""
+    partition = write_store(tmp_path, 30, 0, call=3, segment_bytes=500)
+    forget_state(partition)
+    path = index_of(partition, 0, ".timeindex")
+    entries = [(1_700_000_000_000, 2), (1_700_000_000_500, 5)]
+    path.write_bytes(b"".join(struct.pack(">qi", *one) for one in entries))
+    report = logstore.verify(partition)
+    assert report.ok
+    assert note_kinds(report) == ["time-index"]
+    with logstore.open(tmp_path, read_only=True) as store:
+        topic = store.topic(partition.name.rpartition("-")[0])
+        assert topic[0].offset_for_time(1_700_000_000_000) is None
+        assert len(list(topic[0].read())) == 30
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(1_700_000_000_500, 2), (1_700_000_000_000, 5)],
+        [(1_700_000_000_000, 2), (1_700_000_000_500, 900)],
+    ],
+)
+def test_bad_times_of_a_log_without_times_are_a_problem(
+    tmp_path: Path, entries: list[tuple[int, int]]
+) -> None:
+    """Out of order, or of an offset behind the log."""
+    partition = write_store(tmp_path, 30, 0, call=3, segment_bytes=500)
+    forget_state(partition)
+    path = index_of(partition, 0, ".timeindex")
+    path.write_bytes(b"".join(struct.pack(">qi", *one) for one in entries))
     assert the_problem(logstore.verify(partition)).kind == "time-index"
 
 
