@@ -265,6 +265,9 @@ def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
         text = "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
         (path / "partition.metadata").write_text(text)
     (data / "known-0" / f"{0:020d}.log").touch()
+    # With ZooKeeper there are ids of topics, but no files of them.
+    has_ids = (data / "orders-0" / "partition.metadata").exists()
+    assert has_ids != seeded.has_zookeeper
     report = seeded.check()
     by_path = {
         (Path(one.path).name.partition("-")[0], one.kind): one.effect
@@ -297,6 +300,11 @@ def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
     aside = {"unknown-0", "known-0", "other-0", "noid-0"}
     assert names == (set() if seeded.has_zookeeper else aside)
     assert (data / "unknown-0").exists() == seeded.has_zookeeper
+    with logstore.open(data) as store:
+        # What was set aside is no topic, and stays.
+        assert ("known" in store.topics()) == seeded.has_zookeeper
+        assert store.topic("orders")[0].end_offset == 20
+    assert {path.name.partition(".")[0] for path in data.glob("*-stray")} == names
     assert (data / "orders-0" / f"{0:020d}.index").exists()
 
 

@@ -7,6 +7,7 @@ The broker itself is the judge: what its consumer gets, when it has recovered.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import shutil
 import subprocess
@@ -145,7 +146,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("release", [*OLDER, "3.9.1"])
+@pytest.mark.parametrize("release", [*OLDER, "2.8.2", "3.9.1"])
 def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
     started: Start, shim: Path, tmp_path: Path, release: str, moment: str
 ) -> None:
@@ -212,6 +213,56 @@ def test_topic_that_waits_for_its_deletion_is_no_topic(
     assert ours(broker.data, "kept") == sent
     (left,) = broker.data.glob("gone-0.*-delete")
     assert list(left.glob("*.log"))
+
+
+def move(broker: KafkaBroker, topic: str, target: Path) -> None:
+    """Have a partition moved to another log directory, a byte a second."""
+    where = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
+    plan = target.parent / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [where]}))
+    numbers = numbers_of(broker.release)
+    main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    if numbers < (3, 7):
+        main = "kafka.admin.ReassignPartitionsCommand"
+    more = ["--zookeeper", broker.zookeeper] if numbers < (2, 5) else []
+    broker.run(
+        main, "--bootstrap-server", broker.address, *more, "--execute",
+        "--reassignment-json-file", str(plan), "--replica-alter-log-dirs-throttle", "1",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("release", [FIRST_OF_2, "2.8.2", "3.9.1", "4.2.0"])
+def test_partition_that_is_moved_to_another_directory_is_not_there_yet(
+    started: Start, tmp_path: Path, release: str
+) -> None:
+    """Its directory ends with ``-future``; logstore leaves it as it is."""
+    here, there = tmp_path / "broker" / "data", tmp_path / "there"
+    there.mkdir()
+    settings = {
+        "log.dirs": f"{here},{there}",
+        "replica.fetch.max.bytes": 10_000,
+        "replica.fetch.response.max.bytes": 10_000,
+    }
+    # From 4.0 on, no segment is smaller.
+    broker = started(release, {**SETTINGS, **settings, "log.segment.bytes": 1 << 20})
+    older.create_topics(broker, "orders", "others")
+    if not (here / "orders-0").exists():
+        here, there = there, here
+    sent = older.send(broker, "orders", records(3000))
+    move(broker, "orders", there)
+    until(lambda: list(there.glob("orders-0.*-future")), "nothing is moved")
+    for is_running in (True, False):
+        with logstore.open(there, read_only=True) as store:
+            assert "orders" not in store.topics()
+        assert ours(here, "orders", read_only=True) == sent
+        if is_running:
+            broker.stop(kill=True)
+    with logstore.open(there) as store:
+        assert "orders" not in store.topics()
+    assert ours(here, "orders") == sent
+    assert list(there.glob("orders-0.*-future/*.log"))
+    broker.start()
+    assert older.consumed(broker, "orders")["orders"] == sent
 
 
 @pytest.mark.parametrize("release", OLDER)
