@@ -187,6 +187,9 @@ def kafka_rows(found: _Groups, folder: Path, *, is_quick: bool) -> Iterator[Row]
         statistics.median(mine for mine, _ in pairs),
         "confluent-kafka `poll`, one by one",
         statistics.median(singles),
+        target="≥ 20",
+        met=statistics.median(mine for mine, _ in pairs)
+        >= 20 * statistics.median(singles),
     )
     _, durable, _, _ = groups.commits(found.path)
     yield row("durable commits", "/s", durable, "confluent-kafka, not synced", commits)

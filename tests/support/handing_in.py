@@ -14,6 +14,7 @@ import pytest
 import logstore
 from logstore import Publication, Store, StoreConfig
 from logstore.io import layout
+from logstore.io.checkpoint.requests import is_request
 from logstore.io.watch import RenameWatch
 from logstore.log.write.staged_files import Staged
 from support.staging import stage
@@ -25,7 +26,13 @@ LONG_MS = 120_000
 
 
 def requests_in(path: str | Path) -> list[str]:
+    """The files of requests, also those that are being written."""
     return [n for n in os.listdir(path) if n.startswith(layout.REQUEST_PREFIX)]
+
+
+def waiting_in(path: str | Path) -> list[str]:
+    """The requests that have their names."""
+    return list(filter(is_request, requests_in(path)))
 
 
 def made(path: Path, partitions: int = 1) -> str:

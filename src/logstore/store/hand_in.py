@@ -111,7 +111,13 @@ def waiting_requests(root: Directory, names: Iterable[str]) -> list[_Waiting]:
     found: list[_Waiting] = []
     for name in names:
         try:
-            found.append(_Waiting(root, name))
+            one = _Waiting(root, name)
+            if one.file.request.is_answered:
+                # It could not be removed then. A second answer would be in the place
+                # of the first one for a requester that is slow to read it.
+                _remove(one)
+            else:
+                found.append(one)
         except FileNotFoundError:
             continue
         except CorruptCheckpointError as error:

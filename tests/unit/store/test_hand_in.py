@@ -45,6 +45,7 @@ from support.handing_in import (
     staged_by,
     submit,
     until,
+    waiting_in,
 )
 from support.staging import staged_files
 from support.values import config_of
@@ -128,7 +129,7 @@ def test_requests_that_wait_are_committed_together(
                 *((f"i{n}", 1) for n in range(6)), ("j", 9), ("j", 10), ("j", 100),
             )
         }  # fmt: skip
-        until(lambda: len(requests_in(path)) == len(calls))
+        until(lambda: len(waiting_in(path)) == len(calls))
     done = [call.get() for call in calls.values()]
     assert all(one.is_new for one in done)
     assert sorted(one.offsets["a", 0].start for one in done) == list(range(9))
@@ -142,7 +143,7 @@ def test_publish_commits_what_waits_with_its_own(
     hold_back(monkeypatch)
     with logstore.open(path, config=SERVING) as owner:
         call = Later(lambda: submit(reader, staged_by(reader, 3)))
-        until(lambda: requests_in(path))
+        until(lambda: waiting_in(path))
         mine = owner.publish([staged_by(owner, 2)], identity="own", sequence=1)
         assert mine.offsets == {("a", 0): range(2)}
         assert call.get().offsets == {("a", 0): range(2, 5)}
@@ -174,7 +175,7 @@ def test_owner_that_does_not_publish_for_others_lets_them_wait(
     """Until it ends: then the one who waits publishes."""
     busy = logstore.open(path)
     call = Later(lambda: submit(reader, staged_by(reader, 2)))
-    until(lambda: requests_in(path))
+    until(lambda: waiting_in(path))
     busy.publish([staged_by(busy, 1)], identity="own", sequence=1)
     assert len(requests_in(path)) == 1
     assert reader.published("x") is None
@@ -192,7 +193,7 @@ def test_several_that_wait_for_the_lock_are_all_published_once(
         Later(lambda n=n: submit(reader, staged_by(reader, 2), 1, identity=f"i{n}"))
         for n in range(5)
     ]
-    until(lambda: len(requests_in(path)) == 5)
+    until(lambda: len(waiting_in(path)) == 5)
     busy.close()
     for call in calls:
         assert call.get().records == 2
@@ -306,8 +307,8 @@ def test_request_that_is_damaged_while_it_waits_raises_that(
     with logstore.open(path, config=SERVING) as owner:
         staged = staged_by(reader)
         call = Later(lambda: submit(reader, staged))
-        until(lambda: requests_in(path))
-        flip_bit(Path(path, requests_in(path)[0]), 8 * 40)
+        until(lambda: waiting_in(path))
+        flip_bit(Path(path, waiting_in(path)[0]), 8 * 40)
         owner._hand_in.serve()
         with pytest.raises(CorruptCheckpointError, match="damaged"):
             call.get()
@@ -447,7 +448,7 @@ def test_lock_that_another_one_takes_first_is_waited_for(
         hand_in, "_holder", lambda root: answers.pop() if answers else real(root)
     )
     call = Later(lambda: submit(reader, staged_by(reader)))
-    until(lambda: requests_in(path))
+    until(lambda: waiting_in(path))
     with pytest.raises(StoreLockedError):
         logstore.open(path)
     busy.close()
@@ -483,7 +484,7 @@ def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
     owner = logstore.open(path, config=SERVING)
     with owner._publisher.lock:
         call = Later(lambda: submit(reader, staged_by(reader)))
-        until(lambda: requests_in(path))
+        until(lambda: waiting_in(path))
         closing = Later(owner.close)
         until(lambda: owner._context.is_closed)
     closing.get()
@@ -502,7 +503,7 @@ def test_request_of_a_later_version_stops_nobody(
     requests.RequestFile(root, name, data).close()
     assert submit(reader, staged_by(reader)).is_new
     until(lambda: any("cannot read the request" in r.msg for r in caplog.records))
-    until(lambda: requests_in(path) == [name])
+    until(lambda: waiting_in(path) == [name])
 
 
 def test_request_that_was_handed_in_anew_is_answered_for_itself(
@@ -516,7 +517,7 @@ def test_request_that_was_handed_in_anew_is_answered_for_itself(
         staged = staged_by(reader)
         with pytest.raises(PublicationTimeoutError):
             submit(reader, staged, timeout_ms=0, note="first")
-        (name,) = requests_in(path)
+        (name,) = waiting_in(path)
         before = os.stat(Path(path, name)).st_ino
 
         def publish_all(self: Publisher, asked: Any) -> Any:

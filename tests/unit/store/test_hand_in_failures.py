@@ -186,12 +186,25 @@ def test_answer_that_cannot_be_written_is_asked_for_again(path: str, call: str) 
         assert owner.topic("a")[0].end_offset == 2
 
 
-def test_request_that_cannot_be_removed_is_answered_once_more(path: str) -> None:
-    """By the next owner, whom nobody hears; it is not published again."""
+def test_request_that_cannot_be_removed_keeps_its_answer(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a requester that is slow to read it, when the owner sees the name again;
+    the next owner removes it."""
+    read = requests.RequestFile.answer
+
+    def answer_later(self: requests.RequestFile) -> requests.Answer | None:
+        if read(self) is not None:
+            with owner._publisher.lock:
+                owner._hand_in._names.add(self.name)
+            owner._hand_in.serve()
+        return read(self)
+
+    monkeypatch.setattr(requests.RequestFile, "answer", answer_later)
     files = Failing()
     open_store = logstore.store.store.open_store
     with (
-        open_store(path, config=SERVING, files=files),
+        open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
         files.failures["unlink", layout.REQUEST_PREFIX] = errno.EIO

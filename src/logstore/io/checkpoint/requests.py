@@ -78,6 +78,7 @@ class Request(NamedTuple):
         logs: the fields of each `StagedLog`.
         identity, sequence, note, metadata, pinned: as in `Store.publish`.
         end: where the file ends.
+        is_answered: whether an answer follows it.
     """
 
     logs: list[list[Any]]
@@ -87,6 +88,7 @@ class Request(NamedTuple):
     metadata: bytes
     pinned: bool | None
     end: FileEnd
+    is_answered: bool
 
 
 def request_name(identity: str, sequence: int, unique: str) -> str:
@@ -118,7 +120,8 @@ def is_request(name: str) -> bool:
 def _unpack(path: str, data: bytes) -> Request:
     with _corrupt(path):
         bodies, end = split_entries(data)
-        return _request_of(checkpoints.entry_value(path, bodies[0]), end)
+        value = checkpoints.entry_value(path, bodies[0])
+        return _request_of(value, end, is_answered=len(bodies) > 1)
 
 
 class _corrupt:  # used as a function
@@ -143,7 +146,7 @@ class _corrupt:  # used as a function
         ) from error
 
 
-def _request_of(value: dict[str, Any], end: FileEnd) -> Request:
+def _request_of(value: dict[str, Any], end: FileEnd, *, is_answered: bool) -> Request:
     """What a request says; the values of its fields are checked by who uses them, as
     those of a caller are."""
     logs, identity, note = value["logs"], value["identity"], value["note"]
@@ -156,7 +159,7 @@ def _request_of(value: dict[str, Any], end: FileEnd) -> Request:
     if pinned is not None and not isinstance(pinned, bool):
         raise ValueError("pinned is neither true, false nor null")
     sequence = integer("sequence", value["sequence"], 0, OFFSET_MAX)
-    return Request(logs, identity, sequence, note, metadata, pinned, end)
+    return Request(logs, identity, sequence, note, metadata, pinned, end, is_answered)
 
 
 def _text(value: dict[str, Any], name: str) -> str:
