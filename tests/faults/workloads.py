@@ -28,7 +28,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.log import retention
-from support.adopting import adopting
+from support.adopting import adopting, copying
 from support.disk import MemoryDisk
 from support.disk_changes import ROOT, Moment, Nodes
 from support.power_cut import cuts
@@ -375,7 +375,8 @@ class Program:
         picked = self.rng.sample(found, min(len(found), count))
         # With its files, where that is possible, or record by record.
         way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
-        with way:
+        late = contextlib.nullcontext() if self._sequence % 2 else copying()
+        with way, late:
             self._publish(picked)
 
     def _publish(self, picked: list[tuple[Log, Partition]]) -> None:

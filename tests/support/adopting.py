@@ -1,4 +1,4 @@
-"""Staged files of any size become segments."""
+"""How the files of a publication get into the logs, in programs of tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from unittest import mock
 
 from logstore.log.write import import_segment as adoption
-from logstore.log.write import staging
+from logstore.log.write import staged_files, staging
 
-__all__ = ["adopting"]
+__all__ = ["adopting", "copying"]
 
 
 @contextlib.contextmanager
@@ -21,4 +21,12 @@ def adopting() -> Iterator[None]:
         mock.patch.object(adoption, "ADOPT_SHARE", 1 << 40),
         mock.patch.object(adoption, "BATCH_BYTES_MIN", 0),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def copying() -> Iterator[None]:
+    """No staged file is small: it is read when its records are appended, not when it is
+    checked. For the whole process."""
+    with mock.patch.object(staged_files, "_SMALL_BYTES", 0):
         yield
