@@ -312,6 +312,12 @@ class Segment:
             offset,
         )
 
+    def check_end(self, last_offset: int, file_pos: int) -> None:
+        """Raise if batches at `file_pos` end after the end of their segment."""
+        if last_offset >= self.next_offset:
+            far = self.too_far(last_offset, 0, self.base_offset)
+            raise self.error_of(far, file_pos, self.base_offset)
+
     def missing(self, position: int, offset: int) -> CorruptRecordError:
         """The error for a part of the log that is missing."""
         # The end of the segment is unknown if only its file is read.

@@ -244,37 +244,23 @@ _NAMED: Final = (STEP_FILE, STEP_STAMP)
 # interpreter lock back at once (ls_gil.h). They tell audit hooks what `os` tells them.
 
 
-def open_at(dir_fd: int, name: str, flags: int, mode: int = 0o777) -> int:
+def open_at(
+    dir_fd: int, name: str, flags: int, mode: int = 0o777, *, is_file: bool = False
+) -> int:
     """Open a name of an open directory, as ``os.open``; the descriptor.
 
+    Args:
+        is_file: it must be a regular file; one that this makes has just this mode.
+
     Raises:
-        OSError: the system refuses.
+        OSError: the system refuses; EINVAL: it is no regular file, and must be.
     """
     sys.audit("open", name, None, flags)
+    call = lib.ls_sys_open_file if is_file else lib.ls_sys_open
     encoded, fd = _encoded(name), -errno.EINTR
     try:
         while fd == -errno.EINTR:
-            fd = lib.ls_sys_open(dir_fd, encoded, flags, mode)
-        if fd < 0:
-            _refuse(fd, name)
-        return fd
-    except BaseException:
-        if fd >= 0:
-            lib.ls_sys_close(fd)  # an interrupt came before the caller has it
-        raise
-
-
-def open_file(dir_fd: int, name: str, flags: int, mode: int = 0) -> int:
-    """As `open_at`, of a regular file; one that this makes has just this mode.
-
-    Raises:
-        OSError: the system refuses; EINVAL: it is no regular file.
-    """
-    sys.audit("open", name, None, flags)
-    encoded, fd = _encoded(name), -errno.EINTR
-    try:
-        while fd == -errno.EINTR:
-            fd = lib.ls_sys_open_file(dir_fd, encoded, flags, mode)
+            fd = call(dir_fd, encoded, flags, mode)
         if fd < 0:
             _refuse(fd, name)
         return fd

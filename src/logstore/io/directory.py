@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from logstore import _native as native
 from logstore.errors import StoreClosedError
@@ -19,7 +20,10 @@ from logstore.io.files import (
     stamp_of,
 )
 
-__all__ = ["Directory", "held_open"]
+__all__ = ["NOT_A_FILE", "Directory", "held_open"]
+
+# Errors of opening a link, a socket or FIFO, or a directory of a file's name.
+NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:
@@ -303,7 +307,7 @@ class Directory:
         """The size of a regular file, and its bytes if it has at most `most`.
 
         Raises:
-            OSError: as the system gives it; ELOOP, EINVAL, ENXIO: it is no such file.
+            OSError: as the system gives it; one of `NOT_A_FILE`: it is no such file.
         """
         if type(self.files) is Files:
             file = self.held()

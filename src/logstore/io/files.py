@@ -259,7 +259,7 @@ class Files(ByteLocks):
     def open(self, dir_fd: int, name: str, *, write: bool = False) -> int:
         """Open an existing regular file; EINVAL for any other kind of file."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | _FLAGS
-        return native.open_file(dir_fd, name, flags)
+        return native.open_at(dir_fd, name, flags, is_file=True)
 
     def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
         """Create a file of mode 0600, whatever the umask, for reading and writing;
@@ -270,12 +270,12 @@ class Files(ByteLocks):
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
         try:
-            return native.open_file(dir_fd, name, flags, FILE_MODE)
+            return native.open_at(dir_fd, name, flags, FILE_MODE, is_file=True)
         except FileExistsError:
             if exclusive:
                 raise
             native.unlink(dir_fd, name)
-            return native.open_file(dir_fd, name, flags, FILE_MODE)
+            return native.open_at(dir_fd, name, flags, FILE_MODE, is_file=True)
 
     def close(self, fd: int) -> None:
         """Close a descriptor. Its error is ignored: all data that must be durable was

@@ -237,12 +237,12 @@ def test_file_that_is_made_has_its_mode_whatever_the_umask(
     folder, before = os.open(tmp_path, os.O_RDONLY), os.umask(umask)
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        os.close(native.open_file(folder, "new", flags, 0o640))
+        os.close(native.open_at(folder, "new", flags, 0o640, is_file=True))
         assert os.stat(tmp_path / "new").st_mode & 0o7777 == 0o640
-        os.close(native.open_file(folder, "new", os.O_RDWR))
+        os.close(native.open_at(folder, "new", os.O_RDWR, is_file=True))
         assert os.stat(tmp_path / "new").st_mode & 0o7777 == 0o640
         with pytest.raises(FileExistsError):
-            native.open_file(folder, "new", flags, 0o600)
+            native.open_at(folder, "new", flags, 0o600, is_file=True)
     finally:
         os.umask(before)
         os.close(folder)
@@ -265,7 +265,7 @@ def test_only_regular_files_are_opened_or_read(tmp_path: Path) -> None:
             ("none", errno.ENOENT),
         ):
             for call in (
-                lambda n=name: native.open_file(folder, n, flags),
+                lambda n=name: native.open_at(folder, n, flags, is_file=True),
                 lambda n=name: native.read_name(folder, n, 10),
             ):
                 with pytest.raises(OSError, match=os.strerror(error)) as caught:

@@ -392,24 +392,20 @@ def test_constants_are_those_of_the_format() -> None:
     assert (MEMBERS_MAX, slots_module.ROWS_MAX) == (1024, 2048)
 
 
-@pytest.mark.parametrize("name", ["members", "held_rows"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("members", ()), ("held_rows", ()), ("is_alive", (3,)), ("is_held", (3,))],
+)
 def test_locks_that_cannot_be_looked_at_are_a_named_error(
-    root: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+    root: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    arguments: tuple[int, ...],
 ) -> None:
     slots = opened(root)
     monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
     with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
-        getattr(slots, name)()
-
-
-@pytest.mark.parametrize("name", ["is_alive", "is_held"])
-def test_lock_that_cannot_be_looked_at_is_a_named_error(
-    root: Directory, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    slots = opened(root)
-    monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
-    with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
-        getattr(slots, name)(3)
+        getattr(slots, name)(*arguments)
 
 
 def test_lock_file_that_cannot_be_looked_at_is_a_named_error(

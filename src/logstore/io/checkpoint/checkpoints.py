@@ -25,7 +25,7 @@ from logstore.io.checkpoint.entries import (
     split_entries,
 )
 from logstore.io.checkpoint.state_fields import CHECKS, check_journal
-from logstore.io.directory import Directory
+from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
@@ -98,8 +98,8 @@ def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
     return entries
 
 
-# Errors of opening a symlink, a socket or FIFO, or a directory of a file's name.
-NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
+# Errors of reading what has a state file's name, and is none.
+NOT_A_STATE_FILE: Final = (*NOT_A_FILE, errno.EFBIG)
 
 
 def state_bytes(directory: Directory, name: str) -> bytes | None:
@@ -113,7 +113,7 @@ def state_bytes(directory: Directory, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in NOT_A_FILE:
+        if error.errno not in NOT_A_STATE_FILE:
             raise
         raise _bad(directory.path_of(name), str(error.strerror)) from error
 
@@ -495,7 +495,7 @@ def _digest(directory: Directory, name: str) -> str | None:
         return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
     except OSError as error:
         # A file that cannot be read is not absent: absence would mean another writer.
-        if error.errno in (errno.ENOENT, *NOT_A_FILE):
+        if error.errno in (errno.ENOENT, *NOT_A_STATE_FILE):
             return None
         raise
 

@@ -254,7 +254,7 @@ class OpenRequest:
             if info.size > checkpoints.STATE_BYTES_MAX:
                 raise checkpoints.too_large(name)
         except OSError as error:
-            if error.errno not in checkpoints.NOT_A_FILE:
+            if error.errno not in checkpoints.NOT_A_STATE_FILE:
                 raise
             raise CorruptCheckpointError(
                 f"request {path} cannot be used: {error.strerror}",
@@ -339,8 +339,8 @@ class RequestFile:
             return None
         path = self._root.path_of(self.name)
         with _corrupt(path):
-            # If it was served twice, by two owners, the last one was told no less.
-            return _answer_of(checkpoints.entry_value(path, found[0][-1])["answer"])
+            # There is one: who finds it there does not answer again.
+            return _answer_of(checkpoints.entry_value(path, found[0][0])["answer"])
 
     @property
     def is_there(self) -> bool:

@@ -68,7 +68,8 @@ class BatchWalk:
                     last_offset=last_offset,
                     checks=segment.checks,
                 )
-                self._check_end(segment, file_pos + pos, walked.last_offset)
+                # In a new segment they would be the offsets of other records.
+                segment.check_end(walked.last_offset, file_pos + pos)
                 pos, last_offset, stop = walked.pos, walked.last_offset, walked.stop
                 if walked.error is not None:
                     raise self._error(segment, walked.error, file_pos, last_offset)
@@ -119,7 +120,7 @@ class BatchWalk:
                     last_offset=last_offset,
                     checks=segment.checks,
                 )
-                self._check_end(segment, file_pos + pos, walked.last_offset)
+                segment.check_end(walked.last_offset, file_pos + pos)
                 if walked.bytes:
                     write(self._out.view[: walked.bytes])
                 pos, last_offset, stop = walked.pos, walked.last_offset, walked.stop
@@ -138,17 +139,6 @@ class BatchWalk:
             file_pos += pos
             yield n
 
-    def _check_end(self, segment: Segment, file_pos: int, last_offset: int) -> None:
-        """Raise if the offsets of a segment reach into the next one: no checksum covers
-        those of a batch. In a new segment they would be those of other records.
-
-        Args:
-            file_pos: where the batches begin that end with `last_offset`.
-        """
-        if last_offset >= segment.next_offset:
-            far = segment.too_far(last_offset, 0, segment.base_offset)
-            raise segment.error_of(far, file_pos, segment.base_offset)
-
     def _check_compressed(
         self,
         segment: Segment,
@@ -156,10 +146,10 @@ class BatchWalk:
         file_pos: int,
         last_offset: int,
     ) -> None:
-        """The same of a compressed batch; and raise if a wrapper, whose first offset
-        only its messages tell, does not follow the batch before."""
+        """Raise if a compressed batch ends after its segment, or if a wrapper, whose
+        first offset only its messages tell, does not follow the batch before."""
         pos = file_pos + header.pos
-        self._check_end(segment, pos, header.last_offset)
+        segment.check_end(header.last_offset, pos)
         if header.base_offset < 0:
             limit = min(self._decompressed_max, _INT32_MAX)
             batch = make_batch(segment, header, self._buffer, pos, limit)

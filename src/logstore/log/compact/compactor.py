@@ -298,13 +298,17 @@ class _Compactor:
 
     def _looks_wanted(self, *, is_first: bool) -> bool:
         """Whether another pass is wanted, as far as can be told without a lock."""
-        self._first_dirty, stable = (
-            self._writer.compacted_upto(),
-            self._options.stable(),
-        )
-        extent = self._writer.seen()
-        decided = self._decide(extent, self._facts(extent), stable)
+        *_, decided = self._look()
         return self._is_wanted(decided, is_first=is_first)
+
+    def _look(self) -> tuple[Extent, list[SegmentFacts], int, CompactionPlan]:
+        """The log as it is seen without a lock, its facts, its last stable offset, and
+        what they decide."""
+        self._first_dirty = self._writer.compacted_upto()
+        stable = self._options.stable()
+        extent = self._writer.seen()
+        facts = self._facts(extent)
+        return extent, facts, stable, self._decide(extent, facts, stable)
 
     def _record(self, extent: Extent, end: int, needed_end: int) -> None:
         assert self._replacement is not None  # not in a dry run
@@ -314,13 +318,7 @@ class _Compactor:
     def _dry_steps(self) -> Steps:
         """Decide, and count what would stay; write nothing. If the map is too small for
         all keys, each pass is about some of them, and about the whole log."""
-        self._first_dirty, stable = (
-            self._writer.compacted_upto(),
-            self._options.stable(),
-        )
-        extent = self._writer.seen()
-        facts = self._facts(extent)
-        decided = self._decide(extent, facts, stable)
+        extent, facts, stable, decided = self._look()
         if not self._is_wanted(decided, is_first=True):
             return
         decided, outcomes = yield from self._survey(extent, facts, decided, stable)

@@ -179,9 +179,7 @@ def _headers(
         while stop == native.STOP_FULL:
             scan = native.scan_producers(buffer.c, n, scan_pos)
             for header in scan.headers:
-                if header.last_offset >= segment.next_offset:
-                    far = segment.too_far(header.last_offset, 0, segment.base_offset)
-                    raise segment.error_of(far, pos + header.pos, segment.base_offset)
+                segment.check_end(header.last_offset, pos + header.pos)
                 found.append((header, _marker_type(segment, header, buffer, pos)))
             scan_pos, stop = scan.pos, scan.stop
             if scan.error is not None:

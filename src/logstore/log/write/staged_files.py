@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.directory import Directory
+from logstore.io.directory import NOT_A_FILE, Directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,8 +31,6 @@ _TOPIC_ID_MAX: Final = 64
 _INT32_MAX: Final = (1 << 31) - 1
 # A file of up to so many bytes is read when it is checked.
 _SMALL_BYTES: Final = 64 << 10
-# Errors of opening a link, a socket or FIFO, or a directory of a staged file's name.
-_NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
 
 
 class StagedLog(NamedTuple):
@@ -258,7 +255,7 @@ def check_files(
                 most = min(_SMALL_BYTES, room)
                 sizes[name], data = root.read_small(name, most)
             except OSError as error:
-                if error.errno not in _NOT_A_FILE:
+                if error.errno not in NOT_A_FILE:
                     raise _cannot_read(root, log, error) from error
                 raise not_staged(root, log, 0) from error
             if len(data) == sizes[name]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import errno
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import storage_error
-from logstore.io.directory import Directory
+from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.maintenance.verify.parallel import Job
@@ -229,7 +228,7 @@ class Run:
 
     def unreadable(self, path: str, error: OSError) -> None:
         """Report a path that the system does not let us read, or no regular file."""
-        if error.errno in (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+        if error.errno in NOT_A_FILE:
             self.problem(NOT_REGULAR, path, f"{path} is not a regular file")
             return
         self.problem(UNREADABLE, path, str(storage_error(error, "read", path)))
