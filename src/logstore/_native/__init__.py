@@ -43,6 +43,7 @@ from logstore._native.batches import (
     walk_batches,
 )
 from logstore._native.compaction import (
+    MAP_OFFSETS_MAX,
     SECRET_BYTES,
     VERDICT_EMPTY,
     VERDICT_KEEP,
@@ -195,6 +196,7 @@ __all__ = [
     "E_OFFSET",
     "E_TOO_LARGE",
     "HEADERS_MAX",
+    "MAP_OFFSETS_MAX",
     "OFFSET_MAX",
     "OFFSET_UNKNOWN",
     "PAGE_BYTES",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MAP_SLOT_BYTES: Final[int] = lib.LS_MAP_SLOT_BYTES
+# A map knows no more offsets than this; a slot has 32 bits for one.
+MAP_OFFSETS_MAX: Final = (1 << 32) - 1
 VERDICT_KEEP: Final[int] = lib.LS_VERDICT_KEEP
 VERDICT_REMOVE: Final[int] = lib.LS_VERDICT_REMOVE
 VERDICT_REWRITE: Final[int] = lib.LS_VERDICT_REWRITE
@@ -79,7 +81,9 @@ class OffsetMap:
         wanted = min(int(keys / _LOAD_MAX) + 2, bytes_max // MAP_SLOT_BYTES, _SLOTS_MAX)
         slots = max(wanted, _SLOTS_MIN)
         self.bytes = slots * MAP_SLOT_BYTES
-        self._memory = mmap.mmap(-1, self.bytes)
+        # Private: most systems give larger pages only to such.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._memory = mmap.mmap(-1, self.bytes, flags)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Every key is in another place: larger pages, fewer misses.
             with contextlib.suppress(OSError):

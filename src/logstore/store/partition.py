@@ -481,7 +481,7 @@ class Partition(ReadablePartition):
                 the system. If that is more than a day later than the last change of
                 every file of the log, tombstones go by the time of the newest one.
             dry_run: change nothing; the report is what would be done. Also of a store
-                that was opened read-only.
+                that was opened read-only. At most 2^32 - 1 offsets.
             on_progress: called in this thread, now and then.
 
         Raises:

@@ -19,6 +19,7 @@ from logstore.errors import (
     LogStoreError,
     ReentrantCallError,
     StorageError,
+    UnsupportedError,
     storage_error,
 )
 from logstore.io.layout import INDEX, LOG, OFFSET_MAX, TIME_INDEX, segment_file
@@ -322,6 +323,13 @@ class _Compactor:
         if not self._is_wanted(decided, is_first=True):
             return
         decided, outcomes = yield from self._survey(extent, facts, decided, stable)
+        # Else no number of classes would make a map whole.
+        if decided.end - decided.first_dirty > native.MAP_OFFSETS_MAX:
+            raise UnsupportedError(
+                f"a dry compaction takes up to {native.MAP_OFFSETS_MAX} offsets; "
+                f"{self._writer.context.name} has those from {decided.first_dirty} to "
+                f"{decided.end - 1} to compact"
+            )
         classes = 1
         while True:
             self._work.begin_count()

@@ -132,8 +132,8 @@ class Pass:
         core = native.Compaction(
             native.OffsetMap(
                 decided.first_dirty,
-                # No more keys than offsets.
-                (decided.end - decided.first_dirty) // classes[0] + 1,
+                # No more keys than offsets. One class may have more than its share.
+                decided.end - decided.first_dirty,
                 work.max_memory - BUFFERS_BYTES,
                 work.secret,
                 classes=classes[0],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from logstore import (
     TopicConfig,
     TopicPartition,
 )
+from logstore import _native as native
 from logstore.log.compact import compactor
 from support.compacting import (
     COMMIT,
@@ -38,6 +41,9 @@ SETTINGS: dict[str, Any] = {
     "file_delete_delay_ms": 0,
     "delete_retention_ms": 1000,
 }
+
+
+Segments = Callable[..., AbstractContextManager[Partition]]
 
 
 def topic(store: Store, name: str = "t", **settings: Any) -> Partition:
@@ -118,6 +124,58 @@ def test_many_keys_take_several_passes(tmp_path: Path) -> None:
         assert steps == sorted(steps)
         assert report.memory <= compactor.MEMORY_MIN
         assert [r.value for r in partition.read()] == [b"2"] * len(keys)
+
+
+def test_dry_run_ends_with_more_keys_than_have_room(tmp_path: Path) -> None:
+    """Each key once: no class of them is much smaller than its share of the offsets."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store, segment_bytes=4 << 20)
+        keys = [b"%08d" % number for number in range(400_000)]
+        partition.append_many([b"1"] * len(keys), keys)
+        partition.roll()
+        planned = partition.compact(dry_run=True, max_memory=compactor.MEMORY_MIN)
+        assert planned.removed == 0
+        assert planned.memory <= compactor.MEMORY_MIN
+
+
+@pytest.fixture
+def with_segments_at(tmp_path: Path) -> Segments:
+    """A log of segments with a record each, all of one key; the last one is active."""
+
+    @contextmanager
+    def made(*bases: int) -> Iterator[Partition]:
+        folder = tmp_path / "t-0"
+        folder.mkdir()
+        for base in bases:
+            data = batch2([Item(base, b"k", b"v", TIME_MS)]).data
+            (folder / f"{base:020d}.log").write_bytes(data)
+        with logstore.open(tmp_path) as store:
+            store.topic("t").configure(TopicConfig(**SETTINGS))
+            yield store.topic("t")[0]
+
+    return made
+
+
+def test_more_offsets_than_a_map_knows(
+    with_segments_at: Segments,
+) -> None:
+    """The log is compacted in several passes; a dry run would need one."""
+    far = native.MAP_OFFSETS_MAX
+    with with_segments_at(0, far // 2, far, far + 1) as partition:
+        with pytest.raises(logstore.UnsupportedError, match=r"4294967295 offsets; t-0"):
+            partition.compact(dry_run=True)
+        assert partition.compact().removed == 2
+        assert [record.offset for record in partition.read()] == [far, far + 1]
+
+
+def test_as_many_offsets_as_a_map_knows(
+    with_segments_at: Segments,
+) -> None:
+    far = native.MAP_OFFSETS_MAX - 1
+    with with_segments_at(0, far // 2, far, far + 1) as partition:
+        assert partition.compact(dry_run=True).removed == 2
+        assert partition.compact().removed == 2
+        assert [record.offset for record in partition.read()] == [far, far + 1]
 
 
 def test_tombstone_goes_after_its_time(tmp_path: Path) -> None:
