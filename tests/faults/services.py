@@ -376,7 +376,8 @@ class ServiceProgram(Program):
                 self.promises.moving = self.promises.coming_hand = None
             raise
         log.coming = 0
-        log.durable = len(log.records)
+        if records:  # else nothing was published, and nothing synced
+            log.durable = len(log.records)
         self.promises.publication = ()
 
     def do_submit(self) -> None:
