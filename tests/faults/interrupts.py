@@ -42,7 +42,7 @@ _BESIDE = 150
 _OFTEN = (
     "append", "append_durable", "append_many", "append_rolls", "flush", "publish",
     "create_topic", "delete_topic", "truncate_to", "delete_before", "roll", "produce",
-    "poll", "poll", "commit", "transaction",
+    "poll", "poll", "commit", "transaction", "keyed_many", "compact",
 )  # fmt: skip
 
 

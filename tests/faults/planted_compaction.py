@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults.planted_bug import Bug
+from faults.scene_compaction import COMPACTION_CALLS
 
 BUGS_OF_COMPACTION = (
     Bug(
@@ -113,5 +114,25 @@ BUGS_OF_COMPACTION = (
         (("                if walked.bytes:\n                    write(",
           "                if False:\n                    write("),),
         "readable",
+    ),
+    Bug(
+        "an interrupted compaction counts as one that goes on",
+        "log/compact/compactor.py",
+        (("        finally:\n            self._gate.thread = None\n",
+          "        except Exception:\n            self._gate.thread = None\n"
+          "            raise\n        self._gate.thread = None\n"),),
+        "interrupts",
+        COMPACTION_CALLS,
+        quick=1,
+    ),
+    Bug(
+        "a compaction leaves its last segment out",
+        "log/compact/passes.py",
+        (("            yield from self._walk.filter_segment(segment, write)\n",
+          "            if segment is not segments[-1] or len(segments) == 1:\n"
+          "                yield from self._walk.filter_segment(segment, write)\n"),),
+        "interrupts",
+        COMPACTION_CALLS,
+        quick=1,
     ),
 )  # fmt: skip

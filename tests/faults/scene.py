@@ -19,7 +19,8 @@ from typing import Any
 import logstore
 from faults.scene_appends import Appends
 from faults.scene_changes import Changes
-from faults.scene_groups import APART, GROUP_CALLS, Groups
+from faults.scene_compaction import COMPACTION_CALLS, COMPACTION_TOPIC, Compacted
+from faults.scene_groups import GROUP_CALLS, GROUP_TOPICS, Groups
 from faults.scene_log import Plan
 from faults.scene_reads import Reads, by_record
 from faults.scene_store import WholeStore
@@ -28,8 +29,11 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 
 __all__ = ["CALLS", "Scene", "elsewhere"]
 
+# Topics that only some plans are about.
+_APART = GROUP_TOPICS | {COMPACTION_TOPIC}
 
-class Scene(Appends, Changes, Reads, WholeStore, Groups):
+
+class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
     """A store, the plan of each call on it, and what must be in it after each."""
 
     def open(self, **options: Any) -> None:
@@ -49,19 +53,13 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups):
         there."""
         self.settle_topics(where, reopened=reopened)
         self.settle_groups(where)
+        compacted = self.store.topic(COMPACTION_TOPIC)[0]
+        self.settle_compacted(where, is_ended=_has_ended(compacted))
         published: list[Plan] = []
         for log in list(self.logs.values()):
-            ended = False
             try:
                 partition = self.store.topic(log.topic)[log.number]
-                # A call that was cut short may be finished by the next opening, also
-                # where nobody has asked yet whether the partition takes appends.
-                seen = partition._log
-                ended = not isinstance(seen, ReadOnlyLog) and bool(
-                    seen.health.failed
-                    or seen.health.is_poisoned
-                    or seen._log.visibility.barrier.is_stuck
-                )
+                ended = _has_ended(partition)
                 start, found = partition.start_offset, by_record(partition)
                 end = partition.end_offset
             except Exception as error:
@@ -79,7 +77,7 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups):
                 raise Broken(f"half of {plan} is in {where}: only {there}")
 
     def settle_topics(self, where: str, *, reopened: bool) -> None:
-        have = set(self.store.topics()) - APART
+        have = set(self.store.topics()) - _APART
         for name, counts in list(self.doubtful.items()):
             count = 0
             with contextlib.suppress(
@@ -125,6 +123,17 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups):
             raise Broken(f"verify: {problem.message}"[:400])
 
 
+def _has_ended(partition: Any) -> bool:
+    """Whether it takes no more appends: a call that was cut short may be finished by
+    the next opening, also where nobody has asked yet."""
+    seen = partition._log
+    return not isinstance(seen, ReadOnlyLog) and bool(
+        seen.health.failed
+        or seen.health.is_poisoned
+        or seen._log.visibility.barrier.is_stuck
+    )
+
+
 def elsewhere(call: Callable[[], Any]) -> Any:
     """Make a call in another thread, which has none of this one's locks."""
     result: list[Any] = []
@@ -153,5 +162,5 @@ CALLS = (
     "read_arrow", "follow", "looks", "create_topic", "add_partitions", "delete_topic",
     "configure", "recover", "stage", "publish", "discard_staged", "open_again",
     "forget", "open_reader", "verify", "doctor", "rebuild_index", "repair",
-    *GROUP_CALLS,
+    *GROUP_CALLS, *COMPACTION_CALLS,
 )  # fmt: skip

@@ -25,14 +25,13 @@ from faults.scene_state import SceneState, Unavailable
 from faults.watched import Broken
 from logstore import LogStoreError, TopicConfig, TopicPartition
 
-__all__ = ["APART", "GROUP_CALLS", "Groups"]
+__all__ = ["GROUP_CALLS", "GROUP_TOPICS", "Groups"]
 
 # Loaded now: a signal handler cannot use a module that it has found half loaded.
 _Consumer = logstore.Consumer
 
 _IN, _OUT = "in", "out"
-# Topics that no other plan is about.
-APART = frozenset({_IN, _OUT})
+GROUP_TOPICS = frozenset({_IN, _OUT})
 _PARTITIONS = 2
 _ROWS_MAX = 6
 _PRODUCER = "feeder"
@@ -100,8 +99,9 @@ class Groups(SceneState):
 
     groups: dict[str, _Group] = {}
 
-    def begin_groups(self) -> None:
+    def begin_apart(self) -> None:
         """Make the topics."""
+        super().begin_apart()
         config = TopicConfig(message_format=2, segment_bytes=2_000, flush_ms=4)
         self.store.create_topic(_IN, _PARTITIONS, config)
         self.store.create_topic(_OUT, config=config)

@@ -103,10 +103,10 @@ class SceneState:
         for name in ("a", "b")[:topics]:
             self.store.create_topic(name, 2, self._config())
             self._created(name, 2)
-        self.begin_groups()
+        self.begin_apart()
 
-    def begin_groups(self) -> None:
-        """Make what consumers and producers need."""
+    def begin_apart(self) -> None:
+        """Make the topics that only some plans are about."""
 
     # ------------------------------------------------------------ what is there
 

@@ -150,8 +150,10 @@ class Pass:
         """The time by which delete horizons have passed. If the clock is more than a
         day ahead of every file of the log, it may be wrong: then the time of the newest
         file. A tombstone that stays for longer does no harm."""
-        newest_ms = max(f.modified_ns for f in self._facts) // _MS
         now_ms = self._work.now_ms
+        if not self._facts:
+            return now_ms
+        newest_ms = max(f.modified_ns for f in self._facts) // _MS
         is_ahead = self._work.is_clock and now_ms - newest_ms > _AHEAD_MS
         return newest_ms if is_ahead else now_ms
 

@@ -90,6 +90,20 @@ def test_report_says_what_was_done(tmp_path: Path) -> None:
         assert partition.compact().removed == 0
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_empty_log_has_nothing_to_compact(
+    tmp_path: Path, force: bool, dry_run: bool
+) -> None:
+    """Also in a store that is only read."""
+    with logstore.open(tmp_path) as store:
+        topic(store)
+        report = store.topic("t")[0].compact(force=force, dry_run=dry_run)
+        assert (report.before, report.removed, report.segments) == (0, 0, 0)
+    with logstore.open(tmp_path, read_only=True) as reader:
+        assert reader.topic("t")[0].compact(force=force, dry_run=True).removed == 0
+
+
 def test_clean_part_is_compacted_by_the_dirty_one(tmp_path: Path) -> None:
     """Only if the ratio is exceeded, or it is forced."""
     with logstore.open(tmp_path) as store:
