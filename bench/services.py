@@ -47,7 +47,7 @@ _ROUNDS: Final = 7
 _QUEUE_VALUES: Final = 200
 _QUEUE_BATCH: Final = 100
 _KAFKA_COMMITS: Final = 300
-_HAND_IN_BATCHES: Final = 200
+_HAND_IN_BATCHES: Final = 1_600
 
 Row = dict[str, Any]
 
