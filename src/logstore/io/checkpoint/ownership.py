@@ -92,6 +92,10 @@ class Ownership:
         replaces the file. It also changes if a backup of the file is restored."""
         return self._root.stamp(layout.OWNER)
 
+    def starts_stamp(self) -> FileStamp | None:
+        """A value that changes when a broker replaces its log start offsets."""
+        return self._root.stamp(layout.LOG_START_CHECKPOINT)
+
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read them all."""
         self.read_owner(report)

@@ -49,7 +49,7 @@ from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
 from logstore.log.follow.rolls import begin_segment, take_growth, take_state
-from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
+from logstore.log.follow.signs import BrokerStart, PartitionStamp, cut_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.segment import Segment
@@ -82,6 +82,7 @@ class ReadOnlyLog:
         self.config = config
         self._metadata = metadata
         self._ownership = ownership
+        self._broker_start = BrokerStart(ownership, metadata)
         key = TopicPartition(topic, partition)
         self._publication_stop = PublicationStop(publications, key)
         # The stamp of the state at the last refresh that found more; none yet.
@@ -202,6 +203,7 @@ class ReadOnlyLog:
         assert stamp is not None  # the first call of each attempt
         self._loaded, self._files, self._epochs = loaded, files, epochs
         self._writer = stamp.ownership.owner
+        self._broker_start.stamp = stamp.ownership.starts
         self._mtime_ns = settled(stamp.mtime_ns, self.directory.files)
         self._state_stamp = stamp.state
         self._stamp = stamp._replace(mtime_ns=self._mtime_ns)
@@ -224,7 +226,7 @@ class ReadOnlyLog:
             self._files.record_damage(last, damage.position)
 
     def _stamp_now(self) -> PartitionStamp:
-        return partition_stamp(self.directory, self._ownership)
+        return PartitionStamp.now(self.directory, self._ownership)
 
     def _cut_stamp_now(self, *, is_safe: bool = False) -> object:
         return cut_stamp(
@@ -411,7 +413,10 @@ class ReadOnlyLog:
         while True:
             loaded, end = self._loaded, self._loaded.end_offset
             files, ends = self._files, self._files.ends()
+            start = self._broker_start.news(files)
             self._refresh()
+            start, now = min(start, self.end_offset), self._loaded
+            now.start_offset = max(now.start_offset, start)
             has_read = self._files is files and end < self.end_offset
             if has_read and self._has_new_writer():
                 # After a backup was put back, part of it may be from before, and the

@@ -6,17 +6,18 @@ before, or when, it changes more than the end of the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.io.files import FileStamp, settled, stamp_of
 from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE
 from logstore.log.follow.file_identity import LogFiles
 from logstore.segment import Segment
 
-__all__ = ["PartitionStamp", "cut_stamp", "partition_stamp"]
+__all__ = ["BrokerStart", "PartitionStamp", "cut_stamp"]
 
 
 class PartitionStamp(NamedTuple):
@@ -34,12 +35,12 @@ class PartitionStamp(NamedTuple):
     state: FileStamp | None
     ownership: OwnershipKey
 
-
-def partition_stamp(directory: Directory, ownership: Ownership) -> PartitionStamp:
-    info, state = directory.info_and_stamp(PARTITION_STATE)
-    return PartitionStamp(
-        (info.device, info.inode), info.mtime_ns, state, ownership.cache_key()
-    )
+    @classmethod
+    def now(cls, directory: Directory, ownership: Ownership) -> PartitionStamp:
+        info, state = directory.info_and_stamp(PARTITION_STATE)
+        return cls(
+            (info.device, info.inode), info.mtime_ns, state, ownership.cache_key()
+        )
 
 
 def cut_stamp(
@@ -83,3 +84,37 @@ def cut_stamp(
             return None
         infos.append(writer)
     return (place.device, place.inode), infos
+
+
+class BrokerStart:
+    """The start offset of a log that a broker writes, as its checkpoint in the root
+    tells it after ``DeleteRecords``: the directory of the log does not change then.
+
+    Args:
+        metadata: reads the facts about the partition.
+
+    Attributes:
+        stamp: of the checkpoint, when it was read last.
+    """
+
+    def __init__(
+        self, ownership: Ownership, metadata: Callable[[], PartitionMetadata]
+    ) -> None:
+        self._ownership = ownership
+        self._metadata = metadata
+        self.stamp: FileStamp | None = None
+
+    def news(self, log_files: LogFiles) -> int:
+        """The start offset, if the log is a broker's and the checkpoint has changed; 0
+        if not.
+
+        To be called before the names are listed: a broker takes a log out of the
+        checkpoint when it has deleted the segments before the start.
+        """
+        if not log_files.is_foreign:
+            return 0
+        stamp = self._ownership.starts_stamp()
+        if stamp == self.stamp:
+            return 0
+        start, self.stamp = self._metadata().log_start, stamp
+        return start

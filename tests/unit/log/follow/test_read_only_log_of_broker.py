@@ -327,3 +327,80 @@ def test_broker_takes_a_closed_store_over(
         assert list(WAYS["read"](reader)) == list(range(200))
         (directory / f"{200:020d}.log").write_bytes(with_epoch(batch, 200, 5))
         assert list(WAYS["read"](reader)) == list(range(205))
+
+
+# ---------------------------------------------------------------- deletion of records
+
+
+def _starts(path: Path, start: int | None) -> None:
+    """What a broker knows of the starts of the logs, as it writes it."""
+    rows = "" if start is None else f"orders 0 {start}\n"
+    temporary = path / "log-start-offset-checkpoint.tmp"
+    temporary.write_text(f"0\n{len(rows) and 1}\n{rows}")
+    temporary.rename(path / "log-start-offset-checkpoint")
+
+
+def _log_of_three(path: Path) -> Path:
+    """Three segments of a broker, from 0, 10 and 20 on."""
+    with open_store(path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        for offset in range(30):
+            if offset in (10, 20):
+                partition.roll()
+            partition.append(b"%d" % offset)
+    directory = foreign(path)
+    os.utime(directory, (time.time() - 100,) * 2)
+    return directory
+
+
+def test_records_that_a_broker_deletes_are_gone_for_who_reads_on(
+    tmp_path: Path,
+) -> None:
+    """Nothing changes in the directory of the log then."""
+    _log_of_three(tmp_path)
+    with open_store(tmp_path, read_only=True) as reading:
+        partition = reading.topic("orders")[0]
+        assert (partition.start_offset, len(list(partition.read()))) == (0, 30)
+        _starts(tmp_path, 5)
+        assert partition.start_offset == 5
+        assert [r.offset for r in partition.read()] == list(range(5, 30))
+        # A file that is damaged is taken as empty, as Kafka does; what is gone is gone.
+        (tmp_path / "log-start-offset-checkpoint").write_bytes(b"x")
+        assert partition.start_offset == 5
+        # Of another log, and a start that cannot be right.
+        _starts(tmp_path, 99)
+        assert (partition.start_offset, list(partition.read())) == (30, [])
+
+
+def test_start_of_a_log_does_not_go_back_between_two_looks(tmp_path: Path) -> None:
+    """A broker deletes records, and then the segment that they were in: the checkpoint
+    has no row any more. Whatever it does between two calls of a look, the start is the
+    one before or the one after."""
+    call = 1
+    while _looks_at_a_deletion_before(tmp_path / str(call), call):
+        call += 1
+    assert call > 10
+
+
+def _looks_at_a_deletion_before(path: Path, call: int) -> bool:
+    """Whether a look takes so many calls."""
+    directory = _log_of_three(path)
+    files, calls = FaultyFiles(), 0
+
+    def before(method: str, name: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            for file in directory.glob("00000000000000000000.*"):
+                file.rename(f"{file}.deleted")
+            _starts(path, None)
+
+    with open_store(path, read_only=True, files=files) as reading:
+        partition = reading.topic("orders")[0]
+        assert partition.start_offset == 0
+        _starts(path, 10)
+        files.before = before
+        assert partition.start_offset == 10
+        files.before = None
+        assert partition.start_offset == 10
+    return calls >= call
