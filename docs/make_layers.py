@@ -68,6 +68,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("membership", "options", "reading", "transaction"),
         ("overview", "positions", "resets"),
         ("core", "exports"),
+        ("inputs",),
         ("consumer",),
     ),
     "log": (

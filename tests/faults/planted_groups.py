@@ -156,7 +156,8 @@ BUGS_OF_GROUPS = (
         "group/consumer.py",
         (("            for reader, position in before:\n"
           "                reader.back_to(position)\n"
-          "            raise\n", "            raise\n"),),
+          "            raise\n", "            raise\n"),
+         ("                core.before = before\n", "")),
         "interrupts",
         GROUP_CALLS,
         quick=2,

@@ -264,8 +264,12 @@ class Groups(SceneState):
             group.forget()
 
         plan.told, plan.failed = told, failed
-        # Whether one before it was published, only the next one finds out.
-        plan.expects = (logstore.FencedError, logstore.PublicationTimeoutError)
+        # Whether one before it was published, only the next one finds out; and whether
+        # it was left in its middle.
+        plan.expects = (
+            logstore.FencedError, logstore.PublicationTimeoutError,
+            logstore.CommitFailedError,
+        )  # fmt: skip
         return self._plan_for(group, plan)
 
     def _check_begin(self, group: _Group, key: Any, records: list[Any]) -> None:

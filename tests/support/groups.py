@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,52 @@ def settle(*consumers: Any) -> None:
 def partitions_of(consumers: Sequence[Any]) -> list[list[int]]:
     """The numbers of the partitions of each."""
     return [sorted(key.partition for key in one.assignment()) for one in consumers]
+
+
+def outputs(path: Path) -> list[bytes]:
+    """The values in topic ``out``, sorted."""
+    with logstore.open(path, read_only=True) as store:
+        return sorted(record.value or b"" for record in store.topic("out").read())
+
+
+def copy_some(one: Any, most: int = 500) -> int:
+    """Copies records in one transaction; how many."""
+    with one.transaction() as transaction:
+        count = 0
+        for records in one.poll(max_records=most).values():
+            for record in records:
+                transaction.append("out", record.value)
+                count += 1
+    return count
+
+
+class InterruptAtCall:
+    """A context manager that interrupts where the n-th function of the library begins
+    in it: Python looks for signals there.
+
+    Attributes:
+        has_raised: whether it came to that.
+    """
+
+    class Interrupt(BaseException):
+        """As an interrupt from the keyboard, or a limit of time."""
+
+    def __init__(self, call: int) -> None:
+        self._left = call
+        self.has_raised = False
+
+    def __enter__(self) -> None:
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: Any, event: str, _: object) -> Any:
+        if "/logstore/" not in frame.f_code.co_filename or self.has_raised:
+            return None
+        if event == "call":
+            self._left -= 1
+            if not self._left:
+                self.has_raised = True
+                raise self.Interrupt
+        return self._trace

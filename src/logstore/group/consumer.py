@@ -20,6 +20,7 @@ from logstore.errors import (
 )
 from logstore.group.assignors import Assignor
 from logstore.group.core import Core
+from logstore.group.inputs import begin_transaction
 from logstore.group.options import (
     Callback,
     Callbacks,
@@ -179,7 +180,13 @@ class Consumer:
         if self._is_closed:
             raise StoreClosedError(f"{self!r} is closed")
         self._check_fork()
-        return self._core.calls.call(self._core, from_callback)
+        core = self._core
+        # Looked at here first: each record of an iteration comes this way.
+        if (core.before or core.transaction_state is not None) and core.is_unsettled:
+            # What was to settle it was cut short, as by a second interrupt.
+            with core.calls.call(core, from_callback):
+                core.settle()
+        return core.calls.call(core, from_callback)
 
     def _check_fork(self) -> None:
         if native.forks() != self._forks:
@@ -307,7 +314,10 @@ class Consumer:
         before: Before = []
         try:
             with self._call(from_callback=False) as core:
-                return core.poll(limit, timeout_ms / 1000, before)
+                core.before = before
+                found = core.poll(limit, timeout_ms / 1000, before)
+                core.before = []
+                return found
         except BaseException:
             # The records that it has read are not delivered.
             for reader, position in before:
@@ -409,13 +419,15 @@ class Consumer:
                 open for writing, in milliseconds; None: no limit. See `Store.submit`.
 
         Raises:
+            CommitFailedError: the last transaction of this consumer was neither
+                committed nor aborted: it is aborted now.
             ConfigError: the consumer has no group, or keeps its offsets elsewhere; or
                 ``timeout_ms`` is invalid.
         """
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
         with self._call() as core:
-            return core.transaction(self._call, timeout_ms)
+            return begin_transaction(core, self._call, timeout_ms)
 
     # ------------------------------------------------------------ positions
 

@@ -7,7 +7,6 @@ here is called inside such a call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -26,8 +25,7 @@ from logstore.group.membership import Membership
 from logstore.group.options import Callback, Callbacks, OffsetAndMetadata, Options
 from logstore.group.positions import Positions, commit_of
 from logstore.group.reading import GROUP_S_MAX, LASTING, Before, PartitionReader, Waiter
-from logstore.group.state import BY_TRANSACTIONS
-from logstore.group.transaction import ConsumerTransaction, GroupPositions, Positioned
+from logstore.group.transaction import COMMITTED, TransactionState
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 from logstore.store.inside import files_directory, topics_now
@@ -57,6 +55,10 @@ class Core:
         member: its place in the group; None: there is no group, or not yet.
         calls: those of the user that are under way.
         positions: where it begins to read.
+        before: the positions before a `poll` that is under way, or did not come to its
+            end: what it has read was not delivered.
+        transaction_state: of the last transaction, until its end was taken note of.
+        given_up: partitions that were given up with records that were not committed.
     """
 
     def __init__(self, store: Store, options: Options) -> None:
@@ -68,7 +70,7 @@ class Core:
         self.member: Membership | None = None
         self.calls = native.Calls(f"<logstore.Consumer of {options.group!r:.100}>")
         self._root = files_directory(store)
-        self._files = self._root.files
+        self.files = self._root.files
         self._waiter = Waiter(self._root)
         self.positions = Positions(store, options, None)
         self._turn = 0  # which partition is asked first
@@ -76,14 +78,15 @@ class Core:
         self._check_at = 0.0
         self._look_at = 0.0
         self._pause_s = GROUP_S_MAX
-        self._committed_at = self._files.monotonic()
+        self._committed_at = self.files.monotonic()
         # Whether something was committed that may not be durable.
         self._has_unsynced = False
         self._unknown: set[str] = set()
         # The partitions for which the callback was called.
         self._told: set[TopicPartition] = set()
-        # Partitions that were given up with records that were not committed.
-        self._given_up: set[TopicPartition] = set()
+        self.given_up: set[TopicPartition] = set()
+        self.before: Before = []
+        self.transaction_state: TransactionState | None = None
 
     # ------------------------------------------------------------ the group
 
@@ -113,9 +116,9 @@ class Core:
         Returns whether anything was given up or taken."""
         if self.wanted is None:
             if self.member is not None and self.member.slots.slot is not None:
-                self.member.slots.polled(self._files.now_ms())
+                self.member.slots.polled(self.files.now_ms())
             return False
-        now = self._files.monotonic()
+        now = self.files.monotonic()
         if now < self._check_at and not at_once:
             return False
         self._check_at = 0.0  # again in the next call, if this one fails
@@ -217,7 +220,7 @@ class Core:
         for key in keys:
             reader = self.readers.pop(key, None)
             if reader is not None and reader.has_delivered:
-                self._given_up.add(key)
+                self.given_up.add(key)
         if self.member is not None:
             self.member.release(keys)
 
@@ -329,7 +332,7 @@ class Core:
     ) -> dict[TopicPartition, list[TopicRecord]]:
         """Records as soon as there are any; none after `seconds` (None: no limit)."""
         is_plain = self.options.auto_commit_ms is None
-        if is_plain and self._files.monotonic() < self._check_at:
+        if is_plain and self.files.monotonic() < self._check_at:
             found = self.collect(limit, before)
             if found:
                 return found
@@ -338,7 +341,7 @@ class Core:
     def next_at_once(self) -> TopicRecord | None:
         """The next record, if it was read ahead, and it is not time to look at the
         group."""
-        is_late = self._files.monotonic() >= self._check_at
+        is_late = self.files.monotonic() >= self._check_at
         return None if is_late else self.next_read()
 
     def next_read(self) -> TopicRecord | None:
@@ -374,12 +377,12 @@ class Core:
     ) -> _Result | None:
         """What `look` finds, as soon as it finds anything, or nothing after so many
         seconds. The group is looked at meanwhile."""
-        deadline = None if seconds is None else self._files.monotonic() + seconds
+        deadline = None if seconds is None else self.files.monotonic() + seconds
         self.auto_commit()
         is_woken, is_due = True, False
         while True:
             is_changed = self.coordinate(at_once=is_due)
-            now = self._files.monotonic()
+            now = self.files.monotonic()
             readers = self.readers.values()
             if (
                 is_woken
@@ -432,7 +435,7 @@ class Core:
 
         Raises: as `Membership.commit`.
         """
-        member = self._in_group()
+        member = self.in_group()
         if self.options.offsets is not None:
             if offsets:
                 member.check_holds_now(offsets)
@@ -459,7 +462,7 @@ class Core:
             )
         if self.wanted is None:
             self.have_alone([key for key in offsets if key not in member.held])
-        now_ms = self._files.now_ms()
+        now_ms = self.files.now_ms()
         commits = []
         for key, commit in offsets.items():
             reader = self.readers.get(key)
@@ -476,7 +479,7 @@ class Core:
             raise
         self._has_unsynced = not durable
 
-    def _in_group(self) -> Membership:
+    def in_group(self) -> Membership:
         member = self.join()
         if member is None:
             raise ConfigError(
@@ -500,7 +503,7 @@ class Core:
         every_ms = self.options.auto_commit_ms
         if every_ms is None:
             return
-        now = self._files.monotonic()
+        now = self.files.monotonic()
         if now - self._committed_at < every_ms / 1000:
             return
         self._committed_at = now
@@ -514,7 +517,7 @@ class Core:
 
     def committed(self, key: TopicPartition) -> OffsetAndMetadata | None:
         """The committed offset of a partition, of any member."""
-        self._in_group()
+        self.in_group()
         self.refresh()
         return self.positions.committed([key]).get(key)
 
@@ -525,81 +528,29 @@ class Core:
 
     # ------------------------------------------------------------ transactions
 
-    def transaction(
-        self,
-        call: Callable[[], AbstractContextManager[object]],
-        timeout_ms: int | None,
-    ) -> ConsumerTransaction:
-        """See `Consumer.transaction` and `ConsumerTransaction`."""
-        member = self._in_group()
-        if self.options.offsets is not None:
-            raise ConfigError(
-                "a consumer that keeps its offsets elsewhere has no transactions: keep "
-                "the results there, too",
-                name="offsets",
-            )
-        published = GroupPositions(self.store, member.group)
-        return ConsumerTransaction(
-            self.store, published, member.slots, self, call, timeout_ms
-        )
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a call or a transaction has ended, and nobody has settled it. A
+        callback is inside of a call that has not ended."""
+        state = self.transaction_state
+        is_over = bool(self.before) or (state is not None and state.ended != "")
+        return is_over and not self.calls.is_open
 
-    def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
-        """See `logstore.group.transaction.Inputs`."""
-        member = self._in_group()
-        if self._given_up:
-            names = ", ".join(map(str, sorted(self._given_up)))
-            raise CommitFailedError(
-                f"records of partitions {names} were delivered, and others have them "
-                f"now. Nothing was published; commit in `on_revoke`, or read again",
-                group=member.group,
-            )
-        readers = [r for r in self.readers.values() if r.position is not None]
-        if self.wanted is None:
-            self.have_alone([r.key for r in readers if r.key not in member.held])
-        member.begin_transaction([reader.key for reader in readers])
-        return {
-            reader.key: (
-                Positioned(reader.position or 0, reader.topic_id),
-                reader.committed,
-            )
-            for reader in readers
-        }
-
-    def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
-        """See `logstore.group.transaction.Inputs`."""
-        member = self._in_group()
-        for key, position in positions.items():
-            self.readers[key].set_committed(position.offset)
-        for reader in self.readers.values():
-            reader.has_delivered = False
-        # For those that look at the group; the publication is what counts.
-        now_ms = self._files.now_ms()
-        commits = [
-            commit_of(
-                member.file.group,
-                key,
-                OffsetAndMetadata(at.offset),
-                at.topic_id,
-                now_ms,
-            )
-            for key, at in positions.items()
-        ]
-        try:
-            member.commit(commits, durable=False, way=BY_TRANSACTIONS)
-        except LogStoreError as error:
-            logger.warning(
-                "group %s: its positions are published, and its file does not have "
-                "them: %s",
-                member.group[:100],
-                error,
-            )
-
-    def rewind(self) -> None:
-        """See `logstore.group.transaction.Inputs`."""
-        self._given_up.clear()
-        for reader in self.readers.values():
-            reader.rewind()
-        self.look_now()
+    def settle(self) -> None:
+        """Deliver again what a `poll` has read that did not come to its end; and if the
+        last transaction has ended otherwise than by a commit, what it has read."""
+        for reader, position in self.before:
+            reader.back_to(position)
+        self.before = []
+        state = self.transaction_state
+        if state is None or not state.ended:
+            return
+        if state.ended != COMMITTED:
+            self.given_up.clear()
+            for reader in self.readers.values():
+                reader.rewind()
+            self.look_now()
+        self.transaction_state = None
 
     # ------------------------------------------------------------ the end
 

@@ -43,13 +43,16 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
+    "COMMITTED",
     "ConsumerTransaction",
     "GroupPositions",
     "Positioned",
+    "TransactionState",
     "identity_of",
     "identity_of_file",
 ]
 
+COMMITTED: Final = "committed"
 _METADATA_BYTES_MAX: Final = 4096
 _TURN_WAIT_S: Final = 1.0
 _TURN_PAUSE_S: Final = 0.0005
@@ -159,8 +162,24 @@ class Inputs(Protocol):
     def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
         """These are published now."""
 
-    def rewind(self) -> None:
-        """Deliver again what was not committed."""
+    def settle(self) -> None:
+        """If the transaction has ended, and not by a commit, deliver again what it has
+        read. What is cut short here, the next call on the consumer does."""
+
+
+class TransactionState:
+    """How far a transaction is: what its consumer keeps of it.
+
+    Attributes:
+        ended: how it has ended; "": not yet.
+        is_used: it was entered, or has taken a record.
+    """
+
+    __slots__ = ("ended", "is_used")
+
+    def __init__(self) -> None:
+        self.ended = ""
+        self.is_used = False
 
 
 class ConsumerTransaction:
@@ -170,6 +189,8 @@ class ConsumerTransaction:
 
     Args:
         call: entered for each call that uses the consumer.
+        state: is the consumer's, too: so it knows what to do even if whatever is called
+            here is cut short at its first instruction.
         timeout_ms: of the commit, as in `Store.submit`.
     """
 
@@ -180,6 +201,7 @@ class ConsumerTransaction:
         slots: Slots,
         inputs: Inputs,
         call: Callable[[], AbstractContextManager[object]],
+        state: TransactionState,
         timeout_ms: int | None,
     ) -> None:
         self._store = store
@@ -190,10 +212,11 @@ class ConsumerTransaction:
         self._timeout_ms = timeout_ms
         # Value, key, time and headers of each record.
         self._rows: dict[TopicPartition, list[tuple[Any, Any, int | None, Any]]] = {}
-        self._ended = ""
+        self._state = state
 
     def __enter__(self) -> ConsumerTransaction:
         self._check_open("be entered")
+        self._state.is_used = True
         return self
 
     def __exit__(
@@ -204,14 +227,14 @@ class ConsumerTransaction:
     ) -> None:
         if error is not None:
             self.abort()
-        elif not self._ended:
+        elif not self._state.ended:
             self.commit()
 
     def _check_open(self, what: str) -> None:
-        if self._ended:
+        if self._state.ended:
             raise ConfigError(
-                f"a transaction that was {self._ended} cannot {what}; nothing was "
-                f"done. Begin another one",
+                f"a transaction that was {self._state.ended} cannot {what}; nothing "
+                f"was done. Begin another one",
                 name="transaction",
             )
 
@@ -235,6 +258,7 @@ class ConsumerTransaction:
             TopicNotFoundError, PartitionNotFoundError, TypeError: nothing was added.
         """
         self._check_open("take records")
+        self._state.is_used = True
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         target = self._store.topic(topic)
@@ -251,12 +275,12 @@ class ConsumerTransaction:
 
     def abort(self) -> None:
         """Publish nothing, and let `poll` deliver the same records again."""
-        if not self._ended:
-            self._ended = "aborted"
+        if not self._state.ended:
+            self._state.ended = "aborted"
             self._rows.clear()
             # A consumer that is closed has nothing to rewind.
             with contextlib.suppress(StoreClosedError), self._call():
-                self._inputs.rewind()
+                self._inputs.settle()
 
     def commit(self) -> None:
         """Publish the records and the positions, durably, both or neither.
@@ -280,10 +304,11 @@ class ConsumerTransaction:
             try:
                 self._commit()
             except BaseException:
-                self._ended = "not committed"
-                self._inputs.rewind()
+                self._state.ended = "not committed"
+                self._inputs.settle()
                 raise
-            self._ended = "committed"
+            self._state.ended = COMMITTED
+            self._inputs.settle()
 
     def _commit(self) -> None:
         turn = self._take_turn()

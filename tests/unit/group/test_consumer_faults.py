@@ -19,7 +19,7 @@ from logstore.group.core import Core
 from logstore.group.membership import Membership
 from logstore.group.positions import Positions
 from logstore.group.reading import PartitionReader
-from support.groups import T0, T1, consumer, drain, store_with
+from support.groups import T0, T1, InterruptAtCall, consumer, drain, store_with
 
 
 @pytest.fixture
@@ -223,6 +223,35 @@ def test_a_poll_that_fails_loses_no_records(
                 found += drain(one, 15)
     one.commit()
     assert sorted(found + drain(one)) == ALL
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_second_interrupt_at_any_call_behind_a_poll_that_fails_loses_no_records(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has read is put back, by the next call if need be."""
+    call, take = 1, PartitionReader.take
+    while True:
+        one, tracer = opened(group=f"g{call}"), InterruptAtCall(call)
+
+        def failing(
+            reader: PartitionReader, limit: int, tracer: InterruptAtCall = tracer
+        ) -> Any:
+            take(reader, limit)
+            tracer.__enter__()
+            raise MemoryError
+
+        found = drain(one, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionReader, "take", failing)
+            with pytest.raises((MemoryError, InterruptAtCall.Interrupt)):
+                one.poll()
+            tracer.__exit__()
+        assert sorted(found + drain(one)) == ALL
+        if not tracer.has_raised:
+            break
+        call += 1
+    assert call > 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.group.inputs import ConsumerInputs
 from logstore.group.overview import Group, Groups, groups
 from logstore.io import layout
 from support.damage import snapshot_of
@@ -204,7 +205,7 @@ def test_positions_of_transactions_are_those_that_were_published(
         assert all(row.commit_ms > 0 for row in first.partitions if row.offset)
         assert len(drain(one, 3)) == 3
         # As if it were killed between the publication and the copy of it.
-        monkeypatch.setattr(type(one._core), "published", lambda *_: None)
+        monkeypatch.setattr(ConsumerInputs, "published", lambda *_: None)
         with one.transaction() as transaction:
             transaction.append("out", b"second")
     found = only(groups(store))

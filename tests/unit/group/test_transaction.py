@@ -22,7 +22,16 @@ from logstore.group import transaction as transaction_module
 from logstore.group.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
 from logstore.store.store import open_store
-from support.groups import T0, T1, consumer, drain, settle, store_with
+from support.groups import (
+    T0,
+    T1,
+    consumer,
+    copy_some,
+    drain,
+    outputs,
+    settle,
+    store_with,
+)
 
 
 @pytest.fixture
@@ -31,22 +40,6 @@ def path(tmp_path: Path) -> Path:
     with logstore.open(tmp_path / "s") as store:
         store.create_topic("out", 2)
     return tmp_path / "s"
-
-
-def outputs(path: Path) -> list[bytes]:
-    with logstore.open(path, read_only=True) as store:
-        return sorted(record.value or b"" for record in store.topic("out").read())
-
-
-def copy_some(one: Any, most: int = 500) -> int:
-    """Copies records in one transaction; how many."""
-    with one.transaction() as transaction:
-        count = 0
-        for records in one.poll(max_records=most).values():
-            for record in records:
-                transaction.append("out", record.value)
-                count += 1
-    return count
 
 
 ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
@@ -232,13 +225,13 @@ def test_stale_transaction_is_refused_without_any_lock(
     transaction = one.transaction()
     for value in drain(one):
         transaction.append("out", value)
-    state = one._core.begin_commit()
+    state = transaction._inputs.begin_commit()
     one._core.member.slots.leave()  # as if it had been stopped for long
     two = opened()
     settle(two)
     while copy_some(two):
         pass
-    monkeypatch.setattr(one._core, "begin_commit", lambda: state)
+    monkeypatch.setattr(transaction._inputs, "begin_commit", lambda: state)
     with pytest.raises(logstore.FencedError, match="has processed the input"):
         transaction.commit()
     assert outputs(path) == ALL
@@ -386,7 +379,7 @@ def test_input_of_a_topic_that_was_deleted_meanwhile(
     transaction = one.transaction()
     for value in drain(one):
         transaction.append("out", value)
-    state = one._core.begin_commit()
+    state = transaction._inputs.begin_commit()
     remake(path, "u")
     transaction.commit()
     assert outputs(path) == [b"0:0", b"0:1", b"0:2"]
@@ -395,8 +388,8 @@ def test_input_of_a_topic_that_was_deleted_meanwhile(
     with pytest.MonkeyPatch.context() as patch:
         for before in (1, None):
             late = {key: (position, before) for key, (position, _) in state.items()}
-            patch.setattr(one._core, "begin_commit", lambda late=late: late)
             stale = one.transaction()
+            patch.setattr(stale._inputs, "begin_commit", lambda late=late: late)
             stale.append("out", b"twice")
             with pytest.raises(logstore.CommitFailedError, match="was deleted, so it"):
                 stale.commit()
