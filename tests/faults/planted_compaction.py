@@ -118,9 +118,10 @@ BUGS_OF_COMPACTION = (
     Bug(
         "an interrupted compaction counts as one that goes on",
         "log/compact/compactor.py",
-        (("        finally:\n            self._gate.thread = None\n",
-          "        except Exception:\n            self._gate.thread = None\n"
-          "            raise\n        self._gate.thread = None\n"),),
+        (("        finally:\n            if self._gate.under_way is mine:\n"
+          "                self._gate.under_way = None\n",
+          "        except Exception:\n            self._gate.under_way = None\n"
+          "            raise\n        self._gate.under_way = None\n"),),
         "interrupts",
         COMPACTION_CALLS,
         quick=1,

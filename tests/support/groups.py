@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -139,35 +138,3 @@ def copy_some(one: Any, most: int = 500) -> int:
                 transaction.append("out", record.value)
                 count += 1
     return count
-
-
-class InterruptAtCall:
-    """A context manager that interrupts where the n-th function of the library begins
-    in it: Python looks for signals there.
-
-    Attributes:
-        has_raised: whether it came to that.
-    """
-
-    class Interrupt(BaseException):
-        """As an interrupt from the keyboard, or a limit of time."""
-
-    def __init__(self, call: int) -> None:
-        self._left = call
-        self.has_raised = False
-
-    def __enter__(self) -> None:
-        sys.settrace(self._trace)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: Any, event: str, _: object) -> Any:
-        if "/logstore/" not in frame.f_code.co_filename or self.has_raised:
-            return None
-        if event == "call":
-            self._left -= 1
-            if not self._left:
-                self.has_raised = True
-                raise self.Interrupt
-        return self._trace

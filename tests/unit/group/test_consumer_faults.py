@@ -19,7 +19,8 @@ from logstore.group.core import Core
 from logstore.group.membership import Membership
 from logstore.group.positions import Positions
 from logstore.group.reading import PartitionReader
-from support.groups import T0, T1, InterruptAtCall, consumer, drain, store_with
+from support.groups import T0, T1, consumer, drain, store_with
+from support.interrupts import InterruptAtCall
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import logstore
-from support.groups import InterruptAtCall, copy_some, drain, outputs, store_with
+from support.groups import copy_some, drain, outputs, store_with
+from support.interrupts import InterruptAtCall
 
 ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
 

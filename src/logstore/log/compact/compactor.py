@@ -7,7 +7,6 @@ the log may be closed, cut or shortened; after a cut the compaction starts again
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
@@ -28,7 +27,7 @@ from logstore.log.compact.outcomes import LogOutcomes, survey_log
 from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
 from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
 from logstore.log.write.extent import Extent
-from logstore.log.write.replacement import Gate, Replacement
+from logstore.log.write.replacement import Gate, Replacement, UnderWay
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
@@ -168,8 +167,10 @@ class _Compactor:
 
     def run(self) -> CompactionReport:
         name, work = self._writer.context.name, self._work
-        self._enter()
+        mine = UnderWay()
         try:
+            # Inside: an interrupt may come when it has been entered.
+            self._enter(mine)
             before = sum(segment.size for segment in self._writer.segments)
             for _ in range(_ATTEMPTS):
                 try:
@@ -185,7 +186,8 @@ class _Compactor:
                     action="compact",
                 )
         finally:
-            self._gate.thread = None
+            if self._gate.under_way is mine:
+                self._gate.under_way = None
         if work.replaced and self._replacement is not None:
             logger.info(
                 "%s compacted: %d records removed, %d bytes less in %d segments",
@@ -206,19 +208,19 @@ class _Compactor:
 
     # ------------------------------------------------------------ steps
 
-    def _enter(self) -> None:
+    def _enter(self, mine: UnderWay) -> None:
         """Wait for another compaction of this log."""
-        mine = threading.get_ident()
         while True:
-            if self._gate.thread == mine:
+            other = self._gate.under_way
+            if other is not None and other.thread == mine.thread:
                 raise ReentrantCallError(
                     f"{self._writer.context.name} is being compacted by this thread: a "
                     f"second compaction, from inside that one, would wait for itself"
                 )
             with self._gate.lock:
                 self._gate.check()
-                if self._gate.thread is None:
-                    self._gate.thread = mine
+                if self._gate.under_way is None:
+                    self._gate.under_way = mine
                     return
             self._files.wait(Signal().register(), _WAIT_S)
 

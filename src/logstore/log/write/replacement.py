@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from logstore.log.write.extent import Extent
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Gate", "Replacement"]
+__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Gate", "Replacement", "UnderWay"]
 
 # The files of a compacted segment; the last one only if a transaction was aborted.
 COMPACTED_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -51,6 +52,19 @@ class CompactedSegment(NamedTuple):
     suffixes: tuple[str, ...]
 
 
+class UnderWay:
+    """One compaction; no other one is equal to it.
+
+    Attributes:
+        thread: the identifier of the thread that does it.
+    """
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
 class Gate:
     """Orders the steps of a compaction with the close of its log.
 
@@ -58,14 +72,14 @@ class Gate:
 
     Attributes:
         lock: held during a step.
-        thread: the identifier of the thread that compacts the log; None: none does.
+        under_way: the compaction of the log; None: there is none.
     """
 
-    __slots__ = ("_stopped", "_suspended", "lock", "thread")
+    __slots__ = ("_stopped", "_suspended", "lock", "under_way")
 
     def __init__(self, name: str, group: int) -> None:
         self.lock = native.Mutex(RANK_COMPACT, f"a compaction of {name}", group)
-        self.thread: int | None = None
+        self.under_way: UnderWay | None = None
         self._stopped: LogStoreError | None = None
         self._suspended: LogStoreError | None = None
 

@@ -3,8 +3,10 @@ in each window between its steps."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from logstore import (
     ReentrantCallError,
     StorageError,
     Store,
+    SyncFailedError,
     TopicConfig,
     TopicNotFoundError,
 )
@@ -26,6 +29,7 @@ from logstore.log.write.replacement import Replacement
 from logstore.store.context import StoreContext
 from logstore.store.topics import Catalog
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
+from support.interrupts import InterruptAtCall
 
 CONFIG = TopicConfig(
     cleanup_policy="compact",
@@ -247,7 +251,7 @@ def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
         partition.append(b"q", b"q")
         partition.roll()
 
-        def slow(self: Any) -> None:
+        def slow(self: Any, mine: Any) -> None:
             monkeypatch.setattr(compactor._Compactor, "_enter", enter)
             partition.truncate_to(5)
             partition.append(b"old", b"k")
@@ -255,7 +259,7 @@ def test_second_compaction_reads_the_checkpoint_when_the_first_has_ended(
             for number in range(20):
                 partition.append(b"w", b"n%d" % number)
             partition.roll()
-            enter(self)
+            enter(self, mine)
 
         monkeypatch.setattr(compactor._Compactor, "_enter", slow)
         report = partition.compact(force=True)
@@ -359,3 +363,31 @@ def test_time_outside_of_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None
             partition.apply_retention(now_ms=now_ms)
         partition.compact(force=True, now_ms=(1 << 63) - 1)
         assert values(partition, b"a") == [None]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_interrupt_of_a_compaction_leaves_none_under_way(
+    tmp_path: Path, dry_run: bool
+) -> None:
+    """Wherever it comes: the next one begins, and does not wait for it. If the log has
+    ended, it says so."""
+    place, has_raised = 1, True
+    while has_raised:
+        with logstore.open(tmp_path) as store:
+            partition = store["t"][0] if "t" in store else topic(store)
+            for value in (b"1", b"2"):
+                partition.append(value, b"k")
+                partition.roll()
+            interrupt = InterruptAtCall(place)
+            with contextlib.suppress(InterruptAtCall.Interrupt), interrupt:
+                partition.compact(force=True, dry_run=dry_run)
+            has_raised = interrupt.has_raised
+            place += 1 if place < 60 else 23
+            with contextlib.suppress(SyncFailedError):
+                partition.compact(force=True)
+            with ThreadPoolExecutor(1) as other, contextlib.suppress(SyncFailedError):
+                other.submit(partition.compact, force=True).result(60)
+            values = [record.value for record in partition.read()]
+            assert set(values) <= {b"1", b"2"}
+            assert values[-1] == b"2"
+    assert place > 200
