@@ -179,6 +179,8 @@ class _Compactor:
                 except CutError:
                     pass  # the cut has lowered the checkpoint
             else:
+                if self._replacement is not None:
+                    self._replacement.begin()  # raises why, if the log has ended
                 raise StorageError(
                     f"{name} was cut {_ATTEMPTS} times while it was being compacted; "
                     f"what was replaced is compacted. Call it again",

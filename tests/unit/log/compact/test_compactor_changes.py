@@ -27,8 +27,10 @@ from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
 from logstore.store.context import StoreContext
+from logstore.store.store import open_store
 from logstore.store.topics import Catalog
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
+from support.damage import Unsynced
 from support.interrupts import InterruptAtCall
 
 CONFIG = TopicConfig(
@@ -373,7 +375,7 @@ def test_interrupt_of_a_compaction_leaves_none_under_way(
     ended, it says so."""
     place, has_raised = 1, True
     while has_raised:
-        with logstore.open(tmp_path) as store:
+        with open_store(tmp_path, files=Unsynced()) as store:
             partition = store["t"][0] if "t" in store else topic(store)
             for value in (b"1", b"2"):
                 partition.append(value, b"k")
@@ -382,7 +384,7 @@ def test_interrupt_of_a_compaction_leaves_none_under_way(
             with contextlib.suppress(InterruptAtCall.Interrupt), interrupt:
                 partition.compact(force=True, dry_run=dry_run)
             has_raised = interrupt.has_raised
-            place += 1 if place < 60 else 23
+            place += 1 if place < 12 else 61
             with contextlib.suppress(SyncFailedError):
                 partition.compact(force=True)
             with ThreadPoolExecutor(1) as other, contextlib.suppress(SyncFailedError):
