@@ -52,6 +52,24 @@ def _words(secret: bytes) -> Any:
     return ffi.new("uint64_t[2]", [int.from_bytes(half, "little") for half in halves])
 
 
+def _memory(size: int) -> mmap.mmap:
+    """So much memory of the system, or what it has of it: a half, a quarter, and so on.
+
+    Raises:
+        MemoryError: it has not even that of the smallest map.
+    """
+    # Private: most systems give larger pages only to such.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    while True:
+        try:
+            return mmap.mmap(-1, size, flags)
+        except OSError as error:
+            if size <= _SLOTS_MIN * MAP_SLOT_BYTES:
+                raise MemoryError("no memory for a map of keys") from error
+            size = max(size // 2, _SLOTS_MIN * MAP_SLOT_BYTES)
+            size -= size % MAP_SLOT_BYTES
+
+
 class OffsetMap:
     """The last offset of each key of a part of a log (``ls_offset_map``).
 
@@ -80,10 +98,9 @@ class OffsetMap:
         """
         wanted = min(int(keys / _LOAD_MAX) + 2, bytes_max // MAP_SLOT_BYTES, _SLOTS_MAX)
         slots = max(wanted, _SLOTS_MIN)
-        self.bytes = slots * MAP_SLOT_BYTES
-        # Private: most systems give larger pages only to such.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._memory = mmap.mmap(-1, self.bytes, flags)
+        self._memory = _memory(slots * MAP_SLOT_BYTES)
+        self.bytes = len(self._memory)
+        slots = self.bytes // MAP_SLOT_BYTES
         if hasattr(mmap, "MADV_HUGEPAGE"):
             # Every key is in another place: larger pages, fewer misses.
             with contextlib.suppress(OSError):

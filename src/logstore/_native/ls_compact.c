@@ -47,11 +47,23 @@ static int32_t ls_compact_emptied(const ls_compaction *how, const ls_batch *batc
     return batch->record_count == 0 && batch->codec == 0 ? LS_VERDICT_KEEP : LS_VERDICT_EMPTY;
 }
 
+/* What does not depend on keys is done with the first of several classes, and once. */
+static inline int ls_compact_is_first_class(const ls_compaction *how)
+{
+    return how->map->classes <= 1 || how->map->class_number == 0;
+}
+
 /* Whether the records of a batch decide nothing: a header alone, a control batch, part of an aborted transaction.
    Then *out is decided. */
 static int ls_compact_decided(const ls_compaction *how, const ls_batch *batch, ls_compact_batch *out)
 {
     memset(out, 0, sizeof *out);
+    if (!ls_compact_is_first_class(how)
+        && (ls_compact_is_control(batch) || batch->record_count == 0 || ls_is_aborted(how->outcomes, batch))) {
+        out->kept = batch->record_count;
+        out->verdict = LS_VERDICT_KEEP;
+        return 1;
+    }
     if (ls_compact_is_control(batch)) {
         int is_spent = ls_has_offset(how->outcomes->spent, how->outcomes->spent_count, batch->last_offset);
         if (batch->record_count == 0 || (is_spent && ls_compact_is_over(how, batch))) {
@@ -89,7 +101,8 @@ static void ls_compact_decide(const ls_compaction *how, const ls_batch *batch, c
     }
     done->records += n;
     done->removed += n - out->kept;
-    out->gets_horizon = batch->magic == 2 && out->kept_tombstones > 0 && !ls_compact_has_horizon(batch);
+    out->gets_horizon = batch->magic == 2 && out->kept_tombstones > 0 && !ls_compact_has_horizon(batch)
+        && ls_compact_is_first_class(how);
     if (out->kept == 0) {
         out->verdict = ls_compact_emptied(how, batch);
     } else if (out->kept < n || out->gets_horizon) {
@@ -208,7 +221,7 @@ static int32_t ls_compact_batch2(const ls_compaction *how, const ls_batch *batch
     const uint8_t *area = buf + batch->pos + batch->payload_pos;
     const uint8_t *kept = NULL;
     if (ls_compact_decided(how, batch, &fate)) {
-        if (!ls_compact_is_control(batch)) {
+        if (!ls_compact_is_control(batch) && fate.verdict != LS_VERDICT_KEEP) {
             done->records += batch->record_count;
             done->removed += batch->record_count;
         }

@@ -87,8 +87,11 @@ class BrokerDirectories:
 
     def partition_count(self, topic: str) -> int:
         """One more than the highest number that a directory or a checkpoint names."""
-        numbers = (key.partition for key in self._partitions if key.topic == topic)
-        return max(numbers, default=-1) + 1
+        return max(self.partition_numbers(topic), default=-1) + 1
+
+    def partition_numbers(self, topic: str) -> list[int]:
+        """The numbers that a directory or a checkpoint names, in order."""
+        return sorted(key.partition for key in self._partitions if key.topic == topic)
 
     def high_watermark(self, topic: str, partition: int) -> int:
         """Up to where the broker had acknowledged records, when it last noted it; 0:

@@ -32,6 +32,8 @@ from logstore.store.store import open_store
 __all__ = ["KafkaGroup", "KafkaGroups", "KafkaMember", "kafka_groups"]
 
 _CONSUMER: Final = "consumer"
+# More partitions of a topic than any cluster has: a number beyond is a damaged one.
+_PARTITIONS_MAX: Final = 100_000
 # Of `MemberAssignment`.
 _STABLE: Final = 0
 
@@ -95,6 +97,7 @@ class KafkaGroups(list[KafkaGroup]):
         partition_count: partitions of `__consumer_offsets`, as far as directories and
             checkpoints name them; 0: nothing of it is here.
         missing: numbers of those that are not here: their groups are not in the list.
+            If there were more than 100,000 partitions, only the numbers that are named.
         other_records: how many records of other types there were (share and streams
             groups, and what this version does not know), by type.
         problems: what could not be read, a sentence each; groups may lack it.
@@ -117,7 +120,7 @@ class KafkaGroups(list[KafkaGroup]):
 
     def is_here(self, group: str) -> bool:
         """Whether a group would be in the list if the broker had it."""
-        if not self.partition_count:
+        if not 0 < self.partition_count <= _PARTITIONS_MAX:
             return False
         return self.partition_of(group) not in self.missing
 
@@ -162,7 +165,15 @@ def _groups(directories: BrokerDirectories) -> KafkaGroups:
     missing = []
     problems: list[str] = []
     found.partition_count = directories.partition_count(OFFSETS_TOPIC)
-    for number in range(found.partition_count):
+    numbers: Iterable[int] = range(found.partition_count)
+    if found.partition_count > _PARTITIONS_MAX:
+        numbers = directories.partition_numbers(OFFSETS_TOPIC)
+        problems.append(
+            f"{OFFSETS_TOPIC} would have {found.partition_count} partitions by the "
+            f"highest number that a directory or a checkpoint names. Only those that "
+            f"are named were looked for, and in which one a group is is not known"
+        )
+    for number in numbers:
         partition = directories.longest(TopicPartition(OFFSETS_TOPIC, number))
         if partition is None:
             missing.append(number)

@@ -57,8 +57,9 @@ def compact(path: str, **given: Any) -> int:
         for topic in store:
             if not topic.config.compacts:
                 continue
-            for partition in topic:
+            for number in topic.numbers:
                 try:
+                    partition = topic[number]
                     report = _compact(partition, given, printer)
                 except logstore.StoreClosedError:
                     raise
@@ -79,8 +80,7 @@ def _compact(
 
         def show(progress: logstore.CompactionProgress) -> None:
             # Each byte is read twice, and once more for transactions.
-            most = 3 * progress.bytes_total
-            bar(min(progress.bytes_read, most), most)
+            bar(progress.bytes_read, progress.bytes_total)
 
         return partition.compact(
             force=given["force"],

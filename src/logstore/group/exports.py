@@ -155,14 +155,14 @@ def _place(store: Store, group: str) -> int:
             topic=OFFSETS_TOPIC,
         ) from error
     count = BrokerDirectories([store]).partition_count(OFFSETS_TOPIC)
-    missing = sorted(set(range(count)).difference(numbers))
-    if missing:
+    if len(numbers) < count:
+        missing = next(n for n in range(count) if n >= len(numbers) or numbers[n] != n)
         raise PartitionNotFoundError(
             f"{store.path} has {len(numbers)} of the {count} or more partitions of "
-            f"{OFFSETS_TOPIC}; without {OFFSETS_TOPIC}-{missing[0]} it is not known "
+            f"{OFFSETS_TOPIC}; without {OFFSETS_TOPIC}-{missing} it is not known "
             f"which one has the group; nothing was changed",
             topic=OFFSETS_TOPIC,
-            partition=missing[0],
+            partition=missing,
         )
     return partition_of_group(group, count)
 

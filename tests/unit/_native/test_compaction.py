@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import random
 
 import pytest
 
 from logstore import _native as native
+from logstore._native import compaction
 from logstore._native._ls import ffi, lib
 from support.compacting import (
     ABORT,
@@ -43,6 +46,24 @@ def core(keys: int = 100, **options: object) -> native.Compaction:
     outcomes = options.pop("outcomes", native.Outcomes())
     made = native.OffsetMap(0, keys, 1 << 20, SECRET, **options)
     return native.Compaction(made, outcomes, now_ms=TIME_MS, horizon_ms=TIME_MS + 100)
+
+
+def test_map_takes_what_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a smaller one there are more passes."""
+    real, most = mmap.mmap, 1 << 20
+
+    def limited(fd: int, size: int, flags: int) -> mmap.mmap:
+        if size > most:
+            raise OSError(errno.ENOMEM, "no memory")
+        return real(fd, size, flags)
+
+    monkeypatch.setattr(compaction.mmap, "mmap", limited)
+    made = native.OffsetMap(0, 1 << 30, 1 << 40, SECRET)
+    assert most // 2 <= made.bytes <= most
+    assert made.raw.count_max < made.raw.capacity == made.bytes // 16
+    most = 0
+    with pytest.raises(MemoryError, match="no memory for a map"):
+        native.OffsetMap(0, 9, 1 << 20, SECRET)
 
 
 def data_of(batches: list[Batch]) -> bytes:

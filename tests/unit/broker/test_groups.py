@@ -233,6 +233,19 @@ def test_checkpoints_tell_of_partitions_without_a_directory(tmp_path: Path) -> N
     assert groups.problems == ()
 
 
+def test_number_that_no_cluster_has_is_a_problem(tmp_path: Path) -> None:
+    """It takes neither time nor memory; which partition has a group is not known."""
+    directory = written(tmp_path, [commit_of(1)], {})
+    (directory / "replication-offset-checkpoint").write_text(
+        f"0\n2\n__consumer_offsets 0 1\n__consumer_offsets {2**31 - 2} 7\n"
+    )
+    groups = kafka_groups(directory)
+    assert len(groups) == 1
+    assert (groups.partition_count, groups.missing) == (2**31 - 1, (2**31 - 2,))
+    assert "would have 2147483647 partitions" in groups.problems[0]
+    assert not groups.is_here(groups[0].group)
+
+
 def test_directory_without_the_topic_knows_of_no_group(tmp_path: Path) -> None:
     """It does not say that the broker had none."""
     made = OffsetsTopic(tmp_path, topics={"t": (1,)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ def test_compact_of_a_damaged_log_exits_one(run: Any, store: Path) -> None:
     assert result.status == 1
     assert "states-0" in result.err
     assert len(list((store / "states-0").glob("*.log"))) > 3
+
+
+def test_partition_that_is_gone_does_not_stop_the_others(run: Any, store: Path) -> None:
+    with logstore.open(store) as opened:
+        for name in ("a", "z"):
+            for partition in opened.create_topic(name, 2, CONFIG):
+                partition.append(b"1", b"k")
+                partition.append(b"2", b"k")
+                partition.roll()
+    shutil.rmtree(store / "a-0")
+    result = run("compact", store)
+    assert result.status == 1
+    assert "a-0 is gone" in result.err
+    for name in ("a-1", "states-0", "z-0", "z-1"):
+        assert f"{name}: removed" in result.out
 
 
 def test_compact_under_a_writer_exits_two(run: Any, store: Path) -> None:

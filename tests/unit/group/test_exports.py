@@ -234,6 +234,11 @@ def test_broker_without_all_of_the_topic_refuses(
             logstore.PartitionNotFoundError,
             "has 3 of the 5 or more partitions",
         )
+    (broker.directory / "replication-offset-checkpoint").write_text(
+        f"0\n1\n{TOPIC} {2**31 - 2} 1\n"
+    )
+    with pytest.raises(logstore.PartitionNotFoundError, match="3 of the 2147483647"):
+        export_group(source, "g", to=broker.directory)
     (broker.directory / "replication-offset-checkpoint").unlink()
     shutil.rmtree(broker.directory / f"{TOPIC}-1")
     with pytest.raises(logstore.PartitionNotFoundError, match="2 of the 3 or more"):

@@ -72,9 +72,9 @@ class CompactionProgress(NamedTuple):
 
     Attributes:
         partition: ``topic-partition``.
-        bytes_read: so far, in all passes over the log.
-        bytes_total: of the segments that are compacted; a pass reads each byte two or
-            three times: for transactions, for keys if it is dirty, and to write it.
+        bytes_read: so far, in all passes over the log. A pass reads the log for
+            transactions, what is dirty for its keys, and both to write it.
+        bytes_total: to be read, as far as is known; rises if another pass is needed.
         removed: records, so far.
     """
 
@@ -88,7 +88,8 @@ class CompactionReport(NamedTuple):
     """The result of a compaction, or, with `dry_run`, the expected one.
 
     Attributes:
-        before, after: bytes of the log of the partition.
+        before, after: bytes of the log of the partition. If a dry run has more keys
+            than `max_memory` has room for, `after` is an estimate.
         removed: records that were removed.
         tombstones: those of them without a value.
         dirty_ratio: share of the bytes that had not been compacted before, of those
@@ -263,7 +264,7 @@ class _Compactor:
             options.on_progress(
                 CompactionProgress(
                     self._writer.context.name,
-                    self._bytes_read,
+                    min(self._bytes_read, self._bytes_total),
                     self._bytes_total,
                     self._work.removed,
                 )
@@ -337,6 +338,7 @@ class _Compactor:
         classes = 1
         while True:
             self._work.begin_count()
+            self._expect(decided, classes)
             for number in range(classes):
                 one_pass = Pass(
                     self._work, extent, facts, decided, outcomes, (classes, number)
@@ -347,7 +349,7 @@ class _Compactor:
                 yield from one_pass.rewrite_all()
             else:
                 return
-            classes = max(2 * classes, one_pass.classes_wanted())
+            classes *= 2
 
     def _is_wanted(self, decided: CompactionPlan, *, is_first: bool) -> bool:
         if is_first:
@@ -365,10 +367,16 @@ class _Compactor:
         """Look for transactions and producers. Each pass does so: they may be new. The
         plan ends before the first transaction that is open in the extent itself: the
         log may have been cut since the last stable offset was asked for."""
-        self._bytes_total = decided.clean_bytes + decided.dirty_bytes
+        self._expect(decided)
+        self._bytes_total += sum(segment.size for segment in extent.segments)
         survey = yield from survey_log(extent.segments, extent.end)
         decided = self._decide(extent, facts, min(stable, survey.stable(extent.start)))
         return decided, survey.outcomes(decided.end, self._options.now_ms)
+
+    def _expect(self, decided: CompactionPlan, passes: int = 1) -> None:
+        """So many passes are still to come: the keys of what is dirty, and all."""
+        each = decided.clean_bytes + 2 * decided.dirty_bytes
+        self._bytes_total = self._bytes_read + passes * each
 
     # ------------------------------------------------------------ the decision
 

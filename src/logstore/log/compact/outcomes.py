@@ -7,6 +7,7 @@ indexes and producer snapshots instead, which may be missing.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -77,6 +78,8 @@ class Survey:
         self.producers: dict[int, _Producer] = {}
         # (first offset, last offset so far) of each open transaction.
         self.open: dict[int, tuple[int, int]] = {}
+        # (first offset, producer) of these, the lowest first, and of some that ended.
+        self._begun: list[tuple[int, int]] = []
         self.ranges: list[tuple[int, int, int]] = []
         self.aborted: list[TxnEntry] = []
         self.spent: list[int] = []
@@ -92,8 +95,11 @@ class Survey:
         if header.is_control:
             self._end(header, marker)
         elif header.is_transactional:
-            first, _ = self.open.get(producer_id, (header.base_offset, 0))
+            there = self.open.get(producer_id)
+            first = header.base_offset if there is None else there[0]
             self.open[producer_id] = first, header.last_offset
+            if there is None:
+                heapq.heappush(self._begun, (first, producer_id))
 
     def _end(self, header: native.BatchHeader, marker: int | None) -> None:
         if marker not in (ABORT, COMMIT):
@@ -106,10 +112,18 @@ class Survey:
         if marker == ABORT:
             first, last = transaction
             offset = header.last_offset
-            others = (begun for begun, _ in self.open.values())
-            stable = min(others, default=offset + 1)
+            stable = self._oldest(offset + 1)
             self.ranges.append((header.producer_id, first, last))
             self.aborted.append(TxnEntry(0, header.producer_id, first, offset, stable))
+
+    def _oldest(self, default: int) -> int:
+        """Where the oldest open transaction begins."""
+        while self._begun:
+            first, producer_id = self._begun[0]
+            if self.open.get(producer_id, (None, 0))[0] == first:
+                return first
+            heapq.heappop(self._begun)
+        return default
 
     def stable(self, start: int) -> int:
         """The last stable offset by these batches, of a log that begins at `start`:

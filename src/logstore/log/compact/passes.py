@@ -163,11 +163,6 @@ class Pass:
             s for s in self._extent.segments[:-1] if s.next_offset <= self._decided.end
         ]
 
-    def classes_wanted(self) -> int:
-        """How many maps of this size all keys would need, at the most."""
-        offsets = self._decided.end - self._decided.first_dirty
-        return offsets // max(self._core.map.count, 1) + 1
-
     def map_keys(self) -> Generator[int, None, bool]:
         """Map the keys of the dirty segments. Returns False if they are too many: the
         pass ends before the first that did not fit."""

@@ -27,6 +27,8 @@ _SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _TOPIC: Final = 2
 _REMOVE_TOPIC: Final = 9
 _ID_BYTES: Final = 16
+# Five bytes: numbers have 32 bits.
+_VARINT_BITS_MAX: Final = 35
 _LIMIT: Final = StoreConfig().max_batch_decompressed_bytes
 
 
@@ -45,7 +47,7 @@ def cluster_topics(root: Directory) -> dict[str, str] | None:
     try:
         for value in _values(directory, descriptors):
             _apply(value, topics)
-    except (CorruptionError, UnsupportedError, IndexError, UnicodeDecodeError):
+    except (CorruptionError, UnsupportedError, IndexError, ValueError):
         return None
     finally:
         descriptors.close()
@@ -99,9 +101,10 @@ def _apply(value: bytes, topics: dict[bytes, str]) -> None:
 
 def _varint(data: bytes, pos: int) -> tuple[int, int]:
     number = shift = 0
-    while True:
+    while shift < _VARINT_BITS_MAX:
         number |= (data[pos] & 0x7F) << shift
         shift += 7
         pos += 1
         if data[pos - 1] < 0x80:
             return number, pos
+    raise ValueError("a number of more than 32 bits")

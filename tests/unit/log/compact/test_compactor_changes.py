@@ -89,6 +89,54 @@ def small_map(monkeypatch: pytest.MonkeyPatch) -> int:
     return BUFFERS_BYTES
 
 
+def test_dry_run_of_a_log_with_gaps_takes_few_passes(
+    tmp_path: Path, small_map: int
+) -> None:
+    """How many there are depends on the keys, not on the offsets."""
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    for base in range(0, 1 << 32, 1 << 27):
+        batches = [
+            batch2([Item(base + n, b"%d.%d" % (base, n), b"v", TIME_MS)])
+            for n in range(0, 1 << 26, 1 << 23)
+        ]
+        data = b"".join(batch.data for batch in batches)
+        (folder / f"{base:020d}.log").write_bytes(data)
+    seen: list[Any] = []
+    with logstore.open(tmp_path) as store:
+        store.topic("t").configure(CONFIG)
+        report = store.topic("t")[0].compact(
+            force=True, dry_run=True, max_memory=small_map, on_progress=seen.append
+        )
+    assert report.removed == 0
+    # Each of 8 passes reads it twice, and 31 segments one by one.
+    assert len(seen) < 31 * 8 * 2 * 2
+    assert all(one.bytes_read <= one.bytes_total for one in seen)
+
+
+def test_dry_run_in_several_passes_counts_everything_once(
+    tmp_path: Path, small_map: int
+) -> None:
+    """Aborted records, tombstones and their batches, too; and markers stay."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        for number in range(3 * KEYS):
+            partition.append(b"v" * 100, b"u%d" % number)
+        aborted = [Item(n, b"a%d" % n, b"aborted", TIME_MS) for n in range(20)]
+        data = batch2(aborted, producer=(7, 0, 0), attributes=0x10).data
+        partition.append_batches(data, transactions=True)
+        append_end(partition, ABORT)
+        for number in range(10):
+            partition.append(None, b"u%d" % number)
+        partition.roll()
+        planned = partition.compact(force=True, dry_run=True, max_memory=small_map)
+        report = partition.compact(force=True, max_memory=small_map)
+        size = sum(segment.size_bytes for segment in partition.segments)
+        assert planned.removed == report.removed == 20 + 10
+        assert report.after == size
+        assert abs(planned.after - size) <= 10 * 61
+
+
 def test_transaction_that_arrives_between_two_passes_is_seen(
     tmp_path: Path, small_map: int
 ) -> None:

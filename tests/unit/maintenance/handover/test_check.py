@@ -272,6 +272,9 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     # A snapshot behind the log has the last word.
     metadata_log(log, [topic("orders")], f"{7:020d}-{1:010d}.checkpoint")
     assert effects(tmp_path, "topic") == ["ok"]
+    # A number without an end, and damage.
+    metadata_log(log, [b"\xff" * 1_000_000], f"{7:020d}-{1:010d}.checkpoint")
+    assert effects(tmp_path, "topic") == ["warns"]
     (log / f"{7:020d}-{1:010d}.checkpoint").write_bytes(b"\1" * 80)
     assert effects(tmp_path, "topic") == ["warns"]
     with_zookeeper = {"release": "2.8"}
