@@ -111,7 +111,7 @@ static void try_compact(const uint8_t *buf, int64_t size, uint32_t checks)
         CHECK(again.removed == 0);
     }
     memset(&walk, 0, sizeof walk);
-    if (ls_scan_producers(buf, size, found, 8, &walk) == LS_OK) {
+    if (ls_scan_producers(buf, size, checks, found, 8, &walk) == LS_OK) {
         CHECK(walk.count <= 8 && walk.pos <= size);
     }
     /* A batch whose payload is what it says, or anything else. */

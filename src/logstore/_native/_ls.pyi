@@ -320,7 +320,7 @@ class _Lib:
         /,
     ) -> int: ...
     def ls_scan_producers(
-        self, buf: Any, size: int, out: Any, capacity: int, walk: Any, /
+        self, buf: Any, size: int, checks: int, out: Any, capacity: int, walk: Any, /
     ) -> int: ...
     def ls_compact_batches(
         self,

@@ -335,7 +335,8 @@ int32_t ls_map_batches(ls_offset_map *map, const ls_outcomes *outcomes, const ui
 
 /* ------------------------------------------------------------------ producers */
 
-int32_t ls_scan_producers(const uint8_t *buf, int64_t size, ls_batch *out, int64_t capacity, ls_walk *walk)
+int32_t ls_scan_producers(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out, int64_t capacity,
+                          ls_walk *walk)
 {
     int64_t count = 0;
     int32_t status = LS_OK;
@@ -355,7 +356,7 @@ int32_t ls_scan_producers(const uint8_t *buf, int64_t size, ls_batch *out, int64
                 status = LS_STOP_FULL;
                 break;
             }
-            status = ls_batch_parse(buf, walk->pos, &frame, 0, batch, &walk->error);
+            status = ls_batch_parse(buf, walk->pos, &frame, checks, batch, &walk->error);
             if (status != LS_OK) {
                 break;
             }
@@ -368,6 +369,13 @@ int32_t ls_scan_producers(const uint8_t *buf, int64_t size, ls_batch *out, int64
                 *previous = *batch;
             } else {
                 count += 1;
+            }
+        } else if ((checks & LS_CHECK_CRC) != 0) {
+            ls_batch other;
+            status = frame.magic == 2 ? ls_batch_parse(buf, walk->pos, &frame, checks, &other, &walk->error)
+                                      : ls_message_parse(buf, walk->pos, &frame, checks, &other, &walk->error);
+            if (status != LS_OK) {
+                break;
             }
         }
         walk->pos += frame.size;

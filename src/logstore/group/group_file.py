@@ -28,7 +28,7 @@ from logstore.group.slots import Slots
 from logstore.group.state import HEADER, GroupState, LaterVersionError, parse_state
 from logstore.io import layout
 from logstore.io.directory import Directory
-from logstore.io.layout import TopicPartition
+from logstore.io.layout import OFFSET_MAX, TopicPartition
 from logstore.record.record import Record
 
 __all__ = ["GroupFile", "record_id"]
@@ -178,7 +178,7 @@ class GroupFile(GroupLog):
             DiskFullError, StorageError: nothing was appended.
         """
         items = self._batches.items(self.group, commits, removed, state)
-        data = self._batches.batch(items, self._last_offset + 1)
+        data = self._batches.batch(items, self._base_for(items))
         self._append(slots, data, len(items))
         self._note(items)
         if state is not None:
@@ -187,6 +187,19 @@ class GroupFile(GroupLog):
             self.state, self._group_record = state, (value, header)
         if self._end >= self._rewrite_at or self._is_doubtful:
             self._rewrite_if_worth(slots)
+
+    def _base_for(self, items: Sequence[Item]) -> int:
+        """The offset of the first of these records, behind those that are there."""
+        base = self._last_offset + 1
+        if base > OFFSET_MAX - len(items):
+            raise StorageError(
+                f"{self.path} has records up to offset {self._last_offset}, and no "
+                f"room for {len(items)} more: that offset cannot be right. Nothing was "
+                f"appended",
+                path=self.path,
+                action="append to",
+            )
+        return base
 
     def _note(self, items: Sequence[Item]) -> None:
         """Note the offsets of records that were appended."""
@@ -209,7 +222,7 @@ class GroupFile(GroupLog):
         Raises: as `append`, and as `sync` if `durable`.
         """
         items = self._batches.items(self.group, commits)
-        data = self._batches.batch(items, self._last_offset + 1)
+        data = self._batches.batch(items, self._base_for(items))
         if self._end + len(data) >= self._rewrite_at:
             return False
         made = self._append_at_once(slots, data, len(items), durable=durable)
@@ -246,7 +259,7 @@ class GroupFile(GroupLog):
         try:
             if not slots.take_sync_turn():
                 return
-            data = self._batches.batch(items, self._last_offset + 1)
+            data = self._batches.batch(items, self._base_for(items))
             self._rewrite(slots, data, len(items))
         except (OSError, StorageError) as error:
             logger.warning("cannot compact %s: %s", self.path, error)

@@ -259,6 +259,22 @@ def test_headers_of_producers_are_found_without_the_others() -> None:
     assert cut.stop == native.STOP_PARTIAL
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
+    """Whatever its bits say: a marker may have lost its producer, its type, or more."""
+    good = data_of([marker(5, 7, 0, ABORT)])
+    if magic < 2:
+        good = data_of(messages(items((b"a", b"1")), magic))
+    whole = native.scan_producers(native.pointer(good), len(good), 0, native.CHECK_CRC)
+    assert (whole.error, whole.pos) == (None, len(good))
+    for at in range(12 if magic < 2 else 16, len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        scan = native.scan_producers(native.pointer(bad), len(bad), 0, native.CHECK_CRC)
+        assert scan.error is not None, at
+        assert (scan.headers, scan.pos) == ([], 0)
+
+
 def test_first_null_is_the_first_negative_length() -> None:
     """-1 where there is none."""
     assert native.first_null(native.int32_array([1, 0, -1, -1]), 4) == 2

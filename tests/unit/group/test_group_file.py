@@ -305,6 +305,17 @@ def test_file_that_was_removed_in_use_is_not_made_again(one: OneMember) -> None:
     assert not one.root.exists(NAME)
 
 
+def test_file_that_has_no_more_offsets_refuses(one: OneMember, tmp_path: Path) -> None:
+    """No checksum covers the offset of its last batch."""
+    one.commit(3)
+    before = file_in(tmp_path).read_bytes()
+    one.file._last_offset = layout.OFFSET_MAX - 1
+    for durable in (False, True):
+        with pytest.raises(logstore.StorageError, match="no room for 1 more"):
+            one.commit(4, durable=durable)
+    assert file_in(tmp_path).read_bytes() == before
+
+
 def test_file_that_was_cut_in_use_is_damage(one: OneMember, tmp_path: Path) -> None:
     """No member cuts whole batches."""
     one.commit(1)

@@ -1,8 +1,10 @@
 """Decisions about single batches that need the whole log: transactions that were
 aborted, markers that nothing refers to any more, and the last batch of each producer.
 
-The batches themselves are read for it, headers only. Kafka reads its transaction
-indexes and producer snapshots instead, which may be missing.
+The batches themselves are read for it, and their checksums checked: a marker that is
+read with another producer would end no transaction, and what was aborted would count.
+Kafka reads its transaction indexes and producer snapshots instead, which may be
+missing.
 """
 
 from __future__ import annotations
@@ -191,7 +193,7 @@ def _headers(
         scan_pos, stop = 0, native.STOP_FULL
         found: list[tuple[native.BatchHeader, int | None]] = []
         while stop == native.STOP_FULL:
-            scan = native.scan_producers(buffer.c, n, scan_pos)
+            scan = native.scan_producers(buffer.c, n, scan_pos, segment.checks)
             for header in scan.headers:
                 segment.check_end(header.last_offset, pos + header.pos)
                 found.append((header, _marker_type(segment, header, buffer, pos)))
