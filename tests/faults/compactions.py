@@ -17,6 +17,7 @@ import errno
 import itertools
 import random
 from typing import Any
+from unittest import mock
 
 import logstore
 from faults.checker import open_quietly
@@ -112,8 +113,7 @@ class Compacted:
         self.after = as_read(self.log.survivors())
         # In one pass, or with a map of few keys in several.
         is_small = self.rng.random() < 0.5
-        passes.BUFFERS_BYTES = _MEMORY - (300 if is_small else 1 << 20)  # type: ignore[misc]
-        compaction._SLOTS_MIN = _SLOTS  # type: ignore[misc]
+        self._map_bytes = 300 if is_small else 1 << 20
         self.passed = 0
         self.step = "preparation"
 
@@ -147,7 +147,7 @@ class Compacted:
         reading, seen = self._reader(disk)
         self.step = "compaction"
         moments = disk.record()
-        _compact(partition, _NOW_MS)
+        self._compact(partition, _NOW_MS)
         moments = list(moments)
         disk.medium.moments = None
         self._must_be(partition, self.after)
@@ -168,6 +168,14 @@ class Compacted:
                 self.passed += 1
         self._fail_calls()
 
+    def _compact(self, partition: Any, now_ms: int) -> None:
+        """With a map of a few slots more than none; other tests have the usual one."""
+        with (
+            mock.patch.object(passes, "BUFFERS_BYTES", _MEMORY - self._map_bytes),
+            mock.patch.object(compaction, "_SLOTS_MIN", _SLOTS),
+        ):
+            partition.compact(force=True, now_ms=now_ms, max_memory=_MEMORY)
+
     def _reader(self, disk: MemoryDisk) -> tuple[Any, dict[int, Item]]:
         """A read in another process that has begun, and what it has got so far."""
         store = open_quietly(disk.process(), read_only=True)
@@ -183,7 +191,7 @@ class Compacted:
         assert not store.topic("t")[0]._log.health.damage
         if is_thorough:
             partition = store.topic("t")[0]
-            _compact(partition, _NOW_MS)
+            self._compact(partition, _NOW_MS)
             self._must_be(partition, self.after)
             offset = partition.append(b"new", b"a new key")
             assert partition.get(offset).value == b"new"
@@ -195,7 +203,7 @@ class Compacted:
         disk = self._disk()
         partition = self._open(disk)
         disk.calls = calls = []
-        _compact(partition, _NOW_MS)
+        self._compact(partition, _NOW_MS)
         disk.calls = None
         for _ in range(_FAILING):
             nth = self.rng.randint(1, len(calls))
@@ -208,7 +216,7 @@ class Compacted:
             times = self.rng.choice((1, 1, 1 << 60))
             disk.fail("*", error, nth=nth, times=times, short=short)
             with contextlib.suppress(LogStoreError):
-                _compact(partition, _NOW_MS)
+                self._compact(partition, _NOW_MS)
             disk.heal()
             self._is_between(partition)
             moment = disk.moment()
@@ -235,7 +243,7 @@ class Compacted:
             text = ""
             try:
                 with contextlib.suppress(LogStoreError):
-                    _compact(partition, _NOW_MS)
+                    self._compact(partition, _NOW_MS)
                 disk.heal()
                 self._is_between(partition)
                 self._after_crash(disk.kill(), is_thorough=True)
@@ -271,10 +279,10 @@ class Compacted:
         if not self.is_modern:
             return  # the time of change of the files decides
         self.step = "just before the horizon"
-        _compact(partition, _NOW_MS + _RETENTION_MS - 1)
+        self._compact(partition, _NOW_MS + _RETENTION_MS - 1)
         self._must_be(partition, self.after)
         self.step = "at the horizon"
-        _compact(partition, _NOW_MS + _RETENTION_MS)
+        self._compact(partition, _NOW_MS + _RETENTION_MS)
         end = self.log.active_base
         left = {
             offset: item
@@ -310,10 +318,6 @@ class Compacted:
 
 def _first(batch: Batch) -> int:
     return batch.items[0].offset if batch.items else batch.last_offset
-
-
-def _compact(partition: Any, now_ms: int) -> None:
-    partition.compact(force=True, now_ms=now_ms, max_memory=_MEMORY)
 
 
 def _rows(records: Any) -> dict[int, Item]:

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import logstore
 from faults.children import forked
@@ -90,9 +91,9 @@ def run(count: int, seed: int, tally: Tally) -> None:
         tally.note(f"{published:,} publications")
 
 
+@mock.patch.object(publications, "IDENTITIES_MAX", _REMEMBERED)
 def store_of(folder: str, seed: int, rounds: int) -> tuple[int, list[str], int]:
     """(kills, what was wrong, publications) of one store."""
-    publications.IDENTITIES_MAX = _REMEMBERED
     own = Path(tempfile.mkdtemp(dir=folder))
     path, log = own / "store", own / "failures"
     rng = random.Random(seed)
