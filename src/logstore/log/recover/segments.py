@@ -147,7 +147,12 @@ class SegmentsDraft(Draft):
             walk = self.facts.walk(ReadLog(base, is_from_state=base == active))
             if not walk.is_whole or walk.size < own.active["size"]:
                 return
-            if walk.last_offset + 1 != after.base_offset:
+            end = walk.last_offset + 1
+            if end != after.base_offset:
+                if any(one.base_offset == end for one in self.segments[slot + 1 :]):
+                    # What follows is of the log, and not what comes between.
+                    self._foreign_before(slot, end)
+                    return
                 for leftover in self.segments[slot + 1 :]:
                     self.roll_leftover(leftover)
                 self.result["put_aside"] = tuple(
@@ -155,6 +160,15 @@ class SegmentsDraft(Draft):
                 )
                 del self.segments[slot + 1 :]
                 return
+
+    def _foreign_before(self, slot: int, end: int) -> None:
+        """Segments behind that in a slot, which ends there, that begin before its end:
+        they are of another log."""
+        foreign = [s for s in self.segments[slot + 1 :] if s.base_offset < end]
+        for segment in foreign:
+            self.foreign_segment(segment.base_offset)
+        del self.segments[slot + 1 : slot + 1 + len(foreign)]
+        self.change(slot, next_offset=end)
 
     def roll_leftover(self, segment: PlannedSegment) -> None:
         """None of the records of this segment was acknowledged."""

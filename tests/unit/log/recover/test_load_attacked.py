@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,34 @@ def test_segment_of_an_undone_roll_is_put_aside(tmp_path: Path) -> None:
     with logstore.open(tmp_path / "b") as store:
         assert [a.label for a in store.recovery_report.actions] == ["torn-tail"]
         fill(store.topic("orders")[0], 3)
+    assert read_all(tmp_path / "b") == expected(1, 0, 6)
+
+
+def test_segment_of_another_log_does_not_take_the_next_one_with_it(
+    tmp_path: Path,
+) -> None:
+    """It lies behind what the state knows, and the one after it follows the one before:
+    no roll was undone there."""
+    with logstore.open(tmp_path / "a") as store:
+        partition = new_partition(store)
+        fill(partition, 3)
+        crash(tmp_path / "a", tmp_path / "before")
+        partition.roll()
+        fill(partition, 3)
+        crash(tmp_path / "a", tmp_path / "b")
+    directory = tmp_path / "b" / "orders-0"
+    state = tmp_path / "before" / "orders-0" / ".logstore-state"
+    shutil.copy(state, directory)
+    other = directory / f"{1:020d}.log"
+    shutil.copy(directory / f"{0:020d}.log", other)
+    assert read_all(tmp_path / "b") == expected(1, 0, 6)
+    with logstore.open(tmp_path / "b") as store:
+        partition = store.topic("orders")[0]
+        assert partition.end_offset == 6
+        with pytest.raises(LOUD, match="not of this log"):
+            partition.append(b"x")
+    assert other.exists()
+    assert not list(directory.glob(".logstore-torn-*"))
     assert read_all(tmp_path / "b") == expected(1, 0, 6)
 
 
