@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from logstore.broker.fields import GroupRecordError, Reader
 from logstore.config import StoreConfig
 from logstore.errors import CorruptionError, UnsupportedError
 from logstore.io.directory import Directory
@@ -27,8 +28,6 @@ _SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _TOPIC: Final = 2
 _REMOVE_TOPIC: Final = 9
 _ID_BYTES: Final = 16
-# Five bytes: numbers have 32 bits.
-_VARINT_BITS_MAX: Final = 35
 _LIMIT: Final = StoreConfig().max_batch_decompressed_bytes
 
 
@@ -47,7 +46,7 @@ def cluster_topics(root: Directory) -> dict[str, str] | None:
     try:
         for value in _values(directory, descriptors):
             _apply(value, topics)
-    except (CorruptionError, UnsupportedError, IndexError, ValueError):
+    except (CorruptionError, UnsupportedError, GroupRecordError, UnicodeDecodeError):
         return None
     finally:
         descriptors.close()
@@ -88,23 +87,13 @@ def _values_of(
 
 
 def _apply(value: bytes, topics: dict[bytes, str]) -> None:
-    _, pos = _varint(value, 0)
-    kind, pos = _varint(value, pos)
-    _, pos = _varint(value, pos)
+    fields = Reader(value, "metadata")
+    fields.varint("frame version")
+    kind = fields.varint("type")
+    fields.varint("version")
     if kind == _TOPIC:
-        length, pos = _varint(value, pos)  # one more than the bytes of the name
-        end = pos + length - 1
-        topics[value[end : end + _ID_BYTES]] = value[pos:end].decode()
+        length = fields.varint("name")  # one more than its bytes
+        end = fields.pos + length - 1
+        topics[value[end : end + _ID_BYTES]] = value[fields.pos : end].decode()
     elif kind == _REMOVE_TOPIC:
-        topics.pop(value[pos : pos + _ID_BYTES], None)
-
-
-def _varint(data: bytes, pos: int) -> tuple[int, int]:
-    number = shift = 0
-    while shift < _VARINT_BITS_MAX:
-        number |= (data[pos] & 0x7F) << shift
-        shift += 7
-        pos += 1
-        if data[pos - 1] < 0x80:
-            return number, pos
-    raise ValueError("a number of more than 32 bits")
+        topics.pop(value[fields.pos : fields.pos + _ID_BYTES], None)
