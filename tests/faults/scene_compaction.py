@@ -122,11 +122,10 @@ class Compacted(SceneState):
 
     def _plan_compact_dry(self) -> Plan:
         partition, callback = self._compacted(), self.given.callback()
-        known = len(self._at)
 
         def told(report: Any) -> None:
-            most = known + len(self._at) + len(self._loose_rows)
-            if report.removed > most + len(self._coming_rows):
+            most = len(self._at) + len(self._loose_rows) + len(self._coming_rows)
+            if report.removed > most:
                 raise Broken(f"{report.removed} of {most} records would be removed")
 
         return Plan(

@@ -58,13 +58,16 @@ static inline int ls_compact_is_first_class(const ls_compaction *how)
 static int ls_compact_decided(const ls_compaction *how, const ls_batch *batch, ls_compact_batch *out)
 {
     memset(out, 0, sizeof *out);
-    if (!ls_compact_is_first_class(how)
-        && (ls_compact_is_control(batch) || batch->record_count == 0 || ls_is_aborted(how->outcomes, batch))) {
+    const int is_control = ls_compact_is_control(batch);
+    if (!is_control && batch->record_count != 0 && !ls_is_aborted(how->outcomes, batch)) {
+        return 0;
+    }
+    if (!ls_compact_is_first_class(how)) {
         out->kept = batch->record_count;
         out->verdict = LS_VERDICT_KEEP;
         return 1;
     }
-    if (ls_compact_is_control(batch)) {
+    if (is_control) {
         int is_spent = ls_has_offset(how->outcomes->spent, how->outcomes->spent_count, batch->last_offset);
         if (batch->record_count == 0 || (is_spent && ls_compact_is_over(how, batch))) {
             out->verdict = ls_compact_emptied(how, batch);
@@ -75,11 +78,8 @@ static int ls_compact_decided(const ls_compaction *how, const ls_batch *batch, l
         out->verdict = out->gets_horizon ? LS_VERDICT_REWRITE : LS_VERDICT_KEEP;
         return 1;
     }
-    if (batch->record_count == 0 || ls_is_aborted(how->outcomes, batch)) {
-        out->verdict = ls_compact_emptied(how, batch);
-        return 1;
-    }
-    return 0;
+    out->verdict = ls_compact_emptied(how, batch);
+    return 1;
 }
 
 /* Decide about the records of a data batch, which are in `columns`: states becomes 1 for those that stay, else 0. */

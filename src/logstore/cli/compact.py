@@ -79,7 +79,6 @@ def _compact(
     with Progress(f"compacting {partition.name}", printer.err) as bar:
 
         def show(progress: logstore.CompactionProgress) -> None:
-            # Each byte is read twice, and once more for transactions.
             bar(progress.bytes_read, progress.bytes_total)
 
         return partition.compact(
