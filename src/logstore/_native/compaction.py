@@ -396,12 +396,17 @@ class Compaction:
         )
 
 
-def scan_producers(data: Any, size: int, pos: int = 0, checks: int = 0) -> Scan:
-    """Headers of batches of producers; with CHECK_CRC all batches are checked. Of those
-    of one producer that follow one another, without a transaction, only the last one.
+def scan_producers(
+    data: Any, size: int, *, pos: int, last_offset: int, checks: int
+) -> Scan:
+    """Headers of batches of producers; all batches are checked. Of those of one
+    producer that follow one another, without a transaction, only the last one.
+
+    Args:
+        pos, last_offset: behind a batch, and its last offset.
     """
     out = allocate("ls_batch[]", _PRODUCERS)
-    walk = ffi.new("ls_walk *", {"pos": pos})
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_producers(data, size, checks, out, _PRODUCERS, walk)
     error = native_error(status, walk.error) if status < 0 else None
     headers = [header_of(out[i]) for i in range(walk.count)]

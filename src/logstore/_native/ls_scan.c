@@ -1,6 +1,6 @@
 /*
- * ls_scan.c - walks over batches of all magics: ls_scan_batches, and ls_decode, which hands each batch to
- * the file of its magic.
+ * ls_scan.c - walks over batches of all magics: ls_scan_batches, ls_scan_producers, and ls_decode, which hands
+ * each batch to the file of its magic.
  *
  * Trusts nothing in the buffer.  The order of doubt is: framing, checksum, structure, order of offsets; what
  * fails first is reported.  Until the checksum has passed, all other fields are rumours.
@@ -75,6 +75,20 @@ static int32_t ls_scan_begin(const uint8_t *buf, int64_t size, ls_walk *walk)
     return LS_OK;
 }
 
+/* Step over the batch at walk->pos, which becomes *batch: LS_OK, an enum ls_stop, or a negative status. */
+static int32_t ls_scan_next(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *batch, ls_walk *walk)
+{
+    ls_frame frame;
+    int32_t status = ls_frame_look(buf, size, walk->pos, &frame, &walk->error);
+    if (status == LS_OK) {
+        status = ls_scan_parse(buf, &frame, checks, walk, batch, &walk->error);
+    }
+    if (status == LS_OK) {
+        ls_scan_step_over(walk, batch);
+    }
+    return status;
+}
+
 int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out,
                         int64_t capacity, ls_walk *walk)
 {
@@ -82,7 +96,6 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
     ls_batch only;
     int32_t status = ls_scan_begin(buf, size, walk);
     while (status == LS_OK) {
-        ls_frame frame;
         if (out == NULL) {
             while (ls_message_decode_block(buf, size, checks, INT64_MIN, INT64_MAX, &counted, NULL, walk) > 0) {
             }
@@ -90,14 +103,45 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
             status = LS_STOP_FULL; /* before what follows is looked at: that is not asked for */
             break;
         }
-        status = ls_frame_look(buf, size, walk->pos, &frame, &walk->error);
-        if (status == LS_OK) {
-            ls_batch *batch = out != NULL ? &out[walk->count] : &only;
-            status = ls_scan_parse(buf, &frame, checks, walk, batch, &walk->error);
-            if (status == LS_OK) {
-                walk->count += 1;
-                ls_scan_step_over(walk, batch);
-            }
+        status = ls_scan_next(buf, size, checks, out != NULL ? &out[walk->count] : &only, walk);
+        walk->count += status == LS_OK;
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
+/* Whether two batches are of one state of a producer, and belong to no transaction. */
+static int ls_scan_continues(const ls_batch *before, const ls_batch *batch)
+{
+    const int32_t special = LS_ATTRIBUTE_TRANSACTIONAL | LS_ATTRIBUTE_CONTROL;
+    return before->producer_id == batch->producer_id && before->producer_epoch == batch->producer_epoch
+        && ((before->attributes | batch->attributes) & special) == 0;
+}
+
+int32_t ls_scan_producers(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out, int64_t capacity,
+                          ls_walk *walk)
+{
+    ls_columns counted = {.capacity = INT64_MAX};
+    int32_t status = ls_scan_begin(buf, size, walk);
+    while (status == LS_OK) {
+        while (ls_message_decode_block(buf, size, checks, INT64_MIN, INT64_MAX, &counted, NULL, walk) > 0) {
+        }
+        if (walk->count >= capacity) {
+            status = LS_STOP_FULL;
+            break;
+        }
+        ls_batch *batch = &out[walk->count];
+        status = ls_scan_next(buf, size, checks, batch, walk);
+        if (status != LS_OK || batch->magic < 2 || batch->producer_id < 0) {
+            continue;
+        }
+        if (walk->count > 0 && ls_scan_continues(batch - 1, batch)) {
+            batch[-1] = *batch;
+        } else {
+            walk->count += 1;
         }
     }
     if (status > 0) {

@@ -244,6 +244,12 @@ def test_damaged_batch_is_an_error(at: int) -> None:
     assert bytes(out.view[: walked.bytes]) == good.data
 
 
+def scanned(data: bytes | bytearray) -> native.Scan:
+    return native.scan_producers(
+        native.pointer(data), len(data), pos=0, last_offset=-1, checks=CHECKS
+    )
+
+
 def test_headers_of_producers_are_found_without_the_others() -> None:
     """Of batches that follow one another, the last one stands for all."""
     plain = batch2(items((b"a", b"1")))
@@ -252,10 +258,10 @@ def test_headers_of_producers_are_found_without_the_others() -> None:
     ]
     opened = batch2(items((b"a", b"1"), first=4), producer=(7, 0, 3), attributes=0x10)
     data = data_of([plain, *sent, opened, marker(5, 7, 0, ABORT)])
-    scan = native.scan_producers(native.pointer(data), len(data))
+    scan = scanned(data)
     assert [h.last_offset for h in scan.headers] == [3, 4, 5]
-    assert scan.pos == len(data)
-    cut = native.scan_producers(native.pointer(data), len(data) - 1)
+    assert (scan.pos, scan.last_offset) == (len(data), 5)
+    cut = scanned(data[:-1])
     assert cut.stop == native.STOP_PARTIAL
 
 
@@ -265,14 +271,28 @@ def test_damaged_batch_is_one_of_no_producer(magic: int) -> None:
     good = data_of([marker(5, 7, 0, ABORT)])
     if magic < 2:
         good = data_of(messages(items((b"a", b"1")), magic))
-    whole = native.scan_producers(native.pointer(good), len(good), 0, native.CHECK_CRC)
+    whole = scanned(good)
     assert (whole.error, whole.pos) == (None, len(good))
     for at in range(12 if magic < 2 else 16, len(good)):
         bad = bytearray(good)
         bad[at] ^= 1
-        scan = native.scan_producers(native.pointer(bad), len(bad), 0, native.CHECK_CRC)
+        scan = scanned(bad)
         assert scan.error is not None, at
         assert (scan.headers, scan.pos) == ([], 0)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_scan_of_producers_finds_offsets_that_go_back(magic: int) -> None:
+    """In what is of no producer, too."""
+    if magic < 2:
+        first, second = messages(items((b"a", b"1"), (b"b", b"2"), first=8), magic)
+    else:
+        first, second = (batch2(items((b"a", b"1"), first=n)) for n in (8, 9))
+    scan = scanned(data_of([first, second]))
+    assert (scan.error, scan.last_offset) == (None, 9)
+    scan = scanned(data_of([second, first]))
+    assert scan.error is not None
+    assert (scan.pos, scan.last_offset) == (len(second.data), 9)
 
 
 def test_first_null_is_the_first_negative_length() -> None:

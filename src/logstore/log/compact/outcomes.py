@@ -187,17 +187,24 @@ def _headers(
     """The batches of producers in a segment, markers with their type; buffer by buffer,
     each with its bytes."""
     buffer = native.Buffer(_BUFFER_BYTES)
-    pos, size = 0, segment.size
+    pos, last_offset = segment.start
+    size = segment.size
     while pos < size:
         n = segment.read(buffer.view[: min(buffer.capacity, size - pos)], pos)
         scan_pos, stop = 0, native.STOP_FULL
         found: list[tuple[native.BatchHeader, int | None]] = []
         while stop == native.STOP_FULL:
-            scan = native.scan_producers(buffer.c, n, scan_pos, segment.checks)
+            scan = native.scan_producers(
+                buffer.c,
+                n,
+                pos=scan_pos,
+                last_offset=last_offset,
+                checks=segment.checks,
+            )
+            segment.check_end(scan.last_offset, pos + scan_pos)
             for header in scan.headers:
-                segment.check_end(header.last_offset, pos + header.pos)
                 found.append((header, _marker_type(segment, header, buffer, pos)))
-            scan_pos, stop = scan.pos, scan.stop
+            scan_pos, last_offset, stop = scan.pos, scan.last_offset, scan.stop
             if scan.error is not None:
                 raise CorruptRecordError(
                     scan.error.reason,

@@ -9,6 +9,8 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.log.compact import compactor
+from logstore.log.compact.passes import BUFFERS_BYTES
 from support.compacting import (
     ABORT,
     COMMIT,
@@ -88,3 +90,43 @@ def test_wrapper_whose_messages_do_not_follow_is_refused(
     (wrapper,) = messages(items(10, 10), 1, "gzip")
     segments = {0: [*messages(items(0, 10), 1, "gzip"), wrapper]}
     check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, to)
+
+
+def test_batch_of_a_transaction_that_goes_back_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end its transaction in front of its begin: the aborted value of a key
+    would count, and the committed one before it would go. The first pass reads the
+    keys in front of it, and nothing else there."""
+    monkeypatch.setattr(compactor, "MEMORY_MIN", BUFFERS_BYTES)
+    begun = batch2(items(20, 5), producer=(10, 0, 0), attributes=0x10)
+    many = [batch2(items(20 * n, 20, b"a%d-" % n)) for n in range(5, 15)]
+    goes_on = batch2(items(10_000, 2), producer=(10, 0, 5), attributes=0x10)
+    segments = {
+        0: [batch2(items(0, 5)), begun],
+        100: many,
+        10_000: [goes_on, marker(10_002, 10, 0, ABORT)],
+        20_000: [batch2(items(20_000, 2))],
+    }
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    for base, batches in segments.items():
+        data = b"".join(batch.data for batch in batches)
+        (folder / f"{base:020d}.log").write_bytes(data)
+    config = TopicConfig(
+        cleanup_policy="compact", message_format=2, file_delete_delay_ms=0
+    )
+    with logstore.open(tmp_path) as store:
+        store.topic("t").configure(config)
+        partition = store.topic("t")[0]
+        before = list(partition.read(isolation="read_committed"))
+        assert len(before) == 5 + 200 + 2
+        assert partition.last_stable_offset() == partition.end_offset
+        with (folder / f"{10_000:020d}.log").open("r+b") as file:
+            file.write((6).to_bytes(8, "big"))
+        with pytest.raises(logstore.CorruptRecordError, match="do not increase"):
+            partition.compact(force=True, max_memory=BUFFERS_BYTES)
+        with (folder / f"{10_000:020d}.log").open("r+b") as file:
+            file.write((10_000).to_bytes(8, "big"))
+        assert list(partition.read(isolation="read_committed")) == before
+        assert partition.compact(force=True).removed == 7
