@@ -169,6 +169,23 @@ def test_leftovers_and_foreign_names_are_told(store: Path) -> None:
     assert report.ok
 
 
+@pytest.mark.parametrize(
+    ("error", "level"), [(errno.EIO, "problem"), (errno.ENOENT, None)]
+)
+def test_partition_that_cannot_be_listed_is_a_problem(
+    store: Path, error: int, level: str | None
+) -> None:
+    """One that is gone was deleted after the names were read, which is none."""
+
+    class Refusing(Faked):
+        def open_directory(self, parent_fd: int, name: str) -> int:
+            if name == "orders-0":
+                raise OSError(error, os.strerror(error), name)
+            return super().open_directory(parent_fd, name)
+
+    assert levels(store, Refusing()).get("unreadable") == level
+
+
 def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
     """This process and another one; looking takes nothing away."""
     code = (

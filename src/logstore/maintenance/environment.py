@@ -274,6 +274,8 @@ class _Doctor:
         directory = self.root.child(name)
         try:
             names = directory.names()
+        except FileNotFoundError:
+            return  # its topic was deleted meanwhile
         except OSError:
             tally.unreadable.append(name)
             return
