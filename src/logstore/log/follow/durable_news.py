@@ -44,6 +44,11 @@ class DurableNews:
         with contextlib.suppress(OSError):
             self.offset = max(self.offset, self._read(*log))
 
+    def forget(self, low: int) -> None:
+        """Another log may be in the place of this one from this offset on, with the
+        same id and cuts: a backup was put back."""
+        self.offset = min(self.offset, low)
+
     def _read(self, log_id: str, cuts: int) -> int:
         """What the file says of this log; -1: nothing."""
         directory, owner = self._directory, self._ownership.writer()

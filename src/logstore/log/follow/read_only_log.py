@@ -614,6 +614,7 @@ class ReadOnlyLog:
         before = self._snapshot()
         self._load()
         difference = retire_changed(before, self._snapshot(), is_cut=is_cut)
+        self._news.forget(-1 if difference.is_other else difference.low)
         if difference.is_other:
             self._life += 1
         elif difference.has_changed:

@@ -3,6 +3,7 @@ file is written."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -217,6 +218,46 @@ def test_file_of_an_owner_that_was_killed_says_what_it_has_synced(
             assert log.durable_offset == 21
             assert store.topic("a")[0].append(b"y") == 22
             assert log.durable_offset == store.topic("a")[0].durable_offset == 22
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_was_synced_before_a_backup_was_put_back_does_not_count(
+    path: Path, tmp_path: Path, is_closed: bool
+) -> None:
+    """The log has its id and its cuts again, and grows past the old durable end."""
+    saved = tmp_path / "saved"
+    with logstore.open(path, config=CONFIG) as store:
+        log = store.create_topic("a", 1, TOPIC)[0]
+        log.append_many([b"first"] * 5, durable=True)
+    shutil.copytree(path, saved)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(logstore.open(path, config=CONFIG))
+        reading = stack.enter_context(logstore.open(path, read_only=True))
+        reader = reading.topic("a")[0]
+        store.topic("a")[0].append_many([b"x"] * 20, durable=True)
+        store.topic("a")[0].append_many([b"not yet"] * 5)
+        assert (reader.durable_offset, reader.end_offset) == (25, 30)
+        if is_closed:
+            store.close()
+        else:
+            put_back(saved, path)
+            with contextlib.suppress(logstore.LogStoreError):
+                store.close()
+        put_back(saved, path)
+        store = stack.enter_context(logstore.open(path, config=CONFIG))
+        log = store.topic("a")[0]
+        log.append_many([b"another"] * 30)
+        assert log.durable_offset == 5
+        assert (reader.durable_offset, reader.end_offset) == (5, 35)
+        log.flush()
+        assert reader.durable_offset == 35
+
+
+def put_back(saved: Path, path: Path) -> None:
+    """What is in a directory, under its own inode."""
+    for entry in saved.rglob("*"):
+        if entry.is_file() and entry.name != ".lock":
+            shutil.copy2(entry, path / entry.relative_to(saved))
 
 
 @pytest.mark.parametrize(
