@@ -48,7 +48,12 @@ from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.rolls import begin_segment, take_growth, take_state
+from logstore.log.follow.rolls import (
+    begin_segment,
+    segments_from,
+    take_growth,
+    take_state,
+)
 from logstore.log.follow.signs import BrokerStart, PartitionStamp, cut_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
@@ -576,7 +581,8 @@ class ReadOnlyLog:
             start = state.start_offset
             take_state(state, loaded, segments)
             self._state_end = state.file_end
-        start = max(start, segments[0].base_offset, loaded.start_offset)
+            self.segments = segments_from(self.segments, start)
+        start = max(start, self.segments[0].base_offset, loaded.start_offset)
         loaded.start_offset = start
         self._files.record_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)

@@ -19,7 +19,7 @@ from logstore.io.layout import LOG
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
-__all__ = ["begin_segment", "take_growth", "take_state"]
+__all__ = ["begin_segment", "segments_from", "take_growth", "take_state"]
 
 
 def begin_segment(
@@ -83,3 +83,12 @@ def take_state(
     loaded.foreign_end = state.foreign_end
     loaded.durable_offset = max(loaded.durable_offset, state.durable_offset)
     loaded.cuts, loaded.log_id = state.cuts, state.log_id
+
+
+def segments_from(segments: Sequence[Segment], start: int) -> tuple[Segment, ...]:
+    """The segments of a log that begins at `start`, by its state. Files of those in
+    front of it may be there until the owner has deleted them; the last one stays."""
+    first = 0
+    while first < len(segments) - 1 and segments[first].next_offset <= start:
+        first += 1
+    return tuple(segments[first:])

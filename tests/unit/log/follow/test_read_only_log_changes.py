@@ -571,3 +571,38 @@ def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
             partition.delete_before(50)
             found += [record.offset for record in records]
             assert found == [o for o in range(60) if o != bad.offset]
+
+
+def test_records_that_are_deleted_during_a_look_leave_no_segments(
+    tmp_path: Path,
+) -> None:
+    """At whichever of its calls; the log goes on with a roll, after which nothing but
+    that is looked for."""
+    files, nth, has_met = FaultyFiles(), 1, True
+    config = config_of(2, segment_bytes=1 << 20)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config)[0]
+        with open_store(tmp_path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            while has_met:
+                for number in range(4):
+                    p.append(b"%d" % number)
+                    p.roll()
+                assert reader.end_offset == p.end_offset
+                p.delete_before(p.start_offset + 1)
+                has_met = False
+
+                def delete() -> None:
+                    nonlocal has_met
+                    has_met = True
+                    p.delete_before(p.end_offset - 1)
+
+                files.at_call(nth, delete)
+                assert reader.end_offset == p.end_offset
+                files.before = None
+                p.append(b"next")
+                p.roll()
+                found = [one.base_offset for one in reader.segments]
+                assert found == [one.base_offset for one in p.segments], nth
+                nth += 1
+    assert nth > 20
