@@ -50,7 +50,7 @@ from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
 from logstore.log.follow.rolls import (
     begin_segment,
-    segments_from,
+    segments_of,
     take_growth,
     take_state,
 )
@@ -581,7 +581,7 @@ class ReadOnlyLog:
             start = state.start_offset
             take_state(state, loaded, segments)
             self._state_end = state.file_end
-            self.segments = segments_from(self.segments, start)
+            self.segments = segments_of(state, self.segments)
         start = max(start, self.segments[0].base_offset, loaded.start_offset)
         loaded.start_offset = start
         self._files.record_end(segments[-1])

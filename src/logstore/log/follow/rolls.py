@@ -19,7 +19,7 @@ from logstore.io.layout import LOG
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
-__all__ = ["begin_segment", "segments_from", "take_growth", "take_state"]
+__all__ = ["begin_segment", "segments_of", "take_growth", "take_state"]
 
 
 def begin_segment(
@@ -85,10 +85,14 @@ def take_state(
     loaded.cuts, loaded.log_id = state.cuts, state.log_id
 
 
-def segments_from(segments: Sequence[Segment], start: int) -> tuple[Segment, ...]:
-    """The segments of a log that begins at `start`, by its state. Files of those in
-    front of it may be there until the owner has deleted them; the last one stays."""
+def segments_of(
+    state: PartitionState, segments: Sequence[Segment]
+) -> tuple[Segment, ...]:
+    """Without those in front that the state says are deleted, whose files had their
+    names yet when the names were read. The last one stays: the state may be later than
+    what was read of the log."""
+    base = state.sealed[0][0] if state.sealed else state.active["base_offset"]
     first = 0
-    while first < len(segments) - 1 and segments[first].next_offset <= start:
+    while first < len(segments) - 1 and segments[first].base_offset < base:
         first += 1
     return tuple(segments[first:])
