@@ -125,25 +125,27 @@ int32_t ls_scan_producers(const uint8_t *buf, int64_t size, uint32_t checks, ls_
                           ls_walk *walk)
 {
     ls_columns counted = {.capacity = INT64_MAX};
+    int64_t count = 0;
     int32_t status = ls_scan_begin(buf, size, walk);
     while (status == LS_OK) {
         while (ls_message_decode_block(buf, size, checks, INT64_MIN, INT64_MAX, &counted, NULL, walk) > 0) {
         }
-        if (walk->count >= capacity) {
+        if (count >= capacity) {
             status = LS_STOP_FULL;
             break;
         }
-        ls_batch *batch = &out[walk->count];
+        ls_batch *batch = &out[count];
         status = ls_scan_next(buf, size, checks, batch, walk);
         if (status != LS_OK || batch->magic < 2 || batch->producer_id < 0) {
             continue;
         }
-        if (walk->count > 0 && ls_scan_continues(batch - 1, batch)) {
+        if (count > 0 && ls_scan_continues(batch - 1, batch)) {
             batch[-1] = *batch;
         } else {
-            walk->count += 1;
+            count += 1;
         }
     }
+    walk->count = count; /* the loop over plain messages has counted these */
     if (status > 0) {
         walk->stop = status;
         status = LS_OK;

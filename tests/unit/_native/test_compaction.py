@@ -13,6 +13,7 @@ from logstore._native import compaction
 from logstore._native._ls import ffi, lib
 from support.compacting import (
     ABORT,
+    COMMIT,
     TIME_MS,
     Batch,
     Item,
@@ -263,6 +264,21 @@ def test_headers_of_producers_are_found_without_the_others() -> None:
     assert (scan.pos, scan.last_offset) == (len(data), 5)
     cut = scanned(data[:-1])
     assert cut.stop == native.STOP_PARTIAL
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_are_not_counted_as_batches_of_producers(magic: int) -> None:
+    """However many there are, between these batches and in front of them."""
+    batches: list[Batch] = []
+    for first in range(0, 4000, 200):
+        rows = [(b"k%d" % n, b"v") for n in range(199)]
+        batches += messages(items(*rows, first=first), magic)
+        batches.append(marker(first + 199, first, 0, COMMIT))
+    data = data_of(batches)
+    scan = scanned(data)
+    assert (scan.error, scan.pos, scan.last_offset) == (None, len(data), 3999)
+    assert [h.last_offset for h in scan.headers] == list(range(199, 4000, 200))
+    assert [h.producer_id for h in scan.headers] == list(range(0, 4000, 200))
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
