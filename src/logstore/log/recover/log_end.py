@@ -247,6 +247,10 @@ class EndDraft(SegmentsDraft):
                 self.ends_at(size, max(durable_offset, end + 1))
                 return
             self.torn_tail(base, walk)
+        elif walk.pos == durable_pos and end > durable_offset:
+            self.denied_end(base, walk, durable_offset)
+            self.ends_at(walk.pos, durable_offset)
+            return
         elif end < durable_offset and (walk.batches or clean):
             self.below_recovery_point(base, walk, durable_offset)
             self.ends_at(walk.pos, durable_offset)
@@ -287,6 +291,20 @@ class EndDraft(SegmentsDraft):
                 first_offset=first,
                 base=base,
             )
+
+    def denied_end(self, base: int, walk: Walk, durable_offset: int) -> None:
+        """The last durable batch has a higher offset than the state says. No checksum
+        covers it, and there is nothing after it that would contradict it."""
+        self.refuse(
+            CORRUPT,
+            self.name_of(base),
+            f"the last batch ends at offset {walk.last_offset}, its state says "
+            f"{durable_offset - 1}",
+            position=walk.pos,
+            offset=durable_offset,
+            base=base,
+            more=" Nothing was cut; the partition takes no appends.",
+        )
 
     def below_recovery_point(self, base: int, walk: Walk, durable_offset: int) -> None:
         """A valid log ends before the offset that is known to be flushed. (An empty

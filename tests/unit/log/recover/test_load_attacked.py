@@ -64,6 +64,45 @@ def test_offset_flipped_upwards_in_a_sealed_segment_hides_nothing(
             list(partition.fetch(4, 4096))
 
 
+@pytest.mark.parametrize("is_writer", [False, True])
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(0, "gzip"), (1, "none"), (1, "lz4"), (2, "none"), (2, "lz4")]
+)
+def test_offset_flipped_upwards_in_the_last_durable_batch_hides_nothing(
+    tmp_path: Path, magic: int, codec: str, is_writer: bool
+) -> None:
+    """After a kill, with nothing behind it that would contradict it. The index does, so
+    all of the log is read: it ends where its state says, and once the offset is right
+    again all is there."""
+    store = tmp_path / "store"
+    config = logstore.StoreConfig(flush_checkpoint_ms=0)
+    with logstore.open(store, config=config) as opened:
+        partition = new_partition(opened, magic, codec, index_interval_bytes=30)
+        for _ in range(5):
+            partition.append_many([b"x" * 40] * 3, durable=True)
+        crash(store, tmp_path / "killed")
+    (log,) = logs_in(tmp_path / "killed" / "orders-0")
+    last = frames(log)[-1]
+    move_batch(log, -1, last.offset + 16)
+    with logstore.open(tmp_path / "killed", read_only=not is_writer) as opened:
+        partition = opened.topic("orders")[0]
+        assert partition.end_offset == 15
+        found: list[int] = []
+        with pytest.raises(LOUD):
+            found.extend(record.offset for record in partition.read())
+        assert found == list(range(14 if (magic, codec) == (1, "none") else 12))
+        with pytest.raises(OffsetOutOfRangeError):
+            list(partition.read(last.offset + 16))
+        if is_writer:
+            with pytest.raises(logstore.LogStoreError):
+                partition.append(b"x")
+    move_batch(log, -1, last.offset)
+    with logstore.open(tmp_path / "killed") as opened:
+        partition = opened.topic("orders")[0]
+        assert [record.offset for record in partition.read()] == list(range(15))
+        assert partition.append(b"x") == 15
+
+
 @pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (1, "snappy"), (2, "lz4")])
 def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
     tmp_path: Path, magic: int, codec: str
