@@ -36,6 +36,7 @@ from logstore.io.layout import (
     TopicPartition,
     segment_file,
 )
+from logstore.log.follow import rolls
 from logstore.log.follow.comparison import (
     LogSnapshot,
     has_come_back,
@@ -48,12 +49,6 @@ from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.rolls import (
-    begin_segment,
-    segments_of,
-    take_growth,
-    take_state,
-)
 from logstore.log.follow.signs import BrokerStart, PartitionStamp, cut_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
@@ -424,8 +419,7 @@ class ReadOnlyLog:
             now.start_offset = max(now.start_offset, start)
             has_read = self._files is files and end < self.end_offset
             if has_read and self._has_new_writer():
-                # After a backup was put back, part of it may be from before, and the
-                # rest of another log.
+                # A backup was put back: the rest of it may be of another log.
                 files.restore_ends(ends)
                 self._is_doubtful = True
             elif (
@@ -486,8 +480,7 @@ class ReadOnlyLog:
             if same_below is not None and same_below < self._loaded.end_offset:
                 self._start_over(is_cut=True)
                 return
-            # They differ only after all that was read, or only the files can show a
-            # cut.
+            # They differ after all that was read, or only the files can show a cut.
             self._epochs = now
         mtime_ns, loaded = info.mtime_ns, self._loaded
         is_changed = mtime_ns != self._mtime_ns or state != self._state_stamp
@@ -538,7 +531,7 @@ class ReadOnlyLog:
             # what was read has been cut, or may be.
             now = self.directory.stamp(PARTITION_STATE)
             growth = now and StateGrowth.read(self.directory, end, now[-1])
-            if not growth or not take_growth(growth, loaded, self.segments):
+            if not growth or not rolls.take_growth(growth, loaded, self.segments):
                 return False
             self._state = self._state_stamp = now
             self._state_end = growth.file_end
@@ -579,9 +572,9 @@ class ReadOnlyLog:
         state, loaded = metadata.state, self._loaded
         if state is not None:
             start = state.start_offset
-            take_state(state, loaded, segments)
+            rolls.take_state(state, loaded, segments)
             self._state_end = state.file_end
-            self.segments = segments_of(state, self.segments)
+            self.segments = rolls.segments_of(state, self.segments)
         start = max(start, self.segments[0].base_offset, loaded.start_offset)
         loaded.start_offset = start
         self._files.record_end(segments[-1])
@@ -600,8 +593,8 @@ class ReadOnlyLog:
 
     def _begin_segment(self, base: int) -> None:
         """Add the segment that follows the last one, and read it."""
-        last, loaded = self.segments[-1], self._loaded
-        segment = begin_segment(self.directory, self.descriptors, loaded, last, base)
+        last, loaded, directory = self.segments[-1], self._loaded, self.directory
+        segment = rolls.begin_segment(directory, self.descriptors, loaded, last, base)
         last.is_sealed = self._files.is_foreign and not loaded.tail_bytes
         self.segments = (*self.segments, segment)
         self._scan(segment)
