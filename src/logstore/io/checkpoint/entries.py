@@ -26,7 +26,7 @@ import xxhash
 
 from logstore import _native as native
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import FileStamp, stamp_bytes, stamp_of
+from logstore.io.files import Files, FileStamp, stamp_bytes, stamp_of
 
 __all__ = [
     "ENTRY_BYTES",
@@ -58,7 +58,7 @@ class FileEnd(NamedTuple):
         first: bytes of the first entry.
         size: bytes of all, without a seal.
         checksum: that of the last one.
-        stamp: of the file after the last write.
+        stamp: of the file after the last write; None: unknown.
     """
 
     first: int
@@ -218,7 +218,15 @@ def append_entry(
             # The entry is durable, and a seal that is cut off does no harm.
             with contextlib.suppress(OSError):
                 files.write(fd, later_entry(new, _SEAL), new.size)
-        return new._replace(stamp=stamp_of(files.stat(fd)))
+        return _stamped(new, files, fd)
+
+
+def _stamped(end: FileEnd, files: Files, fd: int) -> FileEnd:
+    """With the stamp of the file; without one if it cannot be told: what was appended
+    is durable, and the file is written whole the next time."""
+    with contextlib.suppress(OSError):
+        return end._replace(stamp=stamp_of(files.stat(fd)))
+    return end._replace(stamp=None)
 
 
 # The calls of `EntryCalls` by number. From _SEAL_WRITE on, the entry is durable.
@@ -277,5 +285,4 @@ class EntryCalls:
             raise error
         if not done:
             return None
-        stamp = stamp_of(self._files.stat(self._file.fd))
-        return FileEnd(new.first, new.size, checksum, stamp)
+        return _stamped(new, self._files, self._file.fd)

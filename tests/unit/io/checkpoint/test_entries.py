@@ -19,6 +19,7 @@ from logstore.io.checkpoint.entries import (
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from support.damage import FaultyFiles
 
 BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{}"]
 
@@ -250,3 +251,24 @@ def test_seal_that_cannot_be_written_is_missing(
     assert len(calls) == 4
     bodies, _ = split_entries((tmp_path / "state").read_bytes())
     assert bodies == [b"{}", b'{"a":1}', b'{"b":1}']
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_entry_is_there_if_the_stamp_behind_it_cannot_be_told(
+    tmp_path: Path, is_sealed: bool
+) -> None:
+    """It is durable. The next one is not appended: the file is written whole."""
+    files = FaultyFiles()
+    directory = Directory.open_root(files, str(tmp_path))
+    data = first_entry(BODIES[0])
+    directory.write_file("state", data)
+    end: FileEnd | None = end_of(data, directory.stamp("state"))
+    assert end is not None
+    files.fail("stat", errno.EIO, nth=2, times=1)
+    end = append_entry(directory, "state", end, BODIES[1], is_sealed=is_sealed)
+    assert end is not None
+    assert end.stamp is None
+    before = (tmp_path / "state").read_bytes()
+    assert split_entries(before)[0] == BODIES[:2]
+    assert append_entry(directory, "state", end, BODIES[2]) is None
+    assert (tmp_path / "state").read_bytes() == before
