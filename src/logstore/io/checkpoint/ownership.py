@@ -239,44 +239,21 @@ class Ownership:
         self.is_recorded = True
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
-        """A full disk must not prevent deletion. If the owner file says already what
-        `record` would write, since the last writer was killed, it stays. Else it is
-        removed, and the next opening treats the store as Kafka would."""
+        """A full disk must not prevent deletion. The owner file cannot be written and
+        is removed; the next opening treats the store as Kafka would."""
         root, self.is_recorded = self._root, False
         try:
-            self.is_recorded = self._is_said_already()
             # First remove the owner file, durably: if it recorded Kafka's marker and
             # the marker were missing, another program would seem to have removed it.
-            root.unlink(f"{layout.OWNER}.tmp", missing_ok=True)
-            if self.is_recorded:
-                self._renew_owner()
-            else:
-                root.unlink(layout.OWNER, missing_ok=True)
-            root.sync()
-            root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
-            root.sync()
+            for names in (
+                (f"{layout.OWNER}.tmp", layout.OWNER),
+                (layout.CLEAN_SHUTDOWN,),
+            ):
+                for name in names:
+                    root.unlink(name, missing_ok=True)
+                root.sync()
         except OSError as error:
             raise failed from error
-
-    def _is_said_already(self) -> bool:
-        """Whether the owner file says what `record` would write."""
-        try:
-            owner = self._owner()
-        except CorruptCheckpointError:
-            return False
-        if owner is None:
-            return False
-        clean, fingerprints, store_epoch = owner
-        now = checkpoints.store_fingerprint(self._root)
-        wanted = now, {**now, "clean_shutdown": None}
-        is_known = all(one in fingerprints for one in wanted)
-        return not clean and store_epoch == self.store_epoch and is_known
-
-    def _renew_owner(self) -> None:
-        """The same file gets another stamp: it has a new writer (see `writer`)."""
-        files = self._root.files
-        with self._root.opened(layout.OWNER, write=True) as fd:
-            files.set_modified(fd, files.now_ms() * 1_000_000)
 
     def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's log start offsets so that they stay correct."""
