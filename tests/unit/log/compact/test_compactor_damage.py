@@ -21,10 +21,24 @@ from support.compacting import (
     marker,
     messages,
 )
+from support.damage import overwrite
 
 
 def items(first: int, count: int, key: bytes = b"k") -> list[Item]:
     return [Item(first + n, key + b"%d" % n, b"v" * 20, TIME_MS) for n in range(count)]
+
+
+CONFIG = TopicConfig(cleanup_policy="compact", message_format=2, file_delete_delay_ms=0)
+
+
+def written(path: Path, segments: dict[int, list[Batch]]) -> Path:
+    """The directory of a partition with these segments."""
+    folder = path / "t-0"
+    folder.mkdir(parents=True)
+    for base, batches in segments.items():
+        data = b"".join(batch.data for batch in batches)
+        (folder / f"{base:020d}.log").write_bytes(data)
+    return folder
 
 
 def check_is_refused(
@@ -32,16 +46,9 @@ def check_is_refused(
 ) -> None:
     """A compaction of segments ends with a named error, and the log stays, if the last
     batch of one of them says that it ends at another offset."""
-    folder = path / "t-0"
-    folder.mkdir(parents=True)
-    for base, batches in segments.items():
-        data = b"".join(batch.data for batch in batches)
-        (folder / f"{base:020d}.log").write_bytes(data)
-    config = TopicConfig(
-        cleanup_policy="compact", message_format=2, file_delete_delay_ms=0
-    )
+    folder = written(path, segments)
     with logstore.open(path) as store:
-        store.topic("t").configure(config)
+        store.topic("t").configure(CONFIG)
         assert list(store.topic("t")[0].read())
     batch = segments[name][-1]
     first = int.from_bytes(batch.data[:8], "big") + last_offset - batch.last_offset
@@ -108,25 +115,16 @@ def test_batch_of_a_transaction_that_goes_back_is_refused(
         10_000: [goes_on, marker(10_002, 10, 0, ABORT)],
         20_000: [batch2(items(20_000, 2))],
     }
-    folder = tmp_path / "t-0"
-    folder.mkdir()
-    for base, batches in segments.items():
-        data = b"".join(batch.data for batch in batches)
-        (folder / f"{base:020d}.log").write_bytes(data)
-    config = TopicConfig(
-        cleanup_policy="compact", message_format=2, file_delete_delay_ms=0
-    )
+    log = written(tmp_path, segments) / f"{10_000:020d}.log"
     with logstore.open(tmp_path) as store:
-        store.topic("t").configure(config)
+        store.topic("t").configure(CONFIG)
         partition = store.topic("t")[0]
         before = list(partition.read(isolation="read_committed"))
         assert len(before) == 5 + 200 + 2
         assert partition.last_stable_offset() == partition.end_offset
-        with (folder / f"{10_000:020d}.log").open("r+b") as file:
-            file.write((6).to_bytes(8, "big"))
+        overwrite(log, 0, (6).to_bytes(8, "big"))
         with pytest.raises(logstore.CorruptRecordError, match="do not increase"):
             partition.compact(force=True, max_memory=BUFFERS_BYTES)
-        with (folder / f"{10_000:020d}.log").open("r+b") as file:
-            file.write((10_000).to_bytes(8, "big"))
+        overwrite(log, 0, (10_000).to_bytes(8, "big"))
         assert list(partition.read(isolation="read_committed")) == before
         assert partition.compact(force=True).removed == 7
