@@ -77,6 +77,15 @@ def fill_up(partition: logstore.Partition, count: int = 7) -> int:
     return end
 
 
+def fill_rest(disk: Path) -> None:
+    """Another program takes the last free byte."""
+    with (disk / "rest").open("ab", buffering=0) as rest:
+        for size in (4096, 1):
+            with contextlib.suppress(OSError):
+                while rest.write(bytes(size)):
+                    pass
+
+
 def append_soon(partition: logstore.Partition) -> range:
     """Append once the store's thread has removed what was deleted."""
     deadline = time.monotonic() + 30
@@ -118,22 +127,45 @@ def test_full_disk_refuses_the_append_and_leaves_the_log(disk: Path) -> None:
 
 def test_closing_on_a_full_disk_loses_nothing(disk: Path) -> None:
     """What was appended is durable; only the marks of a clean stop may be missing."""
+    (disk / "others").write_bytes(bytes(MIB))
     with logstore.open(disk / "data") as store:
         end = fill_up(new_partition(store))
-        with (
-            (disk / "rest").open("wb", buffering=0) as rest,
-            contextlib.suppress(OSError),
-        ):
-            while rest.write(bytes(4096)):
-                pass
+        fill_rest(disk)
     for _ in range(2):
         with logstore.open(disk / "data") as store:
             partition = store.topic("orders")[0]
             assert [r.offset for r in partition.read()] == list(range(end))
-    (disk / "rest").unlink()
+    (disk / "others").unlink()
     with logstore.open(disk / "data") as store:
         assert store.topic("orders")[0].append(b"more") == end
     with logstore.open(disk / "data") as store:
+        assert not store.recovery_report
+
+
+def test_positions_of_groups_count_after_a_full_disk(disk: Path) -> None:
+    """Twice in succession there is no space for the marks of a writer, and of a clean
+    stop: the topics stay the same ones."""
+    (disk / "others").write_bytes(bytes(MIB))
+    with logstore.open(disk / "data") as store:
+        partition = new_partition(store)
+        for _ in range(20):
+            partition.append_many([VALUE] * 100)
+        starts = [segment.base_offset for segment in partition.segments]
+        logstore.reset_offsets(
+            disk / "data", "g", to=1900, topics=["orders"], dry_run=False
+        )
+    for start in starts[1:3]:
+        fill_rest(disk)
+        with logstore.open(disk / "data") as store:
+            store.topic("orders")[0].delete_before(start)
+            fill_rest(disk)
+    (disk / "others").unlink()
+    with (
+        logstore.open(disk / "data") as store,
+        logstore.Consumer(store, group="g", topics=["orders"]) as consumer,
+    ):
+        (records,) = consumer.poll(timeout_ms=60_000).values()
+        assert records[0].offset == 1900
         assert not store.recovery_report
 
 

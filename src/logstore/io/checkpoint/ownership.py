@@ -132,7 +132,11 @@ class Ownership:
 
     def _owner(self) -> tuple[bool, list[Any], str] | None:
         """clean, fingerprints, store epoch of the owner file; None if there is none."""
-        value = checkpoints.read_state(self._root, layout.OWNER)
+        try:
+            value = checkpoints.read_state(self._root, layout.OWNER)
+        except CorruptCheckpointError:
+            # On a full disk its writer changes it in place: half of that may be seen.
+            value = checkpoints.read_state(self._root, layout.OWNER)
         if value is None:
             return None
         try:
@@ -239,21 +243,56 @@ class Ownership:
         self.is_recorded = True
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
-        """A full disk must not prevent deletion. The owner file cannot be written and
-        is removed; the next opening treats the store as Kafka would."""
-        root, self.is_recorded = self._root, False
+        """A full disk must not prevent deletion. The owner file is changed in place,
+        which needs no space. If that fails, too, it is removed, and the next opening
+        treats the store as Kafka would."""
+        root = self._root
         try:
-            # First remove the owner file, durably: if it recorded Kafka's marker and
-            # the marker were missing, another program would seem to have removed it.
-            for names in (
-                (f"{layout.OWNER}.tmp", layout.OWNER),
-                (layout.CLEAN_SHUTDOWN,),
-            ):
-                for name in names:
-                    root.unlink(name, missing_ok=True)
-                root.sync()
+            self.is_recorded = self._record_in_place()
+            # The owner file first, durably: if it recorded Kafka's marker and the
+            # marker were missing, another program would seem to have removed it.
+            root.unlink(f"{layout.OWNER}.tmp", missing_ok=True)
+            if not self.is_recorded:
+                root.unlink(layout.OWNER, missing_ok=True)
+            root.sync()
+            root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
+            root.sync()
         except OSError as error:
             raise failed from error
+
+    def _record_in_place(self) -> bool:
+        """Let the owner file say what `record` would write; False if it does not.
+
+        After a kill it does so already, and only gets another stamp: it has a new
+        writer (see `writer`). A power cut can tear it if it is overwritten; that is
+        reported, and the store is taken as if it had been removed.
+        """
+        files, now = self._root.files, checkpoints.store_fingerprint(self._root)
+        after = {**now, "clean_shutdown": None}
+        try:
+            owner = self._owner()
+            with self._root.opened(layout.OWNER, write=True) as fd:
+                if owner is not None and self._says(owner, now, after):
+                    files.set_modified(fd, files.now_ms() * 1_000_000)
+                elif self.is_own:
+                    data = checkpoints.pack_state(self._owner_value(False, now, after))
+                    files.write(fd, data, 0)
+                    files.truncate(fd, len(data))
+                    files.sync(fd)
+                else:
+                    return False
+        except (OSError, CorruptCheckpointError):
+            return False
+        return True
+
+    def _says(
+        self, owner: tuple[bool, list[Any], str], *fingerprints: dict[str, Any]
+    ) -> bool:
+        """Whether an owner file is of a store that is not clean, of this epoch, and
+        has these fingerprints among its own."""
+        clean, known, store_epoch = owner
+        is_known = all(one in known for one in fingerprints)
+        return not clean and store_epoch == self.store_epoch and is_known
 
     def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's log start offsets so that they stay correct."""
@@ -303,15 +342,17 @@ class Ownership:
         checkpoints.write_offsets(self._root, layout.RECOVERY_CHECKPOINT, points)
 
     def _write_owner(self, clean: bool, *fingerprints: dict[str, Any]) -> None:
-        checkpoints.write_state(
-            self._root,
-            layout.OWNER,
-            {
-                "clean": clean,
-                "fingerprints": list(fingerprints),
-                "generation": self.store_epoch,
-            },
-        )
+        value = self._owner_value(clean, *fingerprints)
+        checkpoints.write_state(self._root, layout.OWNER, value)
+
+    def _owner_value(
+        self, clean: bool, *fingerprints: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "clean": clean,
+            "fingerprints": list(fingerprints),
+            "generation": self.store_epoch,
+        }
 
 
 def _nothing() -> None:

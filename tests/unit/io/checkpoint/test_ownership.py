@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from pathlib import Path
 
@@ -187,25 +188,108 @@ def test_owner_file_without_its_fields_is_damaged(
             assert list(partition.read()) == expected(1, 0, COUNT)
 
 
-def test_marks_go_in_order_where_the_disk_is_full(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_tried_before", [False, True])
+def test_marks_go_in_order_where_the_disk_is_full(
+    tmp_path: Path, is_tried_before: bool
+) -> None:
     """The owner file durably before Kafka's marker: a power cut that takes only the
-    first of the two changes leaves no store that another program seems to have had."""
+    first of the two changes leaves no store that another program seems to have had.
+    What a first try has written is made durable, and stays."""
     with open_store(tmp_path) as store:
         append_one(new_partition(store))
     files = FaultyFiles()
     with open_store(tmp_path, files=files) as store:
         partition = store.topic("orders")[0]
-        files.fail("sync_directory", errno.ENOSPC)
-        with pytest.raises(logstore.DiskFullError, match="begin writing"):
-            append_one(partition)
-        assert (tmp_path / ".kafka_cleanshutdown").exists()
-        files.heal()
+        if is_tried_before:
+            files.fail("sync_directory", errno.ENOSPC)
+            with pytest.raises(logstore.DiskFullError, match="begin writing"):
+                append_one(partition)
+            assert (tmp_path / ".kafka_cleanshutdown").exists()
+            files.heal()
         files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp", times=1)
         files.forget()
         append_one(partition)
-        owner = files.calls.index(("unlink", ".logstore-owner"))
+        change = ("set_modified", layout.OWNER), ("sync", layout.OWNER)
+        owner = files.calls.index(change[not is_tried_before])
         marker = files.calls.index(("unlink", ".kafka_cleanshutdown"))
         assert ("sync_directory", "") in files.calls[owner:marker]
+
+
+def ids_in(store: Path) -> set[str]:
+    """The ids that its topics have, or had."""
+    text = (store / layout.TOPICS).read_text("utf-8")
+    return set(re.findall('"id":"([0-9a-f]+)"', text))
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_owner_file_stays_where_the_disk_is_full(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    """Without it topics would get other ids, and what their groups have committed would
+    count no more. After a kill it says already that the store is not clean."""
+    path = tmp_path / "store"
+    with open_store(path) as store:
+        append_one(new_partition(store))
+        crash(path, tmp_path / "killed")
+    store = path if is_clean else tmp_path / "killed"
+    owner, known = store / layout.OWNER, ids_in(store)
+    before = owner.stat()
+    text = owner.read_bytes()
+    files = FaultyFiles()
+    with open_store(store, files=files) as opened:
+        files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
+        append_one(opened.topic("orders")[0])
+        assert (owner.read_bytes() != text) == is_clean
+        assert owner.stat().st_ino == before.st_ino
+        assert owner.stat().st_ctime_ns != before.st_ctime_ns
+        crash(store, tmp_path / "again")
+    with open_store(tmp_path / "again") as opened:
+        assert len(list(opened.topic("orders")[0].read())) == 2
+        assert not opened.recovery_report.actions
+    assert len(known) == 1
+    assert ids_in(tmp_path / "again") == known
+
+
+@pytest.mark.parametrize(
+    ("method", "short"), [("open", -1), ("write", 7), ("truncate", -1), ("sync", -1)]
+)
+def test_owner_file_that_cannot_be_changed_goes(
+    tmp_path: Path, method: str, short: int
+) -> None:
+    """What is half of one never stays: the next opening finds no owner file, and takes
+    the store as Kafka would."""
+    with open_store(tmp_path / "store") as store:
+        append_one(new_partition(store))
+    files = FaultyFiles()
+    with open_store(tmp_path / "store", files=files) as store:
+        files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
+        files.fail(method, errno.ENOSPC, name=layout.OWNER, short=short)
+        append_one(store.topic("orders")[0])
+        assert not (tmp_path / "store" / layout.OWNER).exists()
+        crash(tmp_path / "store", tmp_path / "killed")
+    with open_store(tmp_path / "killed") as store:
+        assert len(list(store.topic("orders")[0].read())) == 2
+
+
+def test_owner_file_is_read_again_if_it_is_being_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it is changed in place; a reader may see half of it, once."""
+    with open_store(tmp_path) as store:
+        append_one(new_partition(store))
+    read, seen = Directory.read_file, []
+
+    def half(self: Directory, name: str, limit: int = 1 << 20) -> bytes:
+        data = read(self, name, limit)
+        if name != layout.OWNER or seen:
+            return data
+        seen.append(name)
+        return data[:-9]
+
+    monkeypatch.setattr(Directory, "read_file", half)
+    with logstore.open(tmp_path, read_only=True) as reader:
+        assert not reader.recovery_report.actions
+    assert seen
 
 
 def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
