@@ -7,6 +7,7 @@ failure here, and so is a change whose lines are not in the source any more.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -143,7 +144,7 @@ BUGS = (
         "failing_calls",
         ("append many", "append batches"),
         call="write",
-        quick=4,
+        quick=2,
     ),
     Bug(
         "durable point written before the sync",
@@ -233,7 +234,7 @@ BUGS = (
           ""),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=6,
+        quick=10,
     ),
     Bug(
         "recovery does not make durable what it keeps",
@@ -390,7 +391,7 @@ BUGS = (
         (("if known.get(key) != base}", "if key not in known}"),),
         "disk_states",
         ("publish", "truncate_to"),
-        quick=2,
+        quick=3,
     ),
     Bug(
         "an append follows a publication, and the journal has its end still",
@@ -539,7 +540,7 @@ BUGS = (
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),
-        quick=5,
+        quick=2,
     ),
     Bug(
         "an index is believed where it is a file's own",
@@ -579,50 +580,43 @@ def run(count: int, seed: int, tally: Tally) -> None:
     """So many bugs, the quick ones first; if they are all, with their own seeds."""
     bugs = sorted(BUGS, key=lambda bug: not bug.quick)[:count]
     has_own = all(bug.quick for bug in bugs)
-    at_once = os.cpu_count() or 1
-    for begin in range(0, len(bugs), at_once):
-        some = bugs[begin : begin + at_once]
+
+    def hunted(bug: Bug) -> tuple[bool, str]:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            seeds = [bug.quick if has_own else seed for bug in some]
-            started = [
-                _start(bug, pathlib.Path(folder) / str(number), own)
-                for number, (bug, own) in enumerate(zip(some, seeds, strict=True))
-            ]
-            for bug, process in zip(some, started, strict=True):
-                _ended(bug, process, tally)
+            return _hunt(bug, pathlib.Path(folder), bug.quick if has_own else seed)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for bug, (is_caught, text) in zip(bugs, pool.map(hunted, bugs), strict=True):
+            if is_caught:
+                tally.passed()
+                tally.note(f"{bug.what}: {text}")
+            else:
+                tally.failed(f"{bug.what}: {text}")
 
 
-def _start(bug: Bug, folder: pathlib.Path, seed: int) -> subprocess.Popen[str] | str:
-    """The method on a copy with the bug; or why it cannot be."""
+def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
+    """What the method says of a copy with the bug, and whether that is the bug."""
     package = folder / "logstore"
     shutil.copytree(_SOURCE, package)
     file = package / bug.file
     text = file.read_text(encoding="utf-8")
     for old, new in bug.changes:
         if old not in text:
-            return f"these lines are not in {bug.file} any more: {old!r}"
+            return False, f"these lines are not in {bug.file} any more: {old!r}"
         text = text.replace(old, new)
     file.write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(folder), str(_TESTS)])
     command = [sys.executable, "-m", "faults.planted_hunt", str(BUGS.index(bug))]
-    return subprocess.Popen(
+    done = subprocess.run(
         [*command, "--seed", str(seed)],
         env={**os.environ, "PYTHONPATH": path},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        check=False,
     )
-
-
-def _ended(bug: Bug, process: subprocess.Popen[str] | str, tally: Tally) -> None:
-    if isinstance(process, str):
-        tally.failed(f"{bug.what}: {process}")
-        return
-    out = process.communicate()[0]
-    last = out.strip().rpartition("\n")[2]
-    if process.returncode == 1 and last.startswith("caught"):
-        tally.passed()
-        tally.note(f"{bug.what}: {last}")
-    else:
-        tally.failed(f"{bug.what}: not caught by {bug.method}: {out[-600:]}")
+    last = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode == 1 and last.startswith("caught"):
+        return True, last
+    return False, f"not caught by {bug.method}: {done.stdout[-600:]}"

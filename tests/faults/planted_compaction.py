@@ -93,7 +93,7 @@ BUGS_OF_COMPACTION = (
           "        if False:\n            far"),),
         "lying_disk",
         (".compacted",),
-        quick=1,
+        quick=10,
     ),
     Bug(
         "a compaction does not look where the messages of a wrapper begin",
@@ -119,7 +119,7 @@ BUGS_OF_COMPACTION = (
           "            raise\n        self._gate.under_way = None\n"),),
         "interrupts",
         COMPACTION_CALLS,
-        quick=1,
+        quick=3,
     ),
     Bug(
         "a compaction leaves its last segment out",

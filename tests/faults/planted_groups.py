@@ -4,7 +4,6 @@ what, and what counts as done."""
 from __future__ import annotations
 
 from faults.planted_bug import Bug
-from faults.scene_groups import GROUP_CALLS
 
 BUGS_OF_GROUPS = (
     Bug(
@@ -22,7 +21,7 @@ BUGS_OF_GROUPS = (
           "        slot = self._take_slot()\n",
           "        slot = self._take_slot()\n"),),
         "groups",
-        quick=1,
+        quick=5,
     ),
     Bug(
         "a partition is taken without reading what was committed for it meanwhile",
@@ -57,7 +56,7 @@ BUGS_OF_GROUPS = (
           "        last, published = kept[\"once\"]\n"),),
         "groups",
         ("transactions, quiet",),
-        quick=1,
+        quick=6,
     ),
     Bug(
         "a partition is let go of before `on_revoke` has run",
@@ -79,7 +78,7 @@ BUGS_OF_GROUPS = (
           "    for slots in list(_open_files):\n        pass\n"),),
         "groups",
         ("commits", "commits, evict"),
-        quick=1,
+        quick=8,
     ),
     Bug(
         "the identity of a live group is forgotten as others are",
@@ -110,7 +109,7 @@ BUGS_OF_GROUPS = (
           "                raise self._fenced")),
         "groups",
         ("commits, evict",),
-        quick=3,
+        quick=8,
     ),
     Bug(
         "the lock of a member that was thrown out keeps its partition",
@@ -121,7 +120,7 @@ BUGS_OF_GROUPS = (
           "        is_same"),),
         "groups",
         ("commits, evict",),
-        quick=8,
+        quick=4,
     ),
     Bug(
         "a member goes on with the file from before its compaction",
@@ -159,7 +158,7 @@ BUGS_OF_GROUPS = (
           "            raise\n", "            raise\n"),
          ("                core.before = before\n", "")),
         "interrupts",
-        GROUP_CALLS,
-        quick=2,
+        ("poll", "append_many"),
+        quick=1,
     ),
 )  # fmt: skip

@@ -25,7 +25,7 @@ PRODUCER_BUGS = (
         "store/producer.py",
         (("            if newest is not self._row:\n", "            if False:\n"),),
         "producers",
-        quick=1,
+        quick=6,
     ),
     Bug(
         "an epoch is used before it is written",
@@ -69,6 +69,6 @@ PRODUCER_BUGS = (
         (("            if offsets == last or self._are_of_call(",
           "            if True or self._are_of_call("),),
         "producers",
-        quick=1,
+        quick=9,
     ),
 )  # fmt: skip

@@ -29,7 +29,7 @@ BUGS_OF_SERVICES = (
         (("        if commits:\n            self._file.append(slots, commits)\n", ""),),
         "disk_states",
         ("produce", "flush", "commit", "reset"),
-        quick=1,
+        quick=2,
     ),
     Bug(
         "a reset of offsets is not made durable",
@@ -49,7 +49,7 @@ BUGS_OF_SERVICES = (
           "            is_mine = True\n")),
         "disk_states",
         ("produce", "flush", "transaction"),
-        quick=1,
+        quick=3,
     ),
     Bug(
         "what is handed in again is published again",
@@ -156,7 +156,7 @@ BUGS_OF_SERVICES = (
         (("                staged,\n                identity=identity,\n",
           "                [],\n                identity=identity,\n"),),
         "kills",
-        quick=1,
+        quick=7,
     ),
     Bug(
         "a commit counts before it is written",
