@@ -160,8 +160,8 @@ BUGS = (
     Bug(
         "clean mark not removed before the first append",
         "io/checkpoint/ownership.py",
-        (("self._write_owner(False, now, after)",
-          "self._write_owner(self.is_clean, now, after)"),),
+        (("self._write_owner(False, *fingerprints)",
+          "self._write_owner(self.is_clean, *fingerprints)"),),
         "disk_states",
         (*_APPENDS, "reopen"),
         quick=10,

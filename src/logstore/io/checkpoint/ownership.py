@@ -236,11 +236,15 @@ class Ownership:
         Raises:
             OSError: as the system gives it.
         """
-        now = checkpoints.store_fingerprint(self._root)
-        after = {**now, "clean_shutdown": None}
+        fingerprints = self._fingerprints_at_begin()
         self._persist()
-        self._write_owner(False, now, after)
+        self._write_owner(False, *fingerprints)
         self.is_recorded = True
+
+    def _fingerprints_at_begin(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fingerprint as it is, and the one without Kafka's marker."""
+        now = checkpoints.store_fingerprint(self._root)
+        return now, {**now, "clean_shutdown": None}
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
         """A full disk must not prevent deletion. The owner file is changed in place,
@@ -267,15 +271,15 @@ class Ownership:
         writer (see `writer`). A power cut can tear it if it is overwritten; that is
         reported, and the store is taken as if it had been removed.
         """
-        files, now = self._root.files, checkpoints.store_fingerprint(self._root)
-        after = {**now, "clean_shutdown": None}
+        files, fingerprints = self._root.files, self._fingerprints_at_begin()
         try:
             owner = self._owner()
             with self._root.opened(layout.OWNER, write=True) as fd:
-                if owner is not None and self._says(owner, now, after):
+                if owner is not None and self._says(owner, fingerprints):
                     files.set_modified(fd, files.now_ms() * 1_000_000)
                 elif self.is_own:
-                    data = checkpoints.pack_state(self._owner_value(False, now, after))
+                    value = self._owner_value(False, *fingerprints)
+                    data = checkpoints.pack_state(value)
                     files.write(fd, data, 0)
                     files.truncate(fd, len(data))
                     files.sync(fd)
@@ -286,7 +290,9 @@ class Ownership:
         return True
 
     def _says(
-        self, owner: tuple[bool, list[Any], str], *fingerprints: dict[str, Any]
+        self,
+        owner: tuple[bool, list[Any], str],
+        fingerprints: Iterable[dict[str, Any]],
     ) -> bool:
         """Whether an owner file is of a store that is not clean, of this epoch, and
         has these fingerprints among its own."""
