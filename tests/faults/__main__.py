@@ -7,7 +7,7 @@ import datetime
 import logging
 import sys
 
-from faults.method import SIZES, Method, Tally
+from faults.method import SIZES, Method, Part, Tally
 from faults.methods import METHODS
 
 
@@ -23,6 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, help="default: 1 for commit; else today's date, yyyymmdd"
     )
+    parser.add_argument(
+        "--part", type=_part, default=Part(1, 1), metavar="K/N",
+        help="part K of N of the size, with cases that no other part has; the parts"
+        " of one seed add up to the size",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.seed is None:
         # The checks of a commit are the same for everybody; what has more time looks
@@ -37,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"seed {options.seed}")
     print(f"{'method':<18}{'states':>12}  {'of':<22}{'seconds':>8}  failures")
     for method in chosen:
-        tally = _run(method, options.count or method.COUNTS[options.size], options.seed)
+        count = options.count or method.COUNTS[options.size]
+        tally = _run(method, count, options.seed, options.part)
         failed += len(tally.failures)
         line = f"{method.NAME:<18}{tally.done:>12,}  {method.UNIT:<22}"
         print(f"{line}{tally.seconds:>8.0f}  {len(tally.failures)}", flush=True)
@@ -47,13 +53,25 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"    FAIL {what}")
         if len(tally.failures) > 20:
             print(f"    and {len(tally.failures) - 20} more")
-    print(f"{failed} failures, size {options.size}, seed {options.seed}")
+    part = f", part {options.part}" if options.part.of_parts > 1 else ""
+    print(f"{failed} failures, size {options.size}, seed {options.seed}{part}")
     return 1 if failed else 0
 
 
-def _run(method: Method, count: int, seed: int) -> Tally:
-    tally = Tally(count, show=True)
-    method.run(count, seed, tally)
+def _part(text: str) -> Part:
+    try:
+        return Part.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _run(method: Method, count: int, seed: int, part: Part) -> Tally:
+    tally = Tally(part.count(count), show=True)
+    run_part = getattr(method, "run_part", None)
+    if part.of_parts > 1 and run_part is not None:
+        run_part(count, seed, part, tally)
+    else:
+        method.run(tally.total, part.seed(seed), tally)
     tally.end()
     return tally
 

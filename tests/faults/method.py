@@ -5,11 +5,54 @@ from __future__ import annotations
 import sys
 import time
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 _IS_TERMINAL = sys.stdout.isatty()
 
 SIZES: Final = ("commit", "nightly", "release")
+
+
+# The seeds of two parts lie so far apart that a method's own seeds, which are a
+# thousand times its seed and the number of a case, never meet.
+_PARTS_APART: Final = 1_000_000
+
+
+class Part(NamedTuple):
+    """A part of a size: `number` of `of_parts`, from 1 on."""
+
+    number: int
+    of_parts: int
+
+    @classmethod
+    def of(cls, text: str) -> Part:
+        """Parses "K/N", with 1 <= K <= N <= 999.
+
+        Raises:
+            ValueError: it is anything else.
+        """
+        number, _, of_parts = text.partition("/")
+        part = cls(int(number), int(of_parts))
+        if not 1 <= part.number <= part.of_parts <= 999:
+            raise ValueError(f"{text} is no part K/N with 1 <= K <= N <= 999")
+        return part
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of_parts}"
+
+    def span(self, count: int) -> range:
+        """The numbers of this part among those of `count` cases."""
+        first = count * (self.number - 1) // self.of_parts
+        return range(first, count * self.number // self.of_parts)
+
+    def count(self, count: int) -> int:
+        """How many of `count` cases are in this part: at least one."""
+        return max(1, len(self.span(count)))
+
+    def seed(self, seed: int) -> int:
+        """The seed of this part; the whole size has the seed as given."""
+        if self.of_parts == 1:
+            return seed
+        return (seed * 1_000 + self.number) * _PARTS_APART
 
 
 class Method(Protocol):

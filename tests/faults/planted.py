@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 import logstore
-from faults.method import Tally
+from faults.method import Part, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_groups import BUGS_OF_GROUPS
@@ -578,7 +578,16 @@ COUNTS = {
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many bugs, the quick ones first; if they are all, with their own seeds."""
-    bugs = sorted(BUGS, key=lambda bug: not bug.quick)[:count]
+    _run(sorted(BUGS, key=lambda bug: not bug.quick)[:count], seed, tally)
+
+
+def run_part(count: int, seed: int, part: Part, tally: Tally) -> None:
+    """The bugs of a part: each bug is in one of them, and has the same seed there."""
+    span = part.span(min(count, len(BUGS)))
+    _run([BUGS[number] for number in span], seed, tally)
+
+
+def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
     has_own = all(bug.quick for bug in bugs)
 
     def hunted(bug: Bug) -> tuple[bool, str]:
