@@ -12,6 +12,7 @@ from logstore import _native as native
 from logstore._native.locks import Signal, wait_for_any
 from logstore.errors import (
     CorruptionError,
+    CorruptRecordError,
     LogStoreError,
     RecordTooLargeError,
     UnsupportedError,
@@ -70,6 +71,7 @@ class PartitionReader:
 
     __slots__ = (
         "_ahead",
+        "_behind",
         "_durable_only",
         "_isolation",
         "_items",
@@ -105,6 +107,8 @@ class PartitionReader:
         self.is_paused = False
         self.error: LogStoreError | None = None
         self.turn: Turn | None = None
+        # Damage behind the records that were read last: raised by the next read.
+        self._behind: CorruptRecordError | None = None
         self._durable_only = durable_only
         self._isolation = isolation
         self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
@@ -119,7 +123,7 @@ class PartitionReader:
         if offset is None or self.base is None or not self.has_delivered:
             self.base = offset
         self.position = offset
-        self.error = None
+        self.error = self._behind = None
         self._step = 1 << 30
         self._begin_again()
 
@@ -164,6 +168,8 @@ class PartitionReader:
     def _read(self, limit: int) -> tuple[list[TopicRecord], int | None]:
         """(the next records, the position after them), which is not set yet: whatever
         fails before it is, the records are read again."""
+        if self._behind is not None:
+            raise self._behind.with_traceback(None)
         position, found = self.position, list[TopicRecord]()
         try:
             while len(found) < limit:
@@ -194,12 +200,16 @@ class PartitionReader:
                 return self._read(limit)
             if not found:
                 raise
+            if isinstance(error, CorruptRecordError):
+                # A wrong offset hides records below the position: a read from there on
+                # would not meet it again.
+                self._behind = error
         return found, position
 
     def back_to(self, position: int | None) -> None:
         """Deliver again from a position on, which it had before: the records since then
         were read, and nobody has got them."""
-        self.position = position
+        self.position, self._behind = position, None
         self._begin_again()
 
     def rewind(self) -> None:

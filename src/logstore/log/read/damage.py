@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import (
@@ -18,6 +20,8 @@ from logstore.record.decoder import (
     Damage,
 )
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
+
+_LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 
 
 def first_needed(segment: Segment, offset: int) -> int:
@@ -90,6 +94,22 @@ def place_after(
         # If it was replaced just now, the next read reports that.
         return segment.start if segment.is_retired else None
     return valid_batch and OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
+
+
+def check_follows(segment: Segment, pos: int, last_offset: int, offset: int) -> None:
+    """Raise if the offsets of the batch at `pos` are not above `last_offset`, where the
+    batch before it ends. One of the two has a wrong offset, which no checksum covers:
+    in a log that may have gaps, only the next header tells.
+
+    `offset` is the first offset that was not delivered.
+    """
+    if segment.is_contiguous or pos >= segment.size:
+        return
+    following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    if following is None or following[0].last_offset > last_offset:
+        return  # damage there is met by whoever reads it
+    reason = f"offset {following[0].last_offset} lies behind offset {last_offset}"
+    raise segment.error_of(Damage(reason, 0, offset), pos, offset)
 
 
 def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:

@@ -8,6 +8,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.damage import (
+    check_follows,
     error_with_next_offset,
     first_needed,
     place_after,
@@ -122,6 +123,7 @@ def _fetch(
         buffer, end, last = _whole_batches(segment, place, offset, stop, max_bytes)
         if end == 0:
             break
+        end, last = _without_doubtful(segment, buffer, end, last, place, offset)
 
         def named(
             damage: Damage, segment: Segment = segment, pos: int = pos
@@ -192,6 +194,30 @@ def _whole_batches(
         if n < buffer.capacity or pos + n >= segment.size:
             raise segment.missing(pos, offset)
         size = max(2 * size, segment.frame_bytes(buffer, n))
+
+
+def _without_doubtful(
+    segment: Segment,
+    buffer: native.Buffer,
+    end: int,
+    last: int,
+    place: OffsetPosition,
+    offset: int,
+) -> tuple[int, int]:
+    """(end, last offset) without the last batch, if the one behind it says that its
+    offset is wrong: the next fetch would begin behind what it hides.
+
+    Raises:
+        CorruptRecordError: it is the only one.
+    """
+    try:
+        check_follows(segment, place.pos + end, last, offset)
+    except CorruptRecordError:
+        end_before, last_before = _up_to(buffer, end, last)[:2]
+        if end_before == 0 or last_before < offset:
+            raise
+        return end_before, last_before
+    return end, last
 
 
 def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:

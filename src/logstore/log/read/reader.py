@@ -24,6 +24,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.damage import (
+    check_follows,
     check_wrapper,
     first_needed,
     make_batch,
@@ -268,7 +269,7 @@ class SegmentWalk:
                     yield run
                 self._check_bound(n)
                 if reader.stop == native.STOP_OFFSET or self.offset >= stop:
-                    self._check_beyond(n)
+                    self._check_beyond(n, pos)
                     return
                 if self.reads.is_short(buffer, n, reader.pos, reader.stop):
                     continue
@@ -339,14 +340,20 @@ class SegmentWalk:
             if scan.stop != native.STOP_FULL:
                 raise segment.too_far(last, 0, self.offset)
 
-    def _check_beyond(self, n: int) -> None:
+    def _check_beyond(self, n: int, buffer_pos: int) -> None:
         """Raise `Damage` if the batch after the stop cannot be in this segment: its
-        offset, which no checksum covers, may be the reason why the walk ended."""
+        offset, which no checksum covers, may be the reason why the walk ended. In a log
+        that may have gaps, the one after it tells."""
         at, segment = self.reader.pos, self.segment
         scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
         for header in scan.headers:
             last = header.last_offset
-            if self.offset <= last < segment.next_offset or self._was_cut():
+            if self._was_cut():
+                continue
+            if self.offset <= last < segment.next_offset:
+                end = buffer_pos + header.pos + header.size
+                check_follows(segment, end, last, self.offset)
+                self._check_for_cut()
                 continue
             if last < self.offset:
                 reason = f"offset {last} lies behind offset {self.offset - 1}"
@@ -433,6 +440,8 @@ def read_batches(
                     far = segment.too_far(header.last_offset, 0, offset)
                     raise segment.error_of(far, file_pos, offset)
                 if header.base_offset >= end:
+                    behind = file_pos + header.size
+                    check_follows(segment, behind, header.last_offset, offset)
                     break
                 if batch_filter is not None and not _is_delivered(header, batch_filter):
                     continue

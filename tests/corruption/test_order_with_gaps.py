@@ -1,0 +1,143 @@
+"""Wrong offsets in logs that may have gaps: no checksum covers an offset, and only the
+next batch tells. No way of reading passes over the records that such an offset hides.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import logstore
+
+VALUES = 200
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory):
+    """(a store with a compacted log without record 0, positions of its batches)."""
+    path = tmp_path_factory.mktemp("compacted")
+    config = logstore.TopicConfig(
+        message_format=2, cleanup_policy="compact", index_interval_bytes=500
+    )
+    with logstore.open(path) as store:
+        partition = store.create_topic("c", config=config)[0]
+        for number in range(VALUES):
+            partition.append(b"value %03d" % number, key=b"k%03d" % number)
+        partition.roll()
+        partition.append(b"newer", key=b"k000")
+        partition.roll()
+        partition.append(b"end", key=b"end")
+        partition.compact(force=True)
+        places = {
+            batch.base_offset: (batch.position, batch.position + batch.size_bytes)
+            for batch in partition.read_batches()
+            if batch.base_offset < VALUES
+        }
+    return path, places
+
+
+def swapped(data, first, second):
+    (a, b), (c, d) = first, second
+    return data[:a] + data[c:d] + data[a:b] + data[d:]
+
+
+def overwritten(data, first, second):
+    (a, b), (c, d) = first, second
+    return data[:a] + data[c:d] + data[b:]
+
+
+def flipped(data, first, second):
+    at = first[0] + 7
+    return data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]
+
+
+DAMAGES = (swapped, overwritten, flipped)
+
+
+def fetched(path, max_bytes, delivered):
+    with logstore.open(path, read_only=True) as store:
+        partition = store.topic("c")[0]
+        offset = partition.start_offset
+        while offset < partition.end_offset:
+            chunk = partition.fetch(offset, max_bytes=max_bytes)
+            delivered += [record.offset for record in chunk]
+            offset = chunk.next_offset
+
+
+def consumed(path, delivered):
+    options = {"group": "g", "topics": ["c"], "reset": "earliest"}
+    with logstore.Consumer(path, **options) as consumer:
+        while len(delivered) <= VALUES:
+            found = consumer.poll(max_records=7, timeout_ms=1000)
+            assert found, "nothing is delivered, and no error is raised"
+            delivered += [one.offset for records in found.values() for one in records]
+
+
+def read(path, delivered, start=0, stop=None):
+    with logstore.open(path, read_only=True) as store:
+        for record in store.topic("c")[0].read(start, stop):
+            delivered.append(record.offset)
+
+
+def read_batches(path, delivered, start=0, stop=None):
+    with logstore.open(path, read_only=True) as store:
+        for batch in store.topic("c")[0].read_batches(start, stop):
+            delivered += [record.offset for record in batch]
+
+
+WAYS = {
+    "fetch": lambda path, to: fetched(path, 1 << 20, to),
+    "fetch of one byte": lambda path, to: fetched(path, 1, to),
+    "Consumer": consumed,
+    "read": read,
+    "read to a stop": lambda path, to: read(path, to, 0, 100),
+    "batches": read_batches,
+    "batches to a stop": lambda path, to: read_batches(path, to, 0, 100),
+}
+
+
+@pytest.fixture
+def damaged(compacted, request):
+    """The store with the damage of the test's parameter at offset 51."""
+    path, places = compacted
+    log = path / "c-0" / f"{0:020d}.log"
+    before = log.read_bytes()
+    log.write_bytes(request.param(before, places[51], places[52]))
+    yield path
+    log.write_bytes(before)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
+def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way):
+    """No record is left out without an error."""
+    delivered: list[int] = []
+    with pytest.raises(logstore.CorruptRecordError):
+        way(damaged, delivered)
+    assert delivered[:50] == list(range(1, 51))
+    assert set(delivered) <= {*range(1, 51), 51, 52, 115}
+
+
+@pytest.mark.parametrize("damaged", [flipped], indirect=True)
+def test_consumer_behind_a_wrong_offset_raises_until_it_seeks(damaged):
+    """The records that the offset hides lie below the position: a later poll does not
+    pass over them in silence."""
+    options = {"group": "h", "topics": ["c"], "reset": "earliest"}
+    with logstore.Consumer(damaged, **options) as consumer:
+        with pytest.raises(logstore.CorruptRecordError):
+            for _ in range(VALUES):
+                consumer.poll(timeout_ms=1000)
+        with pytest.raises(logstore.CorruptRecordError):
+            consumer.poll(timeout_ms=1000)
+        consumer.seek(("c", 0), 150)
+        found = consumer.poll(timeout_ms=1000)
+    assert next(iter(found.values()))[0].offset == 150
+
+
+@pytest.mark.parametrize(
+    "way", [way for name, way in WAYS.items() if "stop" not in name]
+)
+def test_intact_log_with_gaps_is_read_whole(compacted, way):
+    path, _ = compacted
+    delivered: list[int] = []
+    way(path, delivered)
+    assert sorted(delivered) == [*range(1, VALUES + 2)]
