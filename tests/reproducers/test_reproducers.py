@@ -1,14 +1,19 @@
 """Programs that once showed a mistake of logstore's, one each: they show none today.
 
-The head of each says what went wrong then. Each is a whole program, that a person can
-run (`python tests/reproducers/a01_*.py`): it prints WRONG or OK for what it tries, and
-ends with status 1 or 0. Here they run in processes of their own, for a shorter time
-than by hand where they look for something rare; LOGSTORE_REPRODUCERS=long gives them
-the time that they ask for.
+The head of each says what went wrong. Each is a whole program, that a person can run
+(`python tests/reproducers/a01_*.py`): it prints WRONG or OK for what it tries, and ends
+with status 1 or 0. Here they run in processes of their own, for a shorter time than by
+hand where they look for something rare; LOGSTORE_REPRODUCERS=long gives them the time
+that they ask for.
+
+The letters are those of the attacks: a, an attack on all of logstore; k, checks from
+outside; r, situations of public bug reports; s, services; e, the engine and Spark.
+Programs of one attack share `common.py`, `kbatch.py` and `sparkling.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -16,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,10 +29,142 @@ import pytest
 import logstore
 
 HERE = Path(__file__).parent
-SCRIPTS = sorted(HERE.glob("a[0-9]*.py"))
+SCRIPTS = sorted(HERE.glob("[aekrs][0-9][0-9]_*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
-LONG = {"a26_interrupt_leaves_lock": [["flush"], ["append"]]}
+# What is still wrong: the rule that each of these programs shows to be broken. One that
+# finds nothing fails here, so that its entry is removed.
+XFAIL = {
+    "e01_fetch_and_consumer_skip_records": (
+        "where a log may have gaps, the end of a fetch is accepted only after a look at"
+        " the next batch"
+    ),
+    "e02_read_with_stop_skips_records": (
+        "where a log may have gaps, the stop of a read is accepted only after a look at"
+        " the next batch"
+    ),
+    "e04_read_misses_key_beside_compaction": (
+        "compactions, cuts and ends are one value that is compared as one"
+    ),
+    "e05_cli_read_committed_skip": (
+        "a read that leaves out damage lists all that it leaves out, and nothing twice"
+    ),
+    "e07_compact_never_ends_after_truncate": (
+        "compactions, cuts and ends are one value that is compared as one"
+    ),
+    "e09_compact_beside_truncate_reports_damage": (
+        "before an error is accepted, the log is asked whether it has changed"
+    ),
+    "e12_compaction_taken_for_a_cut": (
+        "before an error is accepted, the log is asked whether it has changed"
+    ),
+    "e13_handover_check_misses_refusals": (
+        "what the next owner of a directory will do with it has one answer"
+    ),
+    "k04_group_file_damage_unsaid": (
+        "a damaged file of a group is an error of every call that reads it"
+    ),
+    "k05_topic_made_again_under_consumer": "an error of identity is never retried",
+    "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
+    "k13_unsupported_batch_is_beside_the_log": (
+        "whether a log is damaged has one answer"
+    ),
+    "k14_start_beyond_the_end_is_not_verified": (
+        "whether a log is damaged has one answer"
+    ),
+    "r22_skip_stops_at_recovery_point": (
+        "a read that leaves out damage continues after it"
+    ),
+    "r24_loss_report_without_recovery_point": (
+        "a read that leaves out damage lists all that it leaves out"
+    ),
+    "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
+    "r29_java_reader_leaves_out": (
+        "where a log may have gaps, the end of a task is accepted only after a look at"
+        " the next batch"
+    ),
+    "s01_consumer_goes_on_in_another_log": "an error of identity is never retried",
+    "s03_pinned_identities_close_the_store": (
+        "what cannot be stored is refused when it is asked for, not when it is written"
+    ),
+    "s05_failed_transactions_leave_staged_files": (
+        "what was staged is discarded at every refusal"
+    ),
+    "s10_publish_grows_with_identities": (
+        "the cost of a publication does not grow with what is remembered"
+    ),
+    "s11_consumer_waits_for_its_own_process": (
+        "a call that waits for its own process raises an error"
+    ),
+    "s14_requests_behind_64_that_cannot_be_read": (
+        "a queue continues after what it cannot do"
+    ),
+    "s16_owner_opened_on_a_full_disk": "opening and closing work on a full disk",
+}
+# As before, where it is a matter of luck whether the program finds it.
+XFAIL_BY_LUCK = {
+    "k09_interrupted_publish_in_part": (
+        "after an interrupt a publication is done or undone; real timers"
+    ),
+    "s04_interrupted_commit_keeps_the_store_locked": (
+        "after an interrupt a call continues to a state that has a name; real timers"
+    ),
+}
+# Temporary: what is being changed. Either result will do.
+PENDING = {
+    "e03_jvm_leaves_out_zeroed_tail",
+    "e06_time_filter_trusts_time_index",
+    "e08_background_compaction_of_all_stops",
+    "e10_jvm_hangs_on_zeros",
+    "e11_jvm_part_of_headers",
+    "e14_jvm_header_names",
+    "e15_zstd_skippable_frame",
+    "e16_jvm_path_in_c_locale",
+    "e17_compaction_report_memory",
+    "e18_spark_names_the_wrong_record",
+    "k01_segv_durable_roll",
+    "k02_full_disk_cannot_free",
+    "k03_interrupted_close_loses",
+    "k07_zeros_behind_sealed",
+    "k08_jvm_reader_hides_errors",
+    "k11_killed_and_last_segment_gone_reads_silently",
+    "k12_fetch_by_an_old_partition_object",
+    "r01_damage_forgotten_backup",
+    "r02_damage_forgotten_verify",
+    "r04_damage_forgotten_last_segment",
+    "r05_unsupported_is_cut",
+    "r06_recreated_topic_consumer",
+    "r07_recreated_topic_reader",
+    "r09_recreated_topic_killed",
+    "r11_start_beyond_end_writer",
+    "r12_wrapper_of_another_magic",
+    "r14_wrapper_of_another_magic_compaction",
+    "r16_two_xerial_streams",
+    "r18_zstd_skippable_first",
+    "r20_far_offset_is_cut",
+    "r25_arrow_dictionary_of_views",
+    "r31_high_watermark_of_deleted_topic",
+    "r32_backup_forgets_groups",
+    "r34_owner_file_forgets_groups",
+    "s02_aio_getmany_cancelled",
+    "s06_truncate_compacted_sequences",
+    "s07_aio_turn_grows_with_waiters",
+    "s08_clock_step_evicts",
+    "s09_on_assign_that_failed_is_not_called_again",
+    "s12_commit_of_assigned_made_again",
+    "s13_groups_where_writing_is_refused",
+    "s15_cancelled_aenter_of_a_transaction",
+    "s17_identity_of_a_group_is_not_reserved",
+    "s18_rows_of_assigned_partitions_are_never_freed",
+    "s19_positions_are_lost_with_the_owner_file",
+    "s20_group_beside_a_broker_starts_again",
+    "s21_interrupted_join_forgets_what_was_committed",
+}
+
+LONG = {
+    "a26_interrupt_leaves_lock": [["flush"], ["append"]],
+    "k08_jvm_reader_hides_errors": [["session_defaults"], ["register"], ["both"]],
+}
 # Some seconds or more, or much memory: at the level "all" only. What each of them
 # found has a test of its own, too.
 SLOW = {
@@ -44,19 +182,63 @@ SLOW = {
     "a28_close_cannot_be_finished",
     "a29_partial_append_is_seen",
     "a33_verify_false_alarm",
+    "e03_jvm_leaves_out_zeroed_tail",
+    "e05_cli_read_committed_skip",
+    "e06_time_filter_trusts_time_index",
+    "e08_background_compaction_of_all_stops",
+    "e10_jvm_hangs_on_zeros",
+    "e11_jvm_part_of_headers",
+    "e14_jvm_header_names",
+    "e16_jvm_path_in_c_locale",
+    "k01_segv_durable_roll",
+    "k02_full_disk_cannot_free",
+    "k05_topic_made_again_under_consumer",
+    "k06_memory_of_compressed_partition",
+    "k08_jvm_reader_hides_errors",
+    "k09_interrupted_publish_in_part",
+    "r29_java_reader_leaves_out",
+    "s03_pinned_identities_close_the_store",
+    "s04_interrupted_commit_keeps_the_store_locked",
+    "s05_failed_transactions_leave_staged_files",
+    "s08_clock_step_evicts",
+    "s10_publish_grows_with_identities",
+    "s14_requests_behind_64_that_cannot_be_read",
+    "s16_owner_opened_on_a_full_disk",
+    "s20_group_beside_a_broker_starts_again",
 }
 NEEDS = {
     "a20_arrow_not_validated": "pyarrow",
     "a21_large_records": "pyarrow",
     "a35_spark_retention_race": "pyspark",
     "a38_read_mixes_two_logs": "pyarrow",
+    "e03_jvm_leaves_out_zeroed_tail": "spark",
+    "e06_time_filter_trusts_time_index": "spark",
+    "e10_jvm_hangs_on_zeros": "spark",
+    "e11_jvm_part_of_headers": "spark",
+    "e14_jvm_header_names": "spark",
+    "e15_zstd_skippable_frame": "zstandard",
+    "e16_jvm_path_in_c_locale": "spark",
+    "e18_spark_names_the_wrong_record": "pyspark",
+    "k02_full_disk_cannot_free": "mounts",
+    "k08_jvm_reader_hides_errors": "spark",
+    "r25_arrow_dictionary_of_views": "pyarrow",
+    "r27_no_timestamp_in_arrow": "pyarrow",
+    "r29_java_reader_leaves_out": "spark",
+    "s16_owner_opened_on_a_full_disk": "mounts",
 }
-# These make thousands of files, and have nothing to do with how long a sync takes.
+# These make thousands of files, or large ones, and have nothing to do with how long a
+# sync takes.
 IN_MEMORY = {
     "a14_reader_beside_big_deletion",
     "a15_limit_of_open_files",
     "a16_rolls_leak_descriptors",
     "a18_interrupt_ends_flushes",
+    "e17_compaction_report_memory",
+    "k06_memory_of_compressed_partition",
+    "k09_interrupted_publish_in_part",
+    "s03_pinned_identities_close_the_store",
+    "s10_publish_grows_with_identities",
+    "s18_rows_of_assigned_partitions_are_never_freed",
 }
 MEMORY = "/dev/shm"
 SECONDS = 240
@@ -70,6 +252,13 @@ SHORT = {
     "a26_interrupt_leaves_lock": [["flush", "10"], ["append", "5"]],
     "a27_interrupt_leaves_publish_locks": [["10"]],
     "a33_verify_false_alarm": [["6"]],
+    "e07_compact_never_ends_after_truncate": [["3"]],
+    "k01_segv_durable_roll": [[".", "0.5"]],
+    "k02_full_disk_cannot_free": [[".", "ext4-1k"]],
+    "k06_memory_of_compressed_partition": [["100"]],
+    "k09_interrupted_publish_in_part": [["20"]],
+    "s04_interrupted_commit_keeps_the_store_locked": [["25"]],
+    "s11_consumer_waits_for_its_own_process": [["3"]],
 }
 # What `a21` takes at its largest, bytes.
 LARGE = 12 << 30
@@ -83,10 +272,56 @@ def _runs() -> list[object]:
         name = script.stem
         choices = (LONG if is_long else SHORT).get(name, [[]])
         for arguments in choices:
-            marks = [pytest.mark.slow, pytest.mark.thorough] if name in SLOW else []
             text = "-".join([name, *arguments])
-            runs.append(pytest.param(script, arguments, marks=marks, id=text))
+            runs.append(pytest.param(script, arguments, marks=_marks(name), id=text))
     return runs
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.slow, pytest.mark.thorough] if name in SLOW else []
+    reason = XFAIL.get(name) or XFAIL_BY_LUCK.get(name)
+    if name in PENDING:
+        reason = "is being changed"
+    if reason is not None:
+        xfail = pytest.mark.xfail(
+            raises=pytest.fail.Exception, reason=reason, strict=name in XFAIL
+        )
+        marks.append(xfail)
+    return marks
+
+
+NAMES = {
+    "mounts": "root, a loop device and mkfs.ext4",
+    "spark": "pyspark, the Java of this machine and the jar of logstore",
+}
+
+
+@functools.cache
+def _is_there(needed: str) -> bool:
+    """Whether a program finds a package, or one of NAMES."""
+    if needed == "mounts":
+        return _can_mount() and shutil.which("mkfs.ext4") is not None
+    if needed != "spark":
+        return importlib.util.find_spec(needed) is not None
+    java = os.environ.get("JAVA_HOME") or shutil.which("java")
+    if java is None or importlib.util.find_spec("pyspark") is None:
+        return False
+    import logstore.spark
+
+    return logstore.spark.jar_path() is not None
+
+
+def _can_mount() -> bool:
+    if os.geteuid() != 0 or not os.path.exists("/dev/loop-control"):
+        return False
+    folder = tempfile.mkdtemp()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
+        if subprocess.run(command, capture_output=True).returncode != 0:
+            return False
+        return subprocess.run(["umount", folder]).returncode == 0
+    finally:
+        os.rmdir(folder)
 
 
 def _free_memory() -> int:
@@ -103,8 +338,8 @@ def test_what_once_went_wrong_is_right(
 ) -> None:
     """The program finds nothing wrong."""
     needed = NEEDS.get(script.stem)
-    if needed is not None and importlib.util.find_spec(needed) is None:
-        pytest.skip(f"needs {needed}")
+    if needed is not None and not _is_there(needed):
+        pytest.skip(f"needs {NAMES.get(needed, needed)}")
     if script.stem == "a21_large_records" and _free_memory() < LARGE:
         pytest.skip(f"needs {LARGE >> 30} GiB of memory")
     path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
@@ -135,14 +370,23 @@ def test_what_once_went_wrong_is_right(
         os.killpg(process.pid, 9)
         out = process.communicate()[0]
         said = f"still there after {time.monotonic() - begin:.0f} s"
-    if said != "status 0":
-        pytest.fail(
-            f"{script.name} {' '.join(arguments)}: {said}\n{out}", pytrace=False
-        )
+    text = f"{script.name} {' '.join(arguments)}: {said}\n{out}"
+    if "WRONG" in out:
+        pytest.fail(text, pytrace=False)
+    # A program that cannot find out is no expected failure.
+    assert said == "status 0", text
+
+
+COUNTS = {"a": 41, "e": 18, "k": 13, "r": 21, "s": 21}
 
 
 def test_every_script_is_there() -> None:
-    """All 41 are run: names in the tables above are names of scripts."""
+    """All of them are run: names in the tables above are names of scripts."""
     names = {script.stem for script in SCRIPTS}
-    assert len(names) == 41
-    assert names.issuperset({*SHORT, *LONG, *SLOW, *NEEDS, *IN_MEMORY})
+    assert Counter(name[0] for name in names) == COUNTS
+    still_wrong = (XFAIL, XFAIL_BY_LUCK, PENDING)
+    assert sum(map(len, still_wrong)) == len(set().union(*still_wrong))
+    tables = (SHORT, LONG, SLOW, NEEDS, IN_MEMORY, *still_wrong)
+    assert names.issuperset(set().union(*tables))
+    others = {path.stem for path in HERE.glob("*.py")} - names
+    assert others == {"common", "kbatch", "sparkling", "test_reproducers"}
