@@ -1,12 +1,12 @@
-"""Spark with the format logstore-jvm: a task that finds damage fails with
-CorruptRecordError, but the caller gets "Lost task ...: UnknownReason", without the
-file, the position and the offset. The driver cannot deserialize the exception, whose
-class is in a jar that its class loader does not have. The format logstore reports all
-of it.
+"""Spark with the format logstore-jvm, registered with a running session: a task that
+finds damage fails with CorruptRecordError, but the caller gets "Lost task ...:
+UnknownReason", without the file, the position and the offset. The driver cannot
+deserialize the exception, whose class is in a jar that its class loader does not have.
+The format logstore reports all of it.
 
 Needs pyspark, Java, and the jar of logstore.
 
-Usage: python k08_jvm_reader_hides_errors.py [session_defaults|register|both]
+Usage: python k08_jvm_reader_hides_errors.py [register|session_defaults|both]
 """
 
 import glob
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import logstore as ls
 import logstore.spark
 
-how = sys.argv[1] if len(sys.argv) > 1 else "session_defaults"
+how = sys.argv[1] if len(sys.argv) > 1 else "register"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 with tempfile.TemporaryDirectory() as d:
     store = os.path.join(d, "s")

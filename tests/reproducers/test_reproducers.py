@@ -163,7 +163,7 @@ PENDING = {
 
 LONG = {
     "a26_interrupt_leaves_lock": [["flush"], ["append"]],
-    "k08_jvm_reader_hides_errors": [["session_defaults"], ["register"], ["both"]],
+    "k08_jvm_reader_hides_errors": [["register"], ["session_defaults"], ["both"]],
 }
 # Some seconds or more, or much memory: at the level "all" only. What each of them
 # found has a test of its own, too.
