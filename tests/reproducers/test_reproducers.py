@@ -35,14 +35,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # What is still wrong: the rule that each of these programs shows to be broken. One that
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
-    "e01_fetch_and_consumer_skip_records": (
-        "where a log may have gaps, the end of a fetch is accepted only after a look at"
-        " the next batch"
-    ),
-    "e02_read_with_stop_skips_records": (
-        "where a log may have gaps, the stop of a read is accepted only after a look at"
-        " the next batch"
-    ),
     "e04_read_misses_key_beside_compaction": (
         "compactions, cuts and ends are one value that is compared as one"
     ),
