@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import inspect
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.aio.store import Store
+from logstore.aio.turns import Turns
 from logstore.config import check_int
-from logstore.errors import ConfigError, LogStoreError, StorageError, StoreClosedError
+from logstore.errors import ConfigError
 from logstore.group.assignors import Assignor
 from logstore.group.consumer import Consumer as BlockingConsumer
 from logstore.group.options import (
@@ -39,8 +37,6 @@ __all__ = ["Consumer", "Transaction"]
 _Result = TypeVar("_Result")
 _Found = dict[TopicPartition, list[TopicRecord]]
 
-# Another call has to wait for its turn so long, at most.
-_TURN_S: Final = 0.1
 # A record that was delivered in between makes other tasks wait no longer than this.
 _RECORDS_MAX: Final = 256
 
@@ -113,12 +109,10 @@ class Consumer:
         )
         self._name = "a consumer" if group is None else f"a consumer of {group!r:.100}"
         self._binding = Binding(self._name)
-        self._executor: ThreadPoolExecutor | None = None
-        # Calls that the thread has, or that wait for it.
-        self._calls = 0
+        self._turns = Turns(self._name, self._binding, self._read_ahead)
+        # Records that tasks got without waiting, one after the other.
         self._delivered = 0
-        self._is_stopped = False
-        self._stopping: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<logstore.aio.Consumer: {self._name}>"
@@ -132,7 +126,7 @@ class Consumer:
         Raises: as the constructor of `logstore.Consumer`; `StoreClosedError`: it was
         stopped.
         """
-        if self.blocking is not None and not self._is_stopped:
+        if self.blocking is not None and not self._turns.is_ended:
             return
 
         def made() -> BlockingConsumer:
@@ -141,7 +135,7 @@ class Consumer:
                 self.blocking = self._make()
             return self.blocking
 
-        await self._in_thread(made)
+        await self._turns.call(made)
 
     async def stop(self) -> None:
         """Call `on_revoke`, commit if it commits by itself, and leave the group. Tasks
@@ -167,109 +161,45 @@ class Consumer:
         await self._stop(error)
 
     async def _stop(self, error: BaseException | None) -> None:
-        loop = self._binding.loop()
-        self._is_stopped = True
+        self._binding.loop()
         if self._stopping is None:
-            if self._executor is None:
+
+            def close() -> None:
+                if self.blocking is not None:
+                    kind = None if error is None else type(error)
+                    self.blocking.__exit__(kind, error, None)
+
+            self._check_fork()
+            self._stopping = self._turns.end(close)
+            if self._stopping is None:
                 return
-            self._stopping = loop.create_task(self._closed(self._executor, error))
         elif self._stopping.done():
             return
         await asyncio.shield(self._stopping)
 
-    async def _closed(
-        self, executor: ThreadPoolExecutor, error: BaseException | None
-    ) -> None:
-        def close() -> None:
-            if self.blocking is not None:
-                kind = None if error is None else type(error)
-                self.blocking.__exit__(kind, error, None)
-
-        try:
-            await self._submitted(close)
-        finally:
-            executor.shutdown(wait=False)
-
     # ------------------------------------------------------------ the thread
 
-    async def _in_thread(
-        self,
-        call: Callable[[], _Result],
-        undo: Callable[[_Result], object] | None = None,
-    ) -> _Result:
-        """Make a call in the thread, after the calls before it.
-
-        Args:
-            undo: called in the thread with a result that no task gets, because it was
-                cancelled.
-        """
-        if self._is_stopped:
-            raise StoreClosedError(f"{self._name} is stopped")
-        return await self._submitted(call, undo)
-
-    async def _submitted(
-        self,
-        call: Callable[[], _Result],
-        undo: Callable[[_Result], object] | None = None,
-    ) -> _Result:
+    def _check_fork(self) -> None:
         if self.blocking is not None:
             self.blocking.check_fork()
-        loop = self._binding.loop()
-        # The one that takes it decides: the thread, that the result is the task's; or
-        # the task, that it does not want it.
-        decision: deque[None] = deque([None])
-        results: list[_Result] = []
 
-        def work() -> _Result:
-            result = call()
-            results.append(result)
-            if undo is not None and not _is_taken(decision):
-                undo(result)
-            return result
+    def _read_ahead(self, limit: int | None, seconds: float) -> bool:
+        assert self.blocking is not None
+        return self.blocking.read_ahead(limit, seconds)
 
-        try:
-            future = self._submit(work, loop)
-        except StorageError:
-            _is_taken(decision)  # it may run later
-            raise
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if undo is not None and not _is_taken(decision) and results:
-                self._submit(partial(undo, results[0]), loop)
-            raise
-
-    def _submit(
-        self, work: Callable[[], _Result], loop: asyncio.AbstractEventLoop
-    ) -> Future[_Result]:
-        """Give the thread a call, and count it until it is over."""
-        executor = self._executor
-        if executor is None:
-            executor = self._executor = ThreadPoolExecutor(1, "logstore.aio consumer")
-        try:
-            future = executor.submit(work)
-        except RuntimeError as error:
-            raise StorageError(
-                f"no thread for {self._name}: {error}",
-                path=self._name,
-                action="start a thread for",
-            ) from error
-        self._calls += 1
-        future.add_done_callback(partial(self._post_end, loop))
-        return future
-
-    def _post_end(self, loop: asyncio.AbstractEventLoop, future: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._end_call)
-
-    def _end_call(self) -> None:
-        self._calls -= 1
-
-    async def _asked(self, ask: Callable[[BlockingConsumer], _Result]) -> _Result:
+    async def _asked(
+        self,
+        ask: Callable[[BlockingConsumer], _Result],
+        undo: Callable[[], object] | None = None,
+        *,
+        is_kept: bool = False,
+    ) -> _Result:
+        """See `Turns.call`."""
         await self.start()
         blocking = self.blocking
         assert blocking is not None
-        return await self._in_thread(partial(ask, blocking))
+        self._check_fork()
+        return await self._turns.call(partial(ask, blocking), undo, is_kept=is_kept)
 
     # ------------------------------------------------------------ records
 
@@ -288,26 +218,9 @@ class Consumer:
 
         Raises: as `logstore.Consumer.poll`; `StoreClosedError`: it was stopped.
         """
-        self._binding.loop()
-        at_once = True
-        while True:
-            if self._is_stopped:
-                raise StoreClosedError(f"{self._name} is stopped")
-            blocking = self.blocking
-            if blocking is not None and self._calls == 0:
-                blocking.check_fork()
-                if self._delivered >= _RECORDS_MAX:
-                    self._delivered = 0
-                    await asyncio.sleep(0)
-                    continue
-                # From here to the return nothing is awaited.
-                record = blocking.next_read(at_once=at_once)
-                if record is not None:
-                    self._delivered += 1
-                    return record
-            self._delivered = 0
-            # The records stay in the consumer until they are delivered.
-            at_once = not await self._asked(lambda one: one.read_ahead(_TURN_S))
+        record = await self._taken(lambda one, at_once: one.next_read(at_once=at_once))
+        assert record is not None  # it waits without a limit
+        return record
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
@@ -318,17 +231,48 @@ class Consumer:
         If the task is cancelled, no record is lost: the next call returns them.
         """
         check_int("timeout_ms", timeout_ms, 0, 1 << 53)
+        if max_records is not None:
+            check_int("max_records", max_records, 1, 1 << 31)
+        found = await self._taken(
+            lambda one, at_once: one.next_many(max_records, at_once=at_once),
+            timeout_ms / 1000,
+            max_records,
+        )
+        return found or {}
+
+    async def _taken(
+        self,
+        take: Callable[[BlockingConsumer, bool], _Result | None],
+        seconds: float = math.inf,
+        limit: int | None = None,
+    ) -> _Result | None:
+        """What `take` returns when there are records; None after so many seconds.
+
+        Args:
+            limit: see `Turns.records`.
+        """
+        end = self._binding.loop().time() + seconds
+        while self._turns.is_free and not self._turns.is_ended:
+            blocking = self.blocking
+            if blocking is None:
+                break
+            blocking.check_fork()
+            if self._delivered >= _RECORDS_MAX:
+                self._delivered = 0
+                await asyncio.sleep(0)
+                continue
+            # From here to the return nothing is awaited.
+            found = take(blocking, True)
+            if not found:
+                break
+            self._delivered += 1
+            return found
+        self._delivered = 0
         await self.start()
-        blocking, loop = self.blocking, self._binding.loop()
+        blocking = self.blocking
         assert blocking is not None
-        end = loop.time() + timeout_ms / 1000
-        while True:
-            # So long only: other calls have to wait for it.
-            left = min(max(end - loop.time(), 0.0), _TURN_S)
-            poll = partial(blocking.poll, math.ceil(left * 1000), max_records)
-            found: _Found = await self._in_thread(poll, partial(_put_back, blocking))
-            if found or loop.time() >= end:
-                return found
+        self._check_fork()
+        return await self._turns.records(partial(take, blocking), end, limit)
 
     # ------------------------------------------------------------ topics
 
@@ -480,8 +424,9 @@ class Transaction:
     """As `logstore.Consumer.transaction` returns it, for tasks; an asynchronous context
     manager. Made by `Consumer.transaction`.
 
-    If the task is cancelled in a commit, that is completed. The next `getmany`
-    continues accordingly.
+    A task that is cancelled while it enters has not begun it, and one that is cancelled
+    in `append` has added nothing. A commit or an end in which a task is cancelled is
+    completed; the next `getmany` continues accordingly.
     """
 
     def __init__(self, consumer: Consumer, timeout_ms: int | None) -> None:
@@ -489,16 +434,33 @@ class Transaction:
         self._timeout_ms = timeout_ms
         self._blocking: ConsumerTransaction | None = None
 
-    async def _asked(self, ask: Callable[[ConsumerTransaction], _Result]) -> _Result:
+    async def _asked(
+        self,
+        ask: Callable[[ConsumerTransaction], _Result],
+        undo: Callable[[ConsumerTransaction], object] | None = None,
+        *,
+        is_kept: bool = False,
+    ) -> _Result:
         def asked(consumer: BlockingConsumer) -> _Result:
             if self._blocking is None:
                 self._blocking = consumer.transaction(timeout_ms=self._timeout_ms)
             return ask(self._blocking)
 
-        return await self._consumer._asked(asked)
+        def undone() -> None:
+            assert undo is not None
+            assert self._blocking is not None
+            undo(self._blocking)
+
+        return await self._consumer._asked(
+            asked, None if undo is None else undone, is_kept=is_kept
+        )
 
     async def __aenter__(self) -> Transaction:
-        await self._asked(lambda one: one.__enter__())
+        def forget(one: ConsumerTransaction) -> None:
+            one.forget()
+            self._blocking = None
+
+        await self._asked(lambda one: one.__enter__(), forget)
         return self
 
     async def __aexit__(
@@ -507,7 +469,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._asked(lambda one: one.__exit__(kind, error, trace))
+        await self._asked(lambda one: one.__exit__(kind, error, trace), is_kept=True)
 
     async def append(
         self,
@@ -528,7 +490,8 @@ class Transaction:
                 headers=headers,
                 timestamp_ms=timestamp_ms,
                 partition=partition,
-            )
+            ),
+            lambda one: one.take_back(),
         )
 
     async def commit(self) -> None:
@@ -537,11 +500,11 @@ class Transaction:
         Raises: as `logstore.Consumer.transaction` in its commit: `FencedError`,
         `CommitFailedError` and those of `Store.submit`.
         """
-        await self._asked(lambda one: one.commit())
+        await self._asked(lambda one: one.commit(), is_kept=True)
 
     async def abort(self) -> None:
         """Publish nothing, and let `getmany` deliver the same records again."""
-        await self._asked(lambda one: one.abort())
+        await self._asked(lambda one: one.abort(), is_kept=True)
 
 
 def _check_callbacks(*callbacks: Callback | None) -> None:
@@ -553,21 +516,3 @@ def _check_callbacks(*callbacks: Callback | None) -> None:
                 name="callback",
                 value=callback,
             )
-
-
-def _is_taken(decision: deque[None]) -> bool:
-    """Take the decision, unless it was taken before."""
-    try:
-        decision.pop()
-    except IndexError:
-        return False
-    return True
-
-
-def _put_back(consumer: BlockingConsumer, found: _Found) -> None:
-    """Records that no task got are delivered again."""
-    for key, records in found.items():
-        # A partition that it does not have any more is read by another one, from what
-        # was committed.
-        with contextlib.suppress(LogStoreError):
-            consumer.seek(key, records[0].offset)

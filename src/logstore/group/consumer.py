@@ -6,9 +6,9 @@ import contextlib
 import datetime
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from logstore import _native as native
 from logstore.config import INT64_MAX, check_int
@@ -43,6 +43,8 @@ from logstore.store.inside import topics_now
 from logstore.store.store import Store, open_store
 
 __all__ = ["Consumer"]
+
+_Found: TypeAlias = dict[TopicPartition, list[TopicRecord]]
 
 
 class Consumer:
@@ -285,9 +287,7 @@ class Consumer:
 
     # ------------------------------------------------------------ records
 
-    def poll(
-        self, timeout_ms: int = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[TopicRecord]]:
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> _Found:
         """The next records of each partition, as soon as there are any.
 
         The first call joins the group. The position of a partition is after the
@@ -307,15 +307,24 @@ class Consumer:
             StorageError: the system refuses, also a commit by itself.
         """
         check_int("timeout_ms", timeout_ms, 0, 1 << 53)
-        limit = self._options.max_poll_records
-        if max_records is not None:
-            check_int("max_records", max_records, 1, 1 << 31)
-            limit = max_records
+        limit = self._limit(max_records)
+        return self._many(
+            lambda core, before: core.poll(limit, timeout_ms / 1000, before)
+        )
+
+    def _limit(self, max_records: int | None) -> int:
+        if max_records is None:
+            return self._options.max_poll_records
+        check_int("max_records", max_records, 1, 1 << 31)
+        return max_records
+
+    def _many(self, take: Callable[[Core, Before], _Found]) -> _Found:
+        """The records that `take` returns. What cuts the call short delivers none."""
         before: Before = []
         try:
             with self._call(from_callback=False) as core:
                 core.before = before
-                found = core.poll(limit, timeout_ms / 1000, before)
+                found = take(core, before)
                 core.before = []
                 return found
         except BaseException:
@@ -348,13 +357,23 @@ class Consumer:
         """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,
         only if it is not time to look at the group. It waits for nothing."""
         with self._call(from_callback=False) as core:
-            return core.next_at_once() if at_once else core.next_read()
+            return None if at_once and core.is_late else core.next_filled()
 
-    def read_ahead(self, seconds: float) -> bool:
-        """For `logstore.aio`: read records ahead for `next_read`; whether there are
-        any, after `seconds` at most."""
+    def next_many(self, max_records: int | None, *, at_once: bool) -> _Found:
+        """For `logstore.aio`: as `next_read`, the records that `poll` returns."""
+        limit = self._limit(max_records)
+        return self._many(
+            lambda core, before: (
+                {} if at_once and core.is_late else core.many_filled(limit, before)
+            )
+        )
+
+    def read_ahead(self, max_records: int | None, seconds: float) -> bool:
+        """For `logstore.aio`: read records ahead for `next_read` and `next_many`;
+        whether there are any, after `seconds` at most."""
+        limit = max(self._limit(max_records), self._options.max_poll_records)
         with self._call(from_callback=False) as core:
-            return core.read_ahead(self._options.max_poll_records, seconds)
+            return core.fill(limit, seconds)
 
     def check_fork(self) -> None:
         """Raise `ForkedError` in the child of a fork."""

@@ -25,7 +25,7 @@ from logstore.group.membership import Membership
 from logstore.group.options import Callback, Callbacks, OffsetAndMetadata, Options
 from logstore.group.positions import Positions, commit_of
 from logstore.group.reading import GROUP_S_MAX, LASTING, Before, PartitionReader, Waiter
-from logstore.group.transaction import COMMITTED, TransactionState
+from logstore.group.transaction import COMMITTED, FORGOTTEN, TransactionState
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 from logstore.store.inside import files_directory, topics_now
@@ -75,6 +75,8 @@ class Core:
         self.positions = Positions(store, options, None)
         self._turn = 0  # which partition is asked first
         self._current: PartitionReader | None = None  # whose records are delivered
+        # The partitions with records that were read ahead for tasks.
+        self._filled: list[PartitionReader] = []
         self._check_at = 0.0
         self._look_at = 0.0
         self._pause_s = GROUP_S_MAX
@@ -216,6 +218,7 @@ class Core:
 
     def _drop(self, keys: Sequence[TopicPartition]) -> None:
         self._current = None
+        self._filled = []
         self._told.difference_update(keys)
         for key in keys:
             reader = self.readers.pop(key, None)
@@ -341,8 +344,7 @@ class Core:
     def next_at_once(self) -> TopicRecord | None:
         """The next record, if it was read ahead, and it is not time to look at the
         group."""
-        is_late = self.files.monotonic() >= self._check_at
-        return None if is_late else self.next_read()
+        return None if self.is_late else self.next_read()
 
     def next_read(self) -> TopicRecord | None:
         """The next record, if it was read ahead."""
@@ -363,7 +365,7 @@ class Core:
     def _with_records(self, limit: int) -> PartitionReader | None:
         """A partition with records to be delivered one by one."""
         current = self._current
-        if current is not None and current.has_ahead and not current.is_paused:
+        if current is not None and current.ahead and not current.is_paused:
             is_there = self.readers.get(current.key) is current
             if is_there:
                 return current
@@ -371,6 +373,69 @@ class Core:
             if self._read(reader, partial(reader.read_ahead, limit)):
                 return reader
         return None
+
+    def fill(self, limit: int, seconds: float) -> bool:
+        """Read at most `limit` records of all partitions ahead for `next_filled` and
+        `many_filled`, as soon as there are any. Whether there are; none after
+        `seconds`.
+
+        Raises: as `collect`.
+        """
+        self._filled = self._until(lambda: self._with_ahead(limit), seconds) or []
+        return bool(self._filled)
+
+    def _with_ahead(self, limit: int) -> list[PartitionReader]:
+        found: list[PartitionReader] = []
+        for reader in self._in_turn():
+            try:
+                has_any = self._read(reader, partial(reader.read_ahead, limit))
+            except LogStoreError:
+                if found:
+                    break  # the next call meets it again
+                raise
+            if has_any:
+                found.append(reader)
+                limit -= reader.ahead
+                if limit <= 0:
+                    break
+        return found
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is time to look at the group."""
+        return self.files.monotonic() >= self._check_at
+
+    def next_filled(self) -> TopicRecord | None:
+        """The next record of those that `fill` has read."""
+        filled, at = self._filled, 0
+        while at < len(filled):
+            if filled[at].is_paused:
+                at += 1
+                continue
+            record = filled[at].next_ahead()
+            if record is not None:
+                return record
+            del filled[at]
+        return None
+
+    def many_filled(
+        self, limit: int, before: Before
+    ) -> dict[TopicPartition, list[TopicRecord]]:
+        """At most `limit` of the records that `fill` has read.
+
+        Args:
+            before: as in `collect`.
+        """
+        found: dict[TopicPartition, list[TopicRecord]] = {}
+        for reader in self._filled:
+            if reader.is_paused or not reader.ahead:
+                continue
+            before.append((reader, reader.position))
+            records = found[reader.key] = reader.take_ahead(limit)
+            limit -= len(records)
+            if limit <= 0:
+                break
+        return found
 
     def _until(
         self, look: Callable[[], _Result | None], seconds: float | None
@@ -545,7 +610,7 @@ class Core:
         state = self.transaction_state
         if state is None or not state.ended:
             return
-        if state.ended != COMMITTED:
+        if state.ended not in (COMMITTED, FORGOTTEN):
             self.given_up.clear()
             for reader in self.readers.values():
                 reader.rewind()

@@ -139,13 +139,20 @@ class PartitionReader:
         Raises: as `Partition.follow`.
         """
         if self._ahead:
-            found = self._ahead[: -limit - 1 : -1]
-            position: int | None = found[-1].offset + 1
-            del self._ahead[-limit:]
-        else:
-            found, position = self._read(limit)
+            return self.take_ahead(limit)
+        found, position = self._read(limit)
         self.position = position
         self.has_delivered = self.has_delivered or bool(found)
+        return found
+
+    def take_ahead(self, limit: int) -> list[TopicRecord]:
+        """As `take`, of those that were read ahead."""
+        found = self._ahead[: -limit - 1 : -1]
+        if found:
+            position = found[-1].offset + 1
+            del self._ahead[-limit:]
+            self.position = position
+            self.has_delivered = True
         return found
 
     def read_ahead(self, limit: int) -> bool:
@@ -245,9 +252,9 @@ class PartitionReader:
         return next(self._items)
 
     @property
-    def has_ahead(self) -> bool:
-        """Whether there are records that were read and not delivered."""
-        return bool(self._ahead)
+    def ahead(self) -> int:
+        """How many records were read and not delivered."""
+        return len(self._ahead)
 
     def next_ahead(self) -> TopicRecord | None:
         """Deliver one of those."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMITTED",
+    "FORGOTTEN",
     "ConsumerTransaction",
     "GroupPositions",
     "Positioned",
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 COMMITTED: Final = "committed"
+# It has taken part in nothing: the records that were delivered are another one's.
+FORGOTTEN: Final = "not begun"
 _METADATA_BYTES_MAX: Final = 4096
 _TURN_WAIT_S: Final = 1.0
 _TURN_PAUSE_S: Final = 0.0005
@@ -212,6 +215,7 @@ class ConsumerTransaction:
         self._timeout_ms = timeout_ms
         # Value, key, time and headers of each record.
         self._rows: dict[TopicPartition, list[tuple[Any, Any, int | None, Any]]] = {}
+        self._last: TopicPartition | None = None  # where a record was added last
         self._state = state
 
     def __enter__(self) -> ConsumerTransaction:
@@ -269,9 +273,27 @@ class ConsumerTransaction:
             partition = routing.chosen(
                 topic, target.partitioner, target.numbers, key, size
             )
-        number = target[partition].number
-        rows = self._rows.setdefault(TopicPartition(topic, number), [])
-        rows.append((value, key, timestamp_ms, tuple(headers)))
+        row = value, key, timestamp_ms, tuple(headers)
+        at = TopicPartition(topic, target[partition].number)
+        self._rows.setdefault(at, []).append(row)
+        self._last = at
+
+    def take_back(self) -> None:
+        """For `logstore.aio`: remove the record that was added last, once."""
+        last, self._last = self._last, None
+        if last is not None and last in self._rows:
+            del self._rows[last][-1]
+            if not self._rows[last]:
+                del self._rows[last]
+
+    def forget(self) -> None:
+        """For `logstore.aio`: end it as if it had not been begun. Nothing is delivered
+        again."""
+        if not self._state.ended:
+            self._state.ended = FORGOTTEN
+            self._rows.clear()
+            with contextlib.suppress(StoreClosedError), self._call():
+                self._inputs.settle()
 
     def abort(self) -> None:
         """Publish nothing, and let `poll` deliver the same records again."""

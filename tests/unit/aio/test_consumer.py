@@ -100,39 +100,6 @@ def test_cancelled_getone_and_getmany_lose_no_record(
     run(main(), loop_kind)
 
 
-def test_result_that_came_with_the_cancellation_is_put_back(path: Path) -> None:
-    """The thread has delivered, and the task is cancelled before it goes on."""
-
-    async def main() -> None:
-        async with consumer(path) as one:
-            await one.getmany(max_records=1)
-            blocking = one.blocking
-            assert blocking is not None
-            polled, poll = threading.Event(), blocking.poll
-
-            def slow_poll(*args: Any) -> Any:
-                found = poll(*args)
-                polled.set()
-                return found
-
-            blocking.poll = slow_poll  # type: ignore[method-assign]
-            task = asyncio.ensure_future(one.getmany(max_records=3))
-            await asyncio.sleep(0)
-            while not polled.is_set():
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            # Before the thread has put them back.
-            seen = [(await one.getone()).value]
-            while len(seen) < 19:
-                found = await one.getmany(timeout_ms=60_000)
-                seen += [r.value for records in found.values() for r in records]
-            assert len(set(seen)) == len(seen) == 19
-
-    run(main())
-
-
 def test_other_calls_have_their_turn_while_a_task_waits_for_records(
     path: Path,
 ) -> None:
@@ -198,7 +165,7 @@ def test_calls_are_those_of_the_blocking_consumer(path: Path) -> None:
 def test_every_method_of_the_blocking_consumer_has_its_twin() -> None:
     """Under the same name, but for those of asyncio."""
     renamed = {"poll": "getmany", "close": "stop"}
-    inner = {"next_read", "read_ahead", "check_fork"}
+    inner = {"next_many", "next_read", "read_ahead", "check_fork"}
     for name in vars(logstore.Consumer):
         if not name.startswith("_") and name not in inner:
             assert hasattr(logstore.aio.Consumer, renamed.get(name, name)), name
@@ -346,7 +313,7 @@ def test_child_of_a_fork_is_refused(path: Path) -> None:
         with pytest.raises((logstore.ForkedError, logstore.EventLoopError)):
             await one.getmany()
         with pytest.raises(logstore.ForkedError):
-            await one._submitted(int)
+            await one._asked(lambda blocking: None)
 
     asyncio.run(one.start())
     pid = os.fork()
