@@ -34,9 +34,11 @@ from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.slots import Slots
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
+from logstore.log.write.staged_files import logs_of
 from logstore.record.encoder import check_payload_type
 from logstore.store import routing
-from logstore.store.inside import topics_now
+from logstore.store.inside import stage_for_group, submit_for_group, topics_now
+from logstore.store.publication import GROUP_IDENTITY, request_of
 from logstore.store.store import Store
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def identity_of(group: str) -> str:
 
 def identity_of_file(name: str) -> str:
     """The same from the name of the group's file."""
-    return f"group:{name.removeprefix(layout.GROUP_PREFIX)}"
+    return GROUP_IDENTITY + name.removeprefix(layout.GROUP_PREFIX)
 
 
 class Positioned(NamedTuple):
@@ -376,7 +378,7 @@ class ConsumerTransaction:
         identity, sequence = self._positions.identity, last + 1
         staged = []
         if self._rows:
-            with self._store.stage(identity, sequence) as stage:
+            with stage_for_group(self._store, identity, sequence) as stage:
                 for key, rows in self._rows.items():
                     values, keys, times, headers = zip(*rows, strict=True)
                     target = self._store.topic(key.topic)[key.partition]
@@ -386,14 +388,10 @@ class ConsumerTransaction:
                     )
                 staged.append(stage.finish())
         try:
-            done = self._store.submit(
-                staged,
-                identity=identity,
-                sequence=sequence,
-                metadata=metadata,
-                pinned=True,
-                timeout_ms=self._timeout_ms,
+            request = request_of(
+                logs_of(staged), identity, sequence, metadata=metadata, pinned=True
             )
+            done = submit_for_group(self._store, request, self._timeout_ms)
             is_mine = done.metadata == metadata
         except PublicationConflictError:
             is_mine = False

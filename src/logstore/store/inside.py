@@ -6,11 +6,20 @@ from collections.abc import Iterable, Mapping
 
 from logstore.io.directory import Directory
 from logstore.io.filesystem import staging_access
+from logstore.log.write.staging import Stage
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
+from logstore.store.publication import Publication, PublicationRequest
 from logstore.store.store import Store
 
-__all__ = ["files_directory", "recover_unclean", "topics_now", "views_of"]
+__all__ = [
+    "files_directory",
+    "recover_unclean",
+    "stage_for_group",
+    "submit_for_group",
+    "topics_now",
+    "views_of",
+]
 
 
 def files_directory(store: Store) -> Directory:
@@ -26,6 +35,19 @@ def files_directory(store: Store) -> Directory:
     if store.read_only:
         root.access = staging_access(root, store.config)
     return root
+
+
+def stage_for_group(store: Store, identity: str, sequence: int) -> Stage:
+    """As `Store.stage`, under the identity of a group."""
+    return store._stage(identity, sequence)
+
+
+def submit_for_group(
+    store: Store, request: PublicationRequest, timeout_ms: int | None
+) -> Publication:
+    """As `Store.submit`, under the identity of a group."""
+    store._context.check_open()
+    return store._submitted(request, timeout_ms)
 
 
 def recover_unclean(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
 from logstore.io.checkpoint.publications import Entry
@@ -16,7 +16,14 @@ from logstore.log.write.staged_files import (
     check_sequence,
 )
 
-__all__ = ["Outcome", "Publication", "PublicationRequest", "request_of"]
+__all__ = [
+    "GROUP_IDENTITY",
+    "Outcome",
+    "Publication",
+    "PublicationRequest",
+    "check_own_identity",
+    "request_of",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +112,24 @@ class PublicationRequest(NamedTuple):
         what was committed with its records stays."""
         is_pinned = before.is_pinned if self.pinned is None else self.pinned
         return before._replace(note=self.note, is_pinned=is_pinned)
+
+
+# The identities that begin so are those of consumer groups.
+GROUP_IDENTITY: Final = "group:"
+
+
+def check_own_identity(identity: object) -> None:
+    """Raise `ConfigError` if an identity is not for callers: what they publish under it
+    would take the place of what logstore publishes itself."""
+    # Anything but a text is refused where it is used.
+    if isinstance(identity, str) and identity.startswith(GROUP_IDENTITY):
+        raise ConfigError(
+            f"identity {identity[:100]!r} is not for callers: under those that begin "
+            f"with {GROUP_IDENTITY!r}, consumer groups publish their positions. "
+            f"Nothing was done; use another identity",
+            name="identity",
+            value=identity,
+        )
 
 
 # Of one request among several.

@@ -25,7 +25,12 @@ from logstore.store.context import StoreContext
 from logstore.store.hand_in import HandIn, hand_in
 from logstore.store.open_topics import OpenTopics
 from logstore.store.partition import Partition
-from logstore.store.publication import Publication, PublicationRequest, request_of
+from logstore.store.publication import (
+    Publication,
+    PublicationRequest,
+    check_own_identity,
+    request_of,
+)
 from logstore.store.publisher import Publisher
 
 __all__ = ["PublishingStore"]
@@ -50,7 +55,14 @@ class PublishingStore:
 
         Args:
             identity, sequence: as they will be given to `publish`.
+
+        Raises:
+            ConfigError: they are invalid; nothing was created.
         """
+        check_own_identity(identity)
+        return self._stage(identity, sequence)
+
+    def _stage(self, identity: str, sequence: int) -> Stage:
         self._topics.begin_call()
         if self.read_only:
             # The only file that is created without the lock: the store's owner has to
@@ -88,7 +100,8 @@ class PublishingStore:
             staged: what `Stage.finish` returned, of one stage or of several.
             identity: names the publisher, 1 to 1000 characters. Publishing again with
                 the same identity and sequence number does nothing. The last 10,000
-                identities are remembered, and the pinned ones. "": no identity.
+                identities are remembered, and the pinned ones. Those that begin with
+                "group:" are taken by consumer groups. "": no identity.
             sequence: rises with each publication of the identity.
             note: kept with the identity until its next publication, for the publisher
                 to read (`last_publication`): up to 1000 characters. It is also replaced
@@ -112,6 +125,7 @@ class PublishingStore:
             PartitionNotFoundError, ReadOnlyError.
         """
         self._topics.check_writable("publish")
+        check_own_identity(identity)
         request = request_of(
             logs_of(staged), identity, sequence, note, metadata, pinned
         )
@@ -157,7 +171,7 @@ class PublishingStore:
 
         Args:
             staged, sequence, note, metadata, pinned: as in `publish`.
-            identity: names the publisher, 1 to 1000 characters.
+            identity: names the publisher, as in `publish`, 1 to 1000 characters.
             timeout_ms: how long to wait for another process, in milliseconds; None: no
                 limit. An owner that does not publish for others, or a Kafka broker,
                 lets the call wait until it ends.
@@ -183,9 +197,16 @@ class PublishingStore:
         self._context.check_open()
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
+        check_own_identity(identity)
         request = request_of(
             logs_of(staged), identity, sequence, note, metadata, pinned
         )
+        return self._submitted(request, timeout_ms)
+
+    def _submitted(
+        self, request: PublicationRequest, timeout_ms: int | None
+    ) -> Publication:
+        identity = request.identity
         if not identity:
             raise ConfigError(
                 "a publication that is handed in needs an identity, by which it is "

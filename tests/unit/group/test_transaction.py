@@ -21,6 +21,9 @@ from logstore import OffsetAndMetadata
 from logstore.group import transaction as transaction_module
 from logstore.group.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
+from logstore.log.write.staged_files import logs_of
+from logstore.store.inside import stage_for_group, submit_for_group
+from logstore.store.publication import request_of
 from logstore.store.store import open_store
 from support.groups import (
     T0,
@@ -421,11 +424,12 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
             fails.pop()
             with logstore.open(path) as store:
                 for more in range(1, 3 if is_conflict else 2):
-                    store.publish(
-                        [],
-                        identity=identity,
-                        sequence=found[0] + more,
-                        metadata=self.format(found[1]),
+                    submit_for_group(
+                        store,
+                        request_of(
+                            [], identity, found[0] + more, "", self.format(found[1])
+                        ),
+                        None,
                     )
         return found
 
@@ -493,13 +497,14 @@ def test_bad_timeout_is_refused(opened: Callable[..., Any], timeout_ms: Any) -> 
 def test_other_publisher_of_the_identity_is_a_named_error(
     path: Path, metadata: bytes, opened: Callable[..., Any]
 ) -> None:
-    """Nothing is taken for positions that is none."""
+    """Nothing is taken for positions that is none. Earlier versions have let others
+    use the identity."""
     with logstore.open(path) as store:
-        with store.stage(identity_of("g"), 1) as stage:
+        with stage_for_group(store, identity_of("g"), 1) as stage:
             stage.append_many(store.topic("out")[0], [b"x"])
-            staged = stage.finish()
-        name = identity_of("g")
-        store.publish([staged], identity=name, sequence=1, metadata=metadata)
+            logs = logs_of(stage.finish())
+        request = request_of(logs, identity_of("g"), 1, metadata=metadata)
+        submit_for_group(store, request, None)
     with pytest.raises(logstore.CorruptCheckpointError, match="Another publisher"):
         opened().poll()
 
