@@ -96,6 +96,7 @@ def export(path: str, **given: Any) -> int:
 @options.shift
 @options.topics
 @options.dry_run
+@options.permissions
 @options.output_format()
 def reset(path: str, **given: Any) -> int:
     """`logstore-dump groups reset`."""
@@ -111,6 +112,7 @@ def reset(path: str, **given: Any) -> int:
         shift=given["shift"],
         topics=given["topics"] or None,
         dry_run=dry_run,
+        store_config=store_config(given),
     )
     if given["form"] == "jsonl":
         for value in _objects(group, changes, dry_run):

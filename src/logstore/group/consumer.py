@@ -86,7 +86,8 @@ class Consumer:
         on_assign, on_revoke, on_lost: as in `subscribe`.
 
     Raises:
-        ConfigError, TypeError: an argument cannot be used.
+        ConfigError, TypeError: an argument cannot be used; or there is a group, and the
+            store is where it is not opened for writing without a setting.
         StoreNotFoundError, StorageError: the store cannot be opened.
     """
 

@@ -28,7 +28,7 @@ from logstore.group.reading import GROUP_S_MAX, LASTING, Before, PartitionReader
 from logstore.group.transaction import COMMITTED, FORGOTTEN, TransactionState
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
-from logstore.store.inside import files_directory, topics_now
+from logstore.store.inside import files_directory, root_of, topics_now
 from logstore.store.store import Store
 
 __all__ = ["Core"]
@@ -69,7 +69,8 @@ class Core:
         self.callbacks = Callbacks()
         self.member: Membership | None = None
         self.calls = native.Calls(f"<logstore.Consumer of {options.group!r:.100}>")
-        self._root = files_directory(store)
+        # A consumer without a group makes no files.
+        self._root = root_of(store) if options.group is None else files_directory(store)
         self.files = self._root.files
         self._waiter = Waiter(self._root)
         self.positions = Positions(store, options, None)

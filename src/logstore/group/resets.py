@@ -9,6 +9,7 @@ from typing import Final
 
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import OffsetChange
+from logstore.config import StoreConfig
 from logstore.errors import ConfigError, TopicNotFoundError
 from logstore.group.errors import (
     CommitFailedError,
@@ -23,7 +24,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_integer, as_items, as_time_ms, is_time
-from logstore.store.inside import files_directory
+from logstore.store.inside import files_directory, root_of
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
@@ -43,6 +44,7 @@ def reset_offsets(
     shift: int | None = None,
     topics: Sequence[str] | None = None,
     dry_run: bool = True,
+    store_config: StoreConfig | None = None,
 ) -> list[OffsetChange]:
     """Commit other offsets for a group of a store. It has no member meanwhile: none
     lives, and none can join.
@@ -58,6 +60,8 @@ def reset_offsets(
         topics: all partitions of these; None: the partitions for which the group has
             committed an offset.
         dry_run: only return what would be done.
+        store_config: may allow that files are written where others may change them, or
+            on a network file system.
 
     Returns:
         The offsets, by topic and partition; an offset outside of the log becomes the
@@ -69,7 +73,8 @@ def reset_offsets(
         TopicNotFoundError: one of the topics, or of those of the group, is not here.
         CommitFailedError: the group commits by transactions, whose offsets are with the
             publications of the store; or another process does not give back its mutex.
-        ConfigError: arguments that cannot be meant.
+        ConfigError: arguments that cannot be meant; or the store is where it is not
+            opened for writing without a setting, and this is no `dry_run`.
         CorruptCheckpointError: the group's file is damaged.
         UnsupportedError: a later version wrote it.
         DiskFullError, StorageError: nothing was committed.
@@ -78,10 +83,11 @@ def reset_offsets(
     target = _Target(to, shift)
     name = layout.group_file(group)
     names = None if topics is None else list(as_items("topics", topics, of="names"))
-    with open_store(path, read_only=True) as store:
-        root = files_directory(store)
+    with open_store(path, read_only=True, config=store_config) as store:
         if not dry_run:
+            root = files_directory(store)
             return _Reset(store, root, name, group, target, names).done()
+        root = root_of(store)
         file = GroupFile(root, name, record_id(group))
         try:
             file.refresh()

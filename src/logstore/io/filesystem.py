@@ -36,8 +36,8 @@ __all__ = [
     "mount_of",
     "open_root",
     "parse_mounts",
+    "prepare_beside",
     "prepare_root",
-    "staging_access",
     "who_else",
 ]
 
@@ -343,16 +343,53 @@ def prepare_root(root: Directory, config: StoreConfig, *, is_new: bool = False) 
         StorageError: the system refuses.
     """
     with storage_errors("look at", root.path):
-        _check_owner(root, config)
-        _check_file_system(root, config)
+        _check_owner(root, config, root.info(), config.group_access, _OPENED)
+        _check_file_system(root, config, _OPENED)
         root.access = _access(root, config, is_new)
 
 
-def _check_owner(root: Directory, config: StoreConfig) -> None:
+def prepare_beside(root: Directory, config: StoreConfig) -> None:
+    """Before a file is put into a store without its lock (what is staged, a request,
+    the files of a group): the checks of `prepare_root`, and `root.access`, the same as
+    that of the owner's own files, since the owner must read them.
+
+    Where the owner has given its group access, another user of it may do this.
+
+    Raises: as `prepare_root`.
+    """
+    with storage_errors("look at", root.path):
+        info, user = root.info(), root.files.user()
+        group = 0
+        with contextlib.suppress(FileNotFoundError):
+            group = root.stat(OWNER).mode & 0o060
+        is_given = bool(group & info.mode & 0o020)
+        if is_given and user != ROOT_USER:
+            info = info._replace(uid=user)
+        _check_owner(root, config, info, is_given or config.group_access, _BESIDE)
+        _check_file_system(root, config, _BESIDE)
+        access = _access(root, config, is_new=False)
+        root.access = access._replace(group=access.group | group)
+
+
+# What is refused, and what is not.
+_OPENED: Final = "opened for writing", "read_only=True is always possible"
+_BESIDE: Final = (
+    "written to: it gets no files of groups, and nothing staged or handed in",
+    "reading without a group is always possible",
+)
+
+
+def _check_owner(
+    root: Directory,
+    config: StoreConfig,
+    info: FileInfo,
+    group_access: bool,
+    words: tuple[str, str],
+) -> None:
     if config.allow_shared_directory:
         return
-    user, info = root.files.user(), root.info()
-    why = who_else(info, user, group_access=config.group_access)
+    user = root.files.user()
+    why = who_else(info, user, group_access=group_access)
     if not why:
         return
     if info.uid not in (user, ROOT_USER, -1):
@@ -362,25 +399,26 @@ def _check_owner(root: Directory, config: StoreConfig) -> None:
     else:
         what = "Take the permission away (chmod g-w), or open it with group_access=True"
     raise ConfigError(
-        f"store {root.path} is not opened for writing: {why}, so records could be "
+        f"store {root.path} is not {words[0]}. The reason: {why}, so records could be "
         f"changed, or files replaced, by others. {what}, or open it with "
-        f"StoreConfig(allow_shared_directory=True); read_only=True is always possible",
+        f"StoreConfig(allow_shared_directory=True); {words[1]}",
         name="allow_shared_directory",
         value=False,
     )
 
 
-def _check_file_system(root: Directory, config: StoreConfig) -> None:
+def _check_file_system(
+    root: Directory, config: StoreConfig, words: tuple[str, str]
+) -> None:
     if config.allow_network_filesystem:
         return
     kind, is_network = kind_of(root)
     if is_network:
         raise ConfigError(
-            f"store {root.path} is not opened for writing: it is on {kind}, where a "
-            f"lock may not keep other writers away and what was synced may be lost. "
+            f"store {root.path} is not {words[0]}. The reason: it is on {kind}, where "
+            f"a lock may not keep other writers away and what was synced may be lost. "
             f"Use a local file system, or open it with "
-            f"StoreConfig(allow_network_filesystem=True); read_only=True is always "
-            f"possible",
+            f"StoreConfig(allow_network_filesystem=True); {words[1]}",
             name="allow_network_filesystem",
             value=False,
         )
@@ -399,20 +437,3 @@ def _access(root: Directory, config: StoreConfig, is_new: bool) -> Access:
     if root.files.user() == ROOT_USER and info.uid > ROOT_USER:
         return Access(group, info.uid, info.gid)
     return Access(group)
-
-
-def staging_access(root: Directory, config: StoreConfig) -> Access:
-    """The access of a file that is put into a store without its lock and that the
-    store's owner must read: the same as that of the owner's own files.
-
-    Raises:
-        StorageError: the system refuses.
-    """
-    try:
-        access = _access(root, config, is_new=False)
-        with contextlib.suppress(FileNotFoundError):
-            group = root.stat(OWNER).mode & 0o060
-            access = access._replace(group=access.group | group)
-    except OSError as error:
-        raise storage_error(error, "look at", root.path) from error
-    return access

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from logstore.io.directory import Directory
-from logstore.io.filesystem import staging_access
+from logstore.io.filesystem import prepare_beside
 from logstore.log.write.staging import Stage
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
@@ -15,6 +15,7 @@ from logstore.store.store import Store
 __all__ = [
     "files_directory",
     "recover_unclean",
+    "root_of",
     "stage_for_group",
     "submit_for_group",
     "topics_now",
@@ -26,15 +27,18 @@ def files_directory(store: Store) -> Directory:
     """The directory of a store, for files that are put into it without its lock and
     that its owner may read.
 
-    Raises:
-        StorageError: the system refuses.
+    Raises: as `prepare_beside`.
     """
-    context = store._context
-    context.check_open()
-    root = context.root
+    root = root_of(store)
     if store.read_only:
-        root.access = staging_access(root, store.config)
+        prepare_beside(root, store.config)
     return root
+
+
+def root_of(store: Store) -> Directory:
+    """The directory of a store, to look at it."""
+    store._context.check_open()
+    return store._context.root
 
 
 def stage_for_group(store: Store, identity: str, sequence: int) -> Stage:

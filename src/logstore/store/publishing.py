@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from logstore.config import INT64_MAX, StoreConfig, check_int
 from logstore.errors import ConfigError, LogStoreError, storage_errors
 from logstore.io.checkpoint.publications import Publications
-from logstore.io.filesystem import staging_access
+from logstore.io.filesystem import prepare_beside
 from logstore.io.watch import FileWatch
 from logstore.log.write.staged_files import (
     Staged,
@@ -57,7 +57,8 @@ class PublishingStore:
             identity, sequence: as they will be given to `publish`.
 
         Raises:
-            ConfigError: they are invalid; nothing was created.
+            ConfigError: they are invalid; or the store is where it is not opened for
+                writing without a setting. Nothing was created.
         """
         check_own_identity(identity)
         return self._stage(identity, sequence)
@@ -67,7 +68,7 @@ class PublishingStore:
         if self.read_only:
             # The only file that is created without the lock: the store's owner has to
             # be able to read it.
-            self._context.root.access = staging_access(self._context.root, self.config)
+            prepare_beside(self._context.root, self.config)
         return Stage(self._context.root, identity, sequence, self._topic_id_of)
 
     def _topic_id_of(self, destination: Destination) -> str:
@@ -218,8 +219,8 @@ class PublishingStore:
             self._topics.check_writable("publish")
             return self._published(request)
         root = self._context.root
+        prepare_beside(root, self.config)
         with storage_errors("hand in a publication to", self.path):
-            root.access = staging_access(root, self.config)
             return hand_in(
                 root, request, timeout_ms, self._publish_as_owner, self._watches
             )

@@ -34,7 +34,7 @@ def _staged(store: logstore.Store) -> Any:
 def test_identity_of_a_group_given_by_a_caller_is_refused(
     tmp_path: Path, call: Callable[[logstore.Store, Any], object]
 ) -> None:
-    """Positions of groups are published under it: another entry would take them away."""
+    """Another entry would take the place of the positions of the group."""
     path = store_with(tmp_path / "s")
     with logstore.open(path) as store:
         staged = _staged(store)
