@@ -235,9 +235,11 @@ class Consumer:
             pattern: a regular expression; topics whose names it matches at their
                 beginning are asked for, too, as soon as they exist.
             on_assign: called with partitions that this consumer has got, before their
-                first record: it may seek.
+                first record: it may seek. If it raises, `poll` raises that, and the
+                next one calls it again.
             on_revoke: called with partitions that it is to give up. No other member has
-                them before it returns: it may commit.
+                them before it returns: it may commit. If it raises, they are given up
+                nevertheless, and nothing is committed by itself.
             on_lost: called with partitions that the group has given to others already,
                 or whose topics were deleted; None: `on_revoke` is called.
 

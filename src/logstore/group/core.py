@@ -85,8 +85,10 @@ class Core:
         # Whether something was committed that may not be durable.
         self._has_unsynced = False
         self._unknown: set[str] = set()
-        # The partitions for which the callback was called.
+        # The partitions for which the callback was called, and those for which it has
+        # not returned: it is called again, before their first record.
         self._told: set[TopicPartition] = set()
+        self._untold: set[TopicPartition] = set()
         self.given_up: set[TopicPartition] = set()
         self.before: Before = []
         self.transaction_state: TransactionState | None = None
@@ -119,7 +121,7 @@ class Core:
         Returns whether anything was given up or taken."""
         if self.wanted is None:
             if self.member is not None and self.member.slots.slot is not None:
-                self.member.slots.polled(self.files.now_ms())
+                self.member.slots.polled()
             return False
         now = self.files.monotonic()
         if now < self._check_at and not at_once:
@@ -188,11 +190,16 @@ class Core:
                 self.readers[key] = self.positions.reader(key)
             except (TopicNotFoundError, PartitionNotFoundError):
                 continue  # deleted just now; the next look at the group sees it
-        news = [key for key in self.readers if key not in self._told]
-        if news:
-            self._look_at = 0.0
+        news = [
+            key for key in self.readers if key not in self._told or key in self._untold
+        ]
+        if not news:
+            return
+        self._look_at = 0.0
+        self._untold.update(news)
         self._told.update(news)
         self.call(self.callbacks.assign, news)
+        self._untold.clear()
 
     def give_up(self, keys: Sequence[TopicPartition], *, commits: bool = True) -> None:
         """Call the callback, commit, and then give partitions up.
@@ -221,6 +228,7 @@ class Core:
         self._current = None
         self._filled = []
         self._told.difference_update(keys)
+        self._untold.difference_update(keys)
         for key in keys:
             reader = self.readers.pop(key, None)
             if reader is not None and reader.has_delivered:

@@ -37,7 +37,7 @@ from logstore.group.generations import (
 )
 from logstore.group.group_file import GroupFile, record_id
 from logstore.group.others import Others
-from logstore.group.slots import MEMBERS_MAX, BusyError, Slots
+from logstore.group.slots import MEMBERS_MAX, BusyError, Slots, clock_ms
 from logstore.group.state import BY_COMMITS, BY_TRANSACTIONS, GroupState, Member, Row
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -161,14 +161,14 @@ class Membership:
         as long as the file has that member, which would seem to live."""
         state, now_ms = self.file.state, self._files.now_ms()
         named = {one.slot for one in state.members}
-        slot = self.slots.join(now_ms, self._interval_ms, named)
+        slot = self.slots.join(self._interval_ms, named)
         if slot is None and named and named.isdisjoint(self._others()):
             new = dataclasses.replace(
                 state, generation=state.generation + 1, assignor="", members=(),
                 topics={}, since_ms=now_ms,
             )  # fmt: skip
             self.file.append(self.slots, state=new)
-            slot = self.slots.join(now_ms, self._interval_ms)
+            slot = self.slots.join(self._interval_ms)
         return slot
 
     def look(self) -> None:
@@ -177,7 +177,7 @@ class Membership:
 
         Raises: as `GroupFile.refresh`.
         """
-        self.slots.polled(self._files.now_ms())
+        self.slots.polled()
         self.file.refresh()
         if self.id and self.file.state.member(self.id) is None:
             self.forget()
@@ -280,7 +280,7 @@ class Membership:
     def _gone(self, state: GroupState, stuck: Collection[str]) -> dict[str, bool]:
         """The other members that have ended (False), or are still stuck and are thrown
         out (True), by id."""
-        alive, now_ms = set(self._others()), self._files.now_ms()
+        alive, at_ms = set(self._others()), clock_ms(self._files)
         gone: dict[str, bool] = {}
         for member in state.members:
             if member.id == self.id:
@@ -289,14 +289,15 @@ class Membership:
                 gone[member.id] = False  # its slot may be this member's now
                 continue
             info = self.slots.info(member.slot)
-            if member.id in stuck and info.stuck_ms(now_ms) is not None:
+            stuck_ms = info.stuck_ms(at_ms)
+            if member.id in stuck and stuck_ms is not None:
                 gone[member.id] = True
                 logger.warning(
                     "group %s: process %d is thrown out: it has not polled for %d ms "
                     "(on_stuck='evict')",
                     self.group[:100],
                     info.process.pid,
-                    now_ms - info.polled_ms,
+                    stuck_ms + info.interval_ms,
                 )
         return gone
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from logstore._native.locks import logger
-from logstore.group.slots import Slots
+from logstore.group.slots import Slots, clock_ms
 from logstore.group.state import GroupState
 from logstore.io.layout import TopicPartition
 
@@ -72,12 +72,12 @@ class Others:
         if now - self._stuck_checked < _STUCK_CHECK_S:
             return frozenset()
         self._stuck_checked = now
-        now_ms, found = self._files.now_ms(), set()
+        at_ms, found = clock_ms(self._files), set()
         for member in state.members:
             if member.id == own:
                 continue
             info = self._slots.info(member.slot)
-            stuck_ms = info.stuck_ms(now_ms)
+            stuck_ms = info.stuck_ms(at_ms)
             if stuck_ms is None:
                 self._reported.discard(member.slot)
             elif self._evicts:
@@ -89,6 +89,6 @@ class Others:
                     "partitions (on_stuck='report')",
                     self._group[:100],
                     info.process.pid,
-                    now_ms - info.polled_ms,
+                    stuck_ms + info.interval_ms,
                 )
         return frozenset(found)

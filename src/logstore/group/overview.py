@@ -14,7 +14,7 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.group_file import GroupFile
-from logstore.group.slots import LockFile, SlotInfo
+from logstore.group.slots import LockFile, SlotInfo, clock_ms
 from logstore.group.state import BY_TRANSACTIONS, Member
 from logstore.group.transaction import GroupPositions, identity_of_file
 from logstore.io import layout
@@ -204,12 +204,12 @@ def _groups(
     if not (group or slots):
         return
     by_slot = {member.slot: member for member in state.members}
-    now_ms, files = root.files.now_ms(), root.files
+    at_ms, files = clock_ms(root.files), root.files
     members = [
         _member(
             info,
             by_slot.get(slot),
-            now_ms,
+            at_ms,
             files.is_running(info.process),
         )
         for slot, info in sorted(slots.items())
@@ -293,7 +293,7 @@ def _lock_file(root: Directory, name: str) -> Iterator[LockFile | None]:
 
 
 def _member(
-    info: SlotInfo, member: Member | None, now_ms: int, is_running: bool
+    info: SlotInfo, member: Member | None, at_ms: int, is_running: bool
 ) -> LiveMember:
     return LiveMember(
         "" if member is None else member.id,
@@ -302,7 +302,7 @@ def _member(
         info.process.pid,
         not is_running,
         info.since_ms,
-        info.stuck_ms(now_ms),
+        info.stuck_ms(at_ms),
         () if member is None else member.topics,
         None if member is None else member.pattern,
         () if member is None else member.partitions,

@@ -28,7 +28,7 @@ from logstore.errors import storage_error, storage_errors
 from logstore.group.errors import FencedError
 from logstore.io import layout
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import FileInfo, ProcessId
+from logstore.io.files import FileInfo, Files, ProcessId
 
 __all__ = [
     "MEMBERS_MAX",
@@ -39,6 +39,7 @@ __all__ = [
     "LockFile",
     "SlotInfo",
     "Slots",
+    "clock_ms",
 ]
 
 MEMBERS_MAX: Final = 1024
@@ -61,9 +62,9 @@ _POINT_BYTES: Final = _DURABLE.size + _DURABLE_CRC.size
 _DURABLE_BYTES: Final = _DURABLE_NEWER_AT - _DURABLE_AT + _POINT_BYTES
 _INFOS_AT: Final = 4096
 _INFO_BYTES: Final = 64
-_INFO: Final = struct.Struct("<IIQ16sqq")
-_POLLED: Final = struct.Struct("<q")
-_POLLED_POS: Final = _INFO.size - _POLLED.size  # the last field
+_INFO: Final = struct.Struct("<IIQ16sqqqq")
+_POLLED: Final = struct.Struct("<qqq")
+_POLLED_POS: Final = _INFO.size - _POLLED.size  # the last fields
 _HOLDERS_AT: Final = _INFOS_AT + _INFO_BYTES * MEMBERS_MAX
 _HOLDER: Final = struct.Struct("<I")
 
@@ -72,6 +73,12 @@ _PAUSE_S_MIN: Final = 0.00005
 _PAUSE_S_MAX: Final = 0.002
 
 _Result = TypeVar("_Result")
+
+
+def clock_ms(files: Files) -> int:
+    """Now, by a clock that is the same for all processes and that nobody sets: it
+    stands still while the machine is suspended, as its processes do."""
+    return int(files.monotonic() * 1000)
 
 
 class BusyError(Exception):
@@ -87,6 +94,8 @@ class SlotInfo(NamedTuple):
         since_ms: when it joined, Unix milliseconds.
         polled_ms: when it polled last, as far as it has written it down: at least once
             in a tenth of `interval_ms`.
+        polled_at_ms: the same by `clock_ms`; None: it does not say (an earlier
+            version).
         interval_ms: after which time without a poll it counts as stuck.
     """
 
@@ -94,11 +103,18 @@ class SlotInfo(NamedTuple):
     process: ProcessId
     since_ms: int
     polled_ms: int
+    polled_at_ms: int | None
     interval_ms: int
 
-    def stuck_ms(self, now_ms: int) -> int | None:
-        """For how many milliseconds it has been stuck; None if it is not."""
-        late = now_ms - self.polled_ms - self.interval_ms
+    def stuck_ms(self, at_ms: int) -> int | None:
+        """For how many milliseconds it has been stuck; None if it is not.
+
+        Args:
+            at_ms: now, by `clock_ms`.
+        """
+        if self.polled_at_ms is None:
+            return None
+        late = at_ms - self.polled_at_ms - self.interval_ms
         return late if late > self.interval_ms // 10 else None
 
 
@@ -191,9 +207,18 @@ class LockFile:
     def info(self, slot: int) -> SlotInfo:
         """What the member of a slot, or the last one that had it, wrote into it."""
         data = self._read(_INFOS_AT + _INFO_BYTES * slot, _INFO.size)
-        pid, interval_ms, start, boot, since_ms, polled_ms = _INFO.unpack(data)
-        process = ProcessId(pid, start, boot)
-        return SlotInfo(slot, process, since_ms, polled_ms, interval_ms)
+        pid, interval_ms, start, boot, since_ms, *polled = _INFO.unpack(data)
+        polled_ms, polled_at_ms, again_ms = polled
+        # An earlier version writes the first time alone, over one of another member.
+        is_whole = polled_ms == again_ms and pid != 0
+        return SlotInfo(
+            slot,
+            ProcessId(pid, start, boot),
+            since_ms,
+            polled_ms,
+            polled_at_ms if is_whole else None,
+            interval_ms,
+        )
 
     def _locked(self, begin: int, end: int) -> Sequence[int]:
         """The bytes that others have locked."""
@@ -224,7 +249,7 @@ class Slots(LockFile):
         self.slot: int | None = None
         self.rows: set[int] = set()
         self._process = root.files.process_id()
-        self._written_ms = 0
+        self._written_at_ms = 0
         self._interval_ms = 0
         super().__init__(root, name)
         with storage_errors("look at", self.path):
@@ -311,13 +336,10 @@ class Slots(LockFile):
 
     # ------------------------------------------------------------ members
 
-    def join(
-        self, now_ms: int, interval_ms: int, avoid: Collection[int] = ()
-    ) -> int | None:
+    def join(self, interval_ms: int, avoid: Collection[int] = ()) -> int | None:
         """Take the lowest slot that is free, under the mutex; None if there is none.
 
         Args:
-            now_ms: Unix milliseconds.
             interval_ms: see `SlotInfo`.
             avoid: slots that are not to be taken, free or not.
         """
@@ -327,21 +349,26 @@ class Slots(LockFile):
                 continue
             self.slot = slot
             pid, start, boot = self._process
-            data = _INFO.pack(pid, interval_ms, start, boot, now_ms, now_ms)
+            now_ms, at_ms = self.files.now_ms(), clock_ms(self.files)
+            data = _INFO.pack(
+                pid, interval_ms, start, boot, now_ms, now_ms, at_ms, now_ms
+            )
             self._write(data, _INFOS_AT + _INFO_BYTES * slot)
-            self._written_ms, self._interval_ms = now_ms, interval_ms
+            self._written_at_ms, self._interval_ms = at_ms, interval_ms
             return slot
         return None
 
-    def polled(self, now_ms: int) -> None:
+    def polled(self) -> None:
         """Note the time of a poll, if the last that was noted is old enough."""
         if self.slot is None:
             return
-        if 0 <= now_ms - self._written_ms < max(self._interval_ms // 10, 1):
+        at_ms = clock_ms(self.files)
+        if at_ms - self._written_at_ms < max(self._interval_ms // 10, 1):
             return
-        self._written_ms = now_ms
+        self._written_at_ms = at_ms
+        now_ms = self.files.now_ms()
         at = _INFOS_AT + _INFO_BYTES * self.slot + _POLLED_POS
-        self._write(_POLLED.pack(now_ms), at)
+        self._write(_POLLED.pack(now_ms, at_ms, now_ms), at)
 
     def leave(self) -> None:
         """Give back all locks."""

@@ -244,7 +244,7 @@ def test_group_without_a_record_has_the_name_of_its_file(store: Path) -> None:
     assert list(groups(store)) == []
     one = OneMember(store, "a b")
     try:
-        one.slots.locked(lambda: one.slots.join(1, 1000), 10)
+        one.slots.locked(lambda: one.slots.join(1000), 10)
         group = only(groups(store))
         assert (group.group, group.state) == ("a b", "Stable")
         assert len(group.members) == 1

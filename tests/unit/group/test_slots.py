@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,61 +104,82 @@ def test_removed_lock_file_fences(root: Directory) -> None:
 def test_slots_are_taken_lowest_first(root: Directory) -> None:
     """A slot is free again when its member has left."""
     members = [opened(root) for _ in range(3)]
-    assert [one.join(5, 100) for one in members] == [0, 1, 2]
+    assert [one.join(100) for one in members] == [0, 1, 2]
     assert members[0].members() == [1, 2]
     assert members[2].is_alive(1)
     members[1].leave()
     assert not members[2].is_alive(1)
-    assert opened(root).join(5, 100) == 1
+    assert opened(root).join(100) == 1
 
 
 def test_slots_may_be_left_out(root: Directory) -> None:
     """Those that have another meaning, although they are free."""
     one, two = opened(root), opened(root)
-    assert one.join(5, 100, {0, 2}) == 1
-    assert two.join(5, 100, range(MEMBERS_MAX)) is None
-    assert two.join(5, 100, {0}) == 2
+    assert one.join(100, {0, 2}) == 1
+    assert two.join(100, range(MEMBERS_MAX)) is None
+    assert two.join(100, {0}) == 2
 
 
 def test_slots_are_limited(root: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is free if all are taken."""
     monkeypatch.setattr(slots_module, "MEMBERS_MAX", 1)
     one, two = opened(root), opened(root)
-    assert one.join(5, 100) == 0
-    assert two.join(5, 100) is None
+    assert one.join(100) == 0
+    assert two.join(100) is None
 
 
-def test_member_says_who_it_is(root: Directory) -> None:
-    """Its process, when it joined, and when it polled last."""
+def test_member_says_who_it_is(root: Directory, monkeypatch: Any) -> None:
+    """Its process, when it joined, and when it polled last, by both clocks."""
+    now = {"wall": 5_000, "at": 70.0}
+    monkeypatch.setattr(Files, "now_ms", lambda _: now["wall"])
+    monkeypatch.setattr(Files, "monotonic", lambda _: now["at"])
     one = opened(root)
-    one.join(5_000, 100)
+    one.join(100)
     look = LockFile(root, NAME)
     info = look.info(0)
     assert info.process == Files().process_id()
     assert info.process.pid == os.getpid()
-    assert (info.since_ms, info.polled_ms, info.interval_ms) == (5_000, 5_000, 100)
-    one.polled(5_009)  # too soon to be written
-    assert look.info(0).polled_ms == 5_000
-    one.polled(5_011)
-    assert look.info(0).polled_ms == 5_011
-    one.polled(4_000)  # the clock was put back
+    assert (info.since_ms, info.interval_ms) == (5_000, 100)
+    assert (info.polled_ms, info.polled_at_ms) == (5_000, 70_000)
+    now.update(wall=9_000, at=70.009)
+    one.polled()  # too soon to be written
+    assert look.info(0) == info
+    now.update(wall=4_000, at=70.011)  # the clock was put back
+    one.polled()
     assert look.info(0).polled_ms == 4_000
+    assert look.info(0).polled_at_ms == 70_011
+    assert look.info(0).since_ms == 5_000
 
 
 @pytest.mark.parametrize(
-    ("now_ms", "stuck"), [(1000, None), (1110, None), (1111, 11), (2000, 900)]
+    ("at_ms", "stuck"), [(1000, None), (1110, None), (1111, 11), (2000, 900)]
 )
-def test_member_is_stuck_after_its_interval(now_ms: int, stuck: int | None) -> None:
-    """What it has not written yet counts for it."""
-    info = SlotInfo(0, ProcessId(1, 2, b""), 1000, 1000, 100)
-    assert info.stuck_ms(now_ms) == stuck
+def test_member_is_stuck_after_its_interval(at_ms: int, stuck: int | None) -> None:
+    """What it has not written yet counts for it; the time of day does not count."""
+    info = SlotInfo(0, ProcessId(1, 2, b""), 1000, 77, 1000, 100)
+    assert info.stuck_ms(at_ms) == stuck
+    assert info._replace(polled_at_ms=None).stuck_ms(at_ms) is None
+
+
+def test_member_of_an_earlier_version_is_not_stuck(root: Directory) -> None:
+    """It writes its times over the first ones of who had the slot before; and where
+    nobody has written, nothing is known."""
+    one = opened(root)
+    one.join(100)
+    path = root.path_of(one.name)
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(struct.pack("<IIQ16sqq", 1, 100, 2, bytes(16), 8_000, 9_000))
+    info = LockFile(root, NAME).info(0)
+    assert (info.since_ms, info.polled_ms, info.polled_at_ms) == (8_000, 9_000, None)
+    assert LockFile(root, NAME).info(7).polled_at_ms is None
 
 
 def test_partition_has_one_holder(root: Directory) -> None:
     """And the file says which slot it has."""
     one, two = opened(root), opened(root)
-    one.join(5, 100)
-    two.join(5, 100)
+    one.join(100)
+    two.join(100)
     look = LockFile(root, NAME)
     assert look.holder(7) is None
     assert one.take(7)
@@ -180,7 +203,7 @@ def test_locks_of_many_rows_are_found(root: Directory) -> None:
 def test_leaving_gives_everything_back(root: Directory) -> None:
     """The slot and the partitions."""
     one = opened(root)
-    one.join(5, 100)
+    one.join(100)
     one.take(1)
     one.take(2)
     one.leave()
@@ -195,7 +218,7 @@ def test_end_of_a_process_frees_its_locks(root: Directory) -> None:
     pid = os.fork()
     if pid == 0:
         child = opened(root)
-        child.join(5, 100)
+        child.join(100)
         child.take(3)
         os.write(begin, b".")
         time.sleep(60)
@@ -214,7 +237,7 @@ def held_after_the_end_of_a_parent(root: Directory) -> bool:
     pid = os.fork()
     if pid == 0:
         one = opened(root)
-        one.join(5, 100)
+        one.join(100)
         if os.fork() == 0:
             os.write(begin, b".")
             time.sleep(60)
