@@ -24,6 +24,7 @@ __all__ = [
     "numbers_of",
     "partitions_of",
     "universe",
+    "used_rows",
 ]
 
 # Id and partitions of each topic, by name.
@@ -97,6 +98,25 @@ def partitions_of(topics: Topics) -> list[TopicPartition]:
 def free_rows(taken: Collection[int]) -> Iterable[int]:
     """The numbers of rows that are not taken, in order."""
     return (number for number in range(ROWS_MAX) if number not in taken)
+
+
+def used_rows(
+    state: GroupState, locks: LockFile, mine: Collection[int]
+) -> dict[TopicPartition, Row]:
+    """The table without the rows that nobody needs: those of partitions that are not
+    distributed, and that no member holds. Whoever takes such a one gets another row.
+
+    Args:
+        mine: as in `next_rows`.
+    """
+    held, alive = {*locks.held_rows(), *mine}, set(locks.members())
+    is_distributed = any(member.slot in alive for member in state.members)
+    topics = state.topics if is_distributed else {}
+    return {
+        one: row
+        for one, row in state.rows.items()
+        if row.number in held or one.partition in topics.get(one.topic, ())
+    }
 
 
 def next_rows(

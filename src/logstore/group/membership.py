@@ -34,10 +34,11 @@ from logstore.group.generations import (
     numbers_of,
     partitions_of,
     universe,
+    used_rows,
 )
 from logstore.group.group_file import GroupFile, record_id
 from logstore.group.others import Others
-from logstore.group.slots import MEMBERS_MAX, BusyError, Slots, clock_ms
+from logstore.group.slots import MEMBERS_MAX, ROWS_MAX, BusyError, Slots, clock_ms
 from logstore.group.state import BY_COMMITS, BY_TRANSACTIONS, GroupState, Member, Row
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -405,16 +406,18 @@ class Membership:
             self._take_slot()
             state = self.file.state
             rows, locked = dict(state.rows), set(self.slots.held_rows())
+            ids = {one: topics[one.topic][0] for one in wanted}
+            if any(one not in rows or rows[one].topic_id != ids[one] for one in wanted):
+                rows = used_rows(state, self.slots, self.slots.rows)
             used = {row.number for row in rows.values()} | locked | self.slots.rows
             free = iter(free_rows(used))
             for one in wanted:
-                topic_id = topics[one.topic][0]
                 row = rows.get(one)
-                if row is not None and row.topic_id == topic_id:
+                if row is not None and row.topic_id == ids[one]:
                     continue
                 number = next(free, None)
                 if number is not None:
-                    rows[one] = Row(number, topic_id)
+                    rows[one] = Row(number, ids[one])
             if rows != state.rows:
                 new = dataclasses.replace(state, rows=rows)
                 self.file.append(self.slots, state=new)
@@ -537,7 +540,10 @@ class Membership:
         )
 
     def _who_has(self, one: TopicPartition) -> str:
-        row = self.file.state.rows.get(one)
+        rows = self.file.state.rows
+        row = rows.get(one)
+        if row is None and len(rows) >= ROWS_MAX:
+            return f"members have {ROWS_MAX} others, which is the most"
         if row is None or not self.slots.is_held(row.number):
             return "no member has it"
         slot = self.slots.holder(row.number)

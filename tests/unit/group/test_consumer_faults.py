@@ -15,10 +15,12 @@ import pytest
 import logstore
 from logstore import CommitFailedError, StorageError
 from logstore.errors import LogStoreError
+from logstore.group import generations
 from logstore.group.core import Core
 from logstore.group.membership import Membership
 from logstore.group.positions import Positions
 from logstore.group.reading import PartitionReader
+from logstore.io.files import Files
 from support.groups import T0, T1, consumer, drain, store_with
 from support.interrupts import InterruptAtCall
 
@@ -345,3 +347,101 @@ def test_an_abort_delivers_the_same_records_again_after_a_seek(
     one.seek(T0, 9)
     transaction.abort()
     assert len(drain(one)) == 6
+
+
+# ------------------------------------------------------------------ callbacks, time
+
+
+def test_on_assign_that_failed_is_called_again_before_the_first_record(
+    opened: Callable[..., Any],
+) -> None:
+    """It was to find the positions; from then on it is not called again."""
+    told: list[Any] = []
+
+    def assign(keys: Any) -> None:
+        told.append(sorted(keys))
+        if len(told) < 3:
+            raise ValueError("the database is locked")
+        for key in keys:
+            one.seek(key, 4)
+
+    one = opened(on_assign=assign)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="locked"):
+            one.poll()
+    assert len(drain(one)) == 12
+    assert told == [[T0, T1]] * 3
+    one.subscribe(["t"], on_assign=told.append)
+    drain(one)
+    assert len(told) == 3
+
+
+def test_partition_whose_on_assign_has_failed_is_given_up_with_on_revoke(
+    opened: Callable[..., Any],
+) -> None:
+    """The callback may have begun something for it."""
+    revoked: list[Any] = []
+
+    def assign(_: Any) -> None:
+        raise ValueError("the database is locked")
+
+    one = opened(on_assign=assign, on_revoke=revoked.extend)
+    with pytest.raises(ValueError, match="locked"):
+        one.poll()
+    one.unsubscribe()
+    assert sorted(revoked) == [T0, T1]
+
+
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_step_of_the_wall_clock_neither_throws_out_nor_keeps_a_member(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, step_ms: int
+) -> None:
+    """One that polled just now stays, and one that hangs loses its partitions."""
+    works, hangs, looks = (
+        opened(on_stuck="evict", max_poll_interval_ms=interval)
+        for interval in (60_000, 100, 60_000)
+    )
+    everybody = [works, hangs, looks]
+    while [len(one.assignment()) for one in everybody[:2]] != [1, 1]:
+        for one in everybody[:2]:
+            one.poll(timeout_ms=1)
+    real = Files.now_ms
+    monkeypatch.setattr(Files, "now_ms", lambda self: real(self) + step_ms)
+    end = time.monotonic() + 10
+    while looks.assignment() == set() and time.monotonic() < end:
+        looks.poll(timeout_ms=20)
+    assert len(looks.assignment()) == 1
+    works.commit()
+    with pytest.raises(logstore.FencedError):
+        hangs.commit()
+
+
+def test_rows_of_assigned_partitions_are_free_when_nobody_holds_them(
+    path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group whose members `assign` goes through any number of topics; what other
+    members hold at the time stays theirs."""
+    monkeypatch.setattr(generations, "ROWS_MAX", 6)
+    one, other = opened(topics=()), opened(topics=())
+    other.assign([T0, T1])
+    other.commit({T0: 1, T1: 1})
+    for day in range(5):
+        with logstore.open(path) as store:
+            store.create_topic(f"day-{day}", 3)
+            if day:
+                store.delete_topic(f"day-{day - 1}")
+        keys = [logstore.TopicPartition(f"day-{day}", n) for n in range(3)]
+        one.assign(keys)
+        one.commit(dict.fromkeys(keys, 0))
+        rows = one._core.member.file.state.rows
+        assert set(rows) == {T0, T1, *keys}
+    with pytest.raises(CommitFailedError, match="does not have"):
+        one.commit({T0: 2})
+    other.commit({T0: 2})
+    with logstore.open(path) as store:
+        store.create_topic("more", 9)
+    more = [logstore.TopicPartition("more", n) for n in range(9)]
+    one.assign(more)
+    with pytest.raises(CommitFailedError):
+        one.commit(dict.fromkeys(more, 0))
+    one.commit(dict.fromkeys(more[:4], 0))
