@@ -34,11 +34,10 @@ from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.slots import Slots
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
-from logstore.log.write.staged_files import logs_of
 from logstore.record.encoder import check_payload_type
 from logstore.store import routing
 from logstore.store.inside import stage_for_group, submit_for_group, topics_now
-from logstore.store.publication import GROUP_IDENTITY, request_of
+from logstore.store.publication import GROUP_IDENTITY
 from logstore.store.store import Store
 
 if TYPE_CHECKING:
@@ -388,10 +387,15 @@ class ConsumerTransaction:
                     )
                 staged.append(stage.finish())
         try:
-            request = request_of(
-                logs_of(staged), identity, sequence, metadata=metadata, pinned=True
+            done = submit_for_group(
+                self._store,
+                staged,
+                identity=identity,
+                sequence=sequence,
+                metadata=metadata,
+                pinned=True,
+                timeout_ms=self._timeout_ms,
             )
-            done = submit_for_group(self._store, request, self._timeout_ms)
             is_mine = done.metadata == metadata
         except PublicationConflictError:
             is_mine = False

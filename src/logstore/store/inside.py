@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
+from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
-from logstore.store.publication import Publication, PublicationRequest
+from logstore.store.publication import Publication, request_of
 from logstore.store.store import Store
 
 __all__ = [
@@ -47,10 +48,20 @@ def stage_for_group(store: Store, identity: str, sequence: int) -> Stage:
 
 
 def submit_for_group(
-    store: Store, request: PublicationRequest, timeout_ms: int | None
+    store: Store,
+    staged: Iterable[Staged],
+    *,
+    identity: str,
+    sequence: int,
+    metadata: bytes,
+    pinned: bool,
+    timeout_ms: int | None,
 ) -> Publication:
     """As `Store.submit`, under the identity of a group."""
     store._context.check_open()
+    request = request_of(
+        logs_of(staged), identity, sequence, metadata=metadata, pinned=pinned
+    )
     return store._submitted(request, timeout_ms)
 
 

@@ -21,9 +21,7 @@ from logstore import OffsetAndMetadata
 from logstore.group import transaction as transaction_module
 from logstore.group.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
-from logstore.log.write.staged_files import logs_of
 from logstore.store.inside import stage_for_group, submit_for_group
-from logstore.store.publication import request_of
 from logstore.store.store import open_store
 from support.groups import (
     T0,
@@ -426,10 +424,12 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
                 for more in range(1, 3 if is_conflict else 2):
                     submit_for_group(
                         store,
-                        request_of(
-                            [], identity, found[0] + more, "", self.format(found[1])
-                        ),
-                        None,
+                        [],
+                        identity=identity,
+                        sequence=found[0] + more,
+                        metadata=self.format(found[1]),
+                        pinned=True,
+                        timeout_ms=None,
                     )
         return found
 
@@ -502,9 +502,16 @@ def test_other_publisher_of_the_identity_is_a_named_error(
     with logstore.open(path) as store:
         with stage_for_group(store, identity_of("g"), 1) as stage:
             stage.append_many(store.topic("out")[0], [b"x"])
-            logs = logs_of(stage.finish())
-        request = request_of(logs, identity_of("g"), 1, metadata=metadata)
-        submit_for_group(store, request, None)
+            staged = stage.finish()
+        submit_for_group(
+            store,
+            [staged],
+            identity=identity_of("g"),
+            sequence=1,
+            metadata=metadata,
+            pinned=True,
+            timeout_ms=None,
+        )
     with pytest.raises(logstore.CorruptCheckpointError, match="Another publisher"):
         opened().poll()
 
