@@ -56,6 +56,7 @@ public final class DecoderCheck {
             try {
                 switch (decoder.decode(data, data.length, start, stop, rows)) {
                     case END:
+                    case ZEROS:
                         end = 0;
                         break;
                     case OFFSET:

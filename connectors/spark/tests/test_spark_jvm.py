@@ -138,7 +138,7 @@ def outcome(frame: Any, query: Callable[[Any], Any]) -> tuple[list[Any], str]:
 
 def same_error(of_jvm: str, of_python: str) -> bool:
     """The message that Java passes on stands in Python's traceback."""
-    found = re.search(r"LogstoreException: (\w+): (.*)", of_jvm)
+    found = re.search(r"RuntimeException: (\w+): (.*)", of_jvm)
     if not found:
         return False
     kind, message = found.groups()

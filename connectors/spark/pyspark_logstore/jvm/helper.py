@@ -90,6 +90,7 @@ class Helper:
             schema,
             _path(options),
             options,
+            begin=request["from"],
         )
         with pa.ipc.new_stream(self._out, arrow_schema(schema)) as stream:
             for batch in batches:

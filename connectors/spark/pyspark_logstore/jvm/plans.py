@@ -210,16 +210,22 @@ def rest_of(
     schema: Any,
     path: str,
     options: SourceOptions,
+    *,
+    begin: int,
 ) -> Iterator[Any]:
     """The record batches of one range of a task, from an offset on, as the Python
-    source reads them. Raises: as `read_task`."""
+    source reads them from `begin` on. Raises: as `read_task`."""
     rest = LogRange(
         task.ranges[number].partition,
-        offset,
+        begin,
         task.ranges[number].stop,
         task.ranges[number].bytes,
         task.ranges[number].batch_records,
     )
     return read_task(
-        Task(task.store, (rest,), task.partitions, task.marks), schema, path, options
+        Task(task.store, (rest,), task.partitions, task.marks),
+        schema,
+        path,
+        options,
+        delivered=offset,
     )

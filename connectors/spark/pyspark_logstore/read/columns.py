@@ -33,6 +33,8 @@ _TYPES: Final = {
     "timestampType": types.IntegerType(),
     "headers": types.ArrayType(_HEADER),
 }
+# Spark's times are microseconds.
+MILLIS_MAX: Final = ((1 << 63) - 1) // 1000
 # Larger batches are cut: Spark holds a whole one in memory, twice.
 SLICE_BYTES: Final = 4 << 20
 
@@ -126,12 +128,16 @@ def _microseconds(batch: Any, kind: Any, partition: TopicPartition) -> Any:
     try:
         return array.cast(kind)
     except pa.ArrowInvalid as error:
-        index = pc.index(array, pc.max(array)).as_py()
+        times = array.cast(pa.int64())
+        is_too_far = pc.or_(
+            pc.greater(times, MILLIS_MAX), pc.less(times, -MILLIS_MAX)
+        )
+        index = pc.index(is_too_far, True).as_py()
         offset = batch.column("offset")[index].as_py()
-        millis = pc.max(array.cast(pa.int64())).as_py()
         raise LogStoreError(
-            f"{partition}: the record at offset {offset} has the timestamp {millis} "
-            f"ms, more than Spark's timestamps can hold. Leave the column out with "
+            f"{partition}: the record at offset {offset} has the timestamp "
+            f"{times[index].as_py()} ms, and Spark's timestamps reach from "
+            f"-{MILLIS_MAX} to {MILLIS_MAX} ms. Leave the column out with "
             f".schema(...), or start behind it"
         ) from error
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from logstore import (
@@ -156,9 +157,18 @@ def first_of_batch(opened: OpenStore, name: TopicPartition, offset: int) -> int:
 
 
 def read_task(
-    task: Task, schema: Any, path: str, options: SourceOptions
+    task: Task,
+    schema: Any,
+    path: str,
+    options: SourceOptions,
+    *,
+    delivered: int = 0,
 ) -> Iterator[Any]:
     """The record batches of a task, as Spark expects them.
+
+    Args:
+        delivered: records below this offset are read and checked, and left out: another
+            reader has delivered them. If they are gone, nothing is lost.
 
     Raises:
         NotSharedError: the directories are not those the driver saw.
@@ -182,7 +192,13 @@ def read_task(
             continue
         try:
             for batch in _read_range(
-                partition, log_range, shaper, options, loss, stands_below
+                partition,
+                log_range,
+                shaper,
+                options,
+                loss,
+                stands_below,
+                delivered=delivered,
             ):
                 for piece in sliced(batch):
                     yield shaper.shape(piece, name)
@@ -237,6 +253,8 @@ def _read_range(
     options: SourceOptions,
     loss: LossPolicy,
     stands_below: Callable[[Partition], int] = lambda partition: INT64_MAX,
+    *,
+    delivered: int = 0,
 ) -> Iterator[Any]:
     """The batches of a range, after the part deleted meanwhile if that is allowed.
 
@@ -246,18 +264,20 @@ def _read_range(
     Args:
         stands_below: returns the offset below which the log is unchanged since the
             range was planned; raises if it is another log.
+        delivered: as in `read_task`.
     """
     offset, stop = log_range.start, log_range.stop
     while offset < stop:
         batches = None
         try:
             low, high = partition.start_offset, partition.end_offset
-            if low > offset:
+            first = max(offset, delivered)
+            if low > first:
                 loss.report(
-                    f"{log_range.partition}: offsets {offset} to {min(low, stop) - 1} "
+                    f"{log_range.partition}: offsets {first} to {min(low, stop) - 1} "
                     f"were deleted before they were read; it starts at {low} now"
                 )
-                offset = low
+            offset = max(offset, low)
             if high < stop:
                 loss.report(
                     f"{log_range.partition}: it ends at {high} now, and was to be read "
@@ -266,7 +286,9 @@ def _read_range(
                 stop = high
             if offset >= stop:
                 return
-            batches = _Batches(partition, log_range, offset, stop, shaper, options)
+            batches = _Batches(
+                partition, log_range, offset, stop, shaper, options, delivered
+            )
             # Called after the read has begun: the read detects any later cut.
             below = stands_below(partition)
             if below < stop:
@@ -289,7 +311,10 @@ def _read_range(
                     f"{offset} of {stop}: {error}"
                 )
                 return
-            loss.report(f"{log_range.partition}: deleted while it was read: {error}")
+            if low > delivered:
+                loss.report(
+                    f"{log_range.partition}: deleted while it was read: {error}"
+                )
             offset = low
 
 
@@ -308,8 +333,10 @@ class _Batches:
         stop: int,
         shaper: BatchShaper,
         options: SourceOptions,
+        delivered: int,
     ) -> None:
         self.offset = offset
+        self._delivered = delivered
         self._partition = partition
         self._range = log_range
         self._stop = stop
@@ -391,8 +418,12 @@ class _Batches:
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            self.offset = batch.column("offset")[-1].as_py() + 1
-            yield batch
+            offsets = batch.column("offset")
+            self.offset = offsets[-1].as_py() + 1
+            if offsets[0].as_py() >= self._delivered:
+                yield batch
+            elif self.offset > self._delivered:
+                yield batch.filter(pc.greater_equal(offsets, self._delivered))
 
     def _offset_after(self, damage: CorruptRecordError, offset: int) -> int:
         """The offset at which reading continues after damage. If it is unknown, the end

@@ -18,6 +18,8 @@ public final class Decoder {
     public enum Stop {
         /** The next batch is not wholly in the buffer, or there is none. */
         END,
+        /** There are zeros where the next batch should be. */
+        ZEROS,
         /** The next batch begins at the stop offset or after it. */
         OFFSET,
         /** The rows are full. */
@@ -30,6 +32,8 @@ public final class Decoder {
     private static final int FRAME_MIN = 18;
     private static final int PREFIX = 12;
     private static final int HEADER = 61;
+    /** The bytes of a header with its first and last offset. */
+    private static final int OFFSETS = 27;
     private static final int RECORD_MIN = 7;
     private static final int HEADERS_MAX = 100_000;
     private static final int MAX_PAYLOADS = 1 << 20;
@@ -58,7 +62,7 @@ public final class Decoder {
     /** At {@link Stop#END}: how many bytes the next batch has, as far as they say; else 0. */
     public long needed;
 
-    /** The last offset of the batch at a stop. */
+    /** At {@link Stop#OFFSET}: the last offset of the batch there. */
     private long beyond;
 
     private final int decompressedMax;
@@ -113,7 +117,7 @@ public final class Decoder {
             int attributes = magic == 2 ? Bytes.int16(buffer, at + 21) : buffer[at + 17];
             int codec = attributes & 7;
             long base = Bytes.int64(buffer, at);
-            long last = magic == 2 ? base + Bytes.int32(buffer, at + 23) : base;
+            long last = lastOf(buffer, at);
             boolean breaks = contiguous && lastOffset != UNKNOWN && base != lastOffset + 1;
             if (magic < 2 && codec != 0) {
                 base = Math.max(lastOffset + 1, 0); // the least that it can be
@@ -162,9 +166,40 @@ public final class Decoder {
         return Bytes.int32(buffer, at + 57) > room || (codec != 0 && output.size > MAX_PAYLOADS);
     }
 
+    /** Of a batch of magic 2, or of a message. */
+    private static long lastOf(byte[] buffer, int at) {
+        long base = Bytes.int64(buffer, at);
+        return buffer[at + MAGIC_POS] == 2 ? base + Bytes.int32(buffer, at + 23) : base;
+    }
+
     /** After {@link Stop#OFFSET}: whether the next batch can be one of this segment. */
     public boolean isPlausible() {
         return beyond < bound && !(hasLast && beyond <= lastOffset);
+    }
+
+    /** After {@link Stop#OFFSET}: the bytes from {@link #pos} on that {@link #isInOrder} looks at. */
+    public long orderBytes(byte[] buffer) {
+        return PREFIX + (long) Bytes.int32(buffer, pos + 8) + OFFSETS;
+    }
+
+    /**
+     * After {@link Stop#OFFSET}: whether the batch behind the next one, if there is one, has later offsets.
+     *
+     * <p>No checksum covers a base offset. Where batches may have gaps, one that is too high looks like the
+     * end of a range, and only what follows it shows that it is not.
+     *
+     * @param limit the end of the segment, or at least {@link #orderBytes} behind {@link #pos}
+     */
+    public boolean isInOrder(byte[] buffer, int limit) {
+        int at = pos + PREFIX + Bytes.int32(buffer, pos + 8);
+        int left = limit - at;
+        if (left == 0) {
+            return true;
+        }
+        if (left < (left > MAGIC_POS && buffer[at + MAGIC_POS] != 2 ? FRAME_MIN : OFFSETS)) {
+            return false;
+        }
+        return lastOf(buffer, at) > beyond;
     }
 
     /** Null if a whole batch is at pos. */
@@ -186,7 +221,7 @@ public final class Decoder {
                     throw new InvalidBatchException("length " + length, pos);
                 }
             }
-            return Stop.END; // space that was reserved
+            return Stop.ZEROS;
         }
         if (length > left - PREFIX) {
             needed = PREFIX + (long) length;

@@ -93,7 +93,7 @@ final class Helper implements AutoCloseable {
         try {
             return new Helper(builder.start());
         } catch (IOException error) {
-            throw new LogstoreException(
+            throw new RuntimeException(
                     "logstore-jvm asks logstore's Python what is to be read, and cannot run " + python
                             + ": set spark.pyspark.python to a Python that has logstore installed",
                     error);
@@ -123,7 +123,8 @@ final class Helper implements AutoCloseable {
      * Ask, and return the answer.
      *
      * @throws IllegalArgumentException an option that cannot be
-     * @throws LogstoreException every other error that Python reports, or it ended
+     * @throws RuntimeException every other error that Python reports, or it ended. It is not a class of ours:
+     *     the driver gets what a task throws by a class loader that need not have this jar.
      */
     JsonNode ask(ObjectNode request) {
         send(request);
@@ -139,10 +140,10 @@ final class Helper implements AutoCloseable {
         }
     }
 
-    private LogstoreException gone(IOException error) {
+    private RuntimeException gone(IOException error) {
         isBroken = true;
         close();
-        return new LogstoreException(
+        return new RuntimeException(
                 "the process that runs logstore's Python (" + python() + " -m " + MODULE
                         + ") has ended; its standard error says why. logstore must be installed there",
                 error);
@@ -168,7 +169,7 @@ final class Helper implements AutoCloseable {
             if (error.get("type").asText().equals("ConfigError")) {
                 throw new IllegalArgumentException(message);
             }
-            throw new LogstoreException(error.get("type").asText() + ": " + message);
+            throw new RuntimeException(error.get("type").asText() + ": " + message);
         }
         return reply;
     }

@@ -21,7 +21,7 @@ final class Json {
         try {
             return MAPPER.readTree(text);
         } catch (JsonProcessingException error) {
-            throw new LogstoreException("no JSON: " + text, error);
+            throw new RuntimeException("no JSON: " + text, error);
         }
     }
 

@@ -47,9 +47,14 @@ final class LogScanBuilder
         this.options = options;
     }
 
+    /** Whole columns: Spark takes the parts that it needs of them. */
     @Override
     public void pruneColumns(StructType required) {
-        schema = required;
+        StructType pruned = new StructType();
+        for (String name : required.fieldNames()) {
+            pruned = pruned.add(schema.apply(name));
+        }
+        schema = pruned;
     }
 
     /** What the scan does not answer is returned: Spark filters the rows by it. */

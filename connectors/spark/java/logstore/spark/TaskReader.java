@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -149,13 +150,21 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return true;
     }
 
-    /** Leave the rest of the range to Python. */
+    /**
+     * Leave the rest of the range to Python.
+     *
+     * <p>No checksum covers an offset: if one was changed, what shows it may lie before the next offset to
+     * be delivered, where no reader that begins there sees it. So Python reads the whole segment again, and
+     * leaves out what was delivered.
+     */
     private void leave() {
         closeFile();
+        long from = pieceNumber < 2 ? range.start : range.pieces.get(pieceNumber - 2).nextOffset;
         rangesOfPython++;
         ObjectNode request = Json.request("read")
                 .put("task", task.planned)
                 .put("range", rangeNumber)
+                .put("from", Math.min(from, offset))
                 .put("offset", offset)
                 .put("schema", schema.json());
         request.set("options", Json.parse(options));
@@ -171,11 +180,9 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                     return false;
                 }
                 Decoder.Stop stop;
-                InvalidBatchException invalid = null;
                 try {
                     stop = decoder.decode(buffer, limit, range.start, range.stop, rows);
                 } catch (InvalidBatchException error) {
-                    invalid = error;
                     stop = null;
                 }
                 if (rows.count > 0) {
@@ -186,17 +193,16 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                     offset = rows.offset[rows.count - 1] + 1;
                     return true; // what stopped it will stop it again
                 }
-                boolean isOdd = stop == Decoder.Stop.OFFSET && !decoder.isPlausible();
-                if (invalid != null || isOdd || stop == Decoder.Stop.TRANSACTION) {
-                    leave();
-                    return false;
-                }
-                if (stop == Decoder.Stop.OFFSET) {
+                if (stop == Decoder.Stop.OFFSET && endsAtStop()) {
                     closeFile();
                     range = null;
                     return false;
                 }
-                if (stop == Decoder.Stop.END && !more()) {
+                if (stop != Decoder.Stop.END) { // also zeros: a piece has none behind its last batch
+                    leave();
+                    return false;
+                }
+                if (!more()) {
                     if (!endsWell()) {
                         leave();
                         return false;
@@ -246,8 +252,8 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     private static FileChannel open(Task.Piece piece) throws IOException {
         IOException first = null;
         for (String suffix : new String[] {"", ".deleted"}) {
-            Path path = Path.of(piece.path + suffix);
             try {
+                Path path = Path.of(piece.path + suffix);
                 FileChannel file = FileChannel.open(path, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
                 try {
                     Object inode = Files.getAttribute(path, "unix:ino", LinkOption.NOFOLLOW_LINKS);
@@ -261,6 +267,9 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                 file.close();
             } catch (IOException error) {
                 first = first == null ? error : first;
+            } catch (InvalidPathException error) {
+                // Java has no name for it in this locale.
+                throw new IOException(error);
             }
         }
         throw first != null ? first : new IOException(piece.path + " is another file now");
@@ -287,7 +296,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         }
         byte[] from = buffer;
         if (decoder.needed > buffer.length) {
-            buffer = new byte[(int) decoder.needed];
+            buffer = larger(decoder.needed);
         } else if (buffer.length > BUFFER_BYTES && decoder.needed <= BUFFER_BYTES) {
             buffer = new byte[Math.max(BUFFER_BYTES, kept)]; // the large batch is over
         }
@@ -312,6 +321,15 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return true;
     }
 
+    /** Room for a batch, whose length may be damaged. */
+    private static byte[] larger(long bytes) throws IOException {
+        try {
+            return new byte[Math.toIntExact(bytes)];
+        } catch (ArithmeticException | OutOfMemoryError error) {
+            throw new IOException("no memory for a batch of " + bytes + " bytes", error);
+        }
+    }
+
     /** Ask Python whether the planned part of the log is still the same. */
     private boolean stands() {
         ObjectNode request = Json.request("stands").put("task", task.planned).put("range", rangeNumber);
@@ -320,12 +338,23 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         return Helper.askOnce(request).get("stands").asBoolean();
     }
 
+    /** Whether the batch at the stop offset can be what follows the records before it. */
+    private boolean endsAtStop() throws IOException {
+        if (decoder.lastOffset + 1 >= range.stop) {
+            return decoder.isPlausible();
+        }
+        long left = piece.size - filePos;
+        decoder.needed = Math.min(decoder.orderBytes(buffer), limit - decoder.pos + left);
+        if (decoder.needed > limit - decoder.pos) {
+            more();
+        }
+        return decoder.isPlausible() && decoder.isInOrder(buffer, limit);
+    }
+
     /** Whether the piece ends where it must. */
     private boolean endsWell() {
-        for (int i = decoder.pos; i < limit; i++) {
-            if (buffer[i] != 0) {
-                return false;
-            }
+        if (decoder.pos < limit) {
+            return false;
         }
         boolean isLast = pieceNumber == range.pieces.size();
         long end = Math.min(range.stop, piece.nextOffset);

@@ -349,6 +349,16 @@ final class Vectors {
         }
     }
 
+    /** What is no UTF-8 is replaced, as in Python: there a surrogate is three wrong bytes, in Java one. */
+    private static UTF8String text(byte[] bytes) {
+        for (int i = 0; i + 1 < bytes.length; i++) {
+            if (bytes[i] == (byte) 0xed && (bytes[i + 1] & 0xe0) == 0xa0) {
+                bytes[i] = (byte) 0xff; // is never part of a character
+            }
+        }
+        return UTF8String.fromString(new String(bytes, StandardCharsets.UTF_8));
+    }
+
     private static final class HeaderPart extends Column {
         private final byte[] data;
         private final int[] pos;
@@ -381,9 +391,8 @@ final class Vectors {
 
         @Override
         public UTF8String getUTF8String(int row) {
-            // As Kafka's consumer: what is no UTF-8 is replaced.
             byte[] bytes = getBinary(row);
-            return bytes == null ? null : UTF8String.fromString(new String(bytes, StandardCharsets.UTF_8));
+            return bytes == null ? null : text(bytes);
         }
     }
 }
