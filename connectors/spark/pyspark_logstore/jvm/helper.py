@@ -81,19 +81,19 @@ class Helper:
 
     def read(self, request: Request) -> Any:
         """Write the rest of a range as an Arrow stream."""
-        options = _source_options(request)
         schema = _columns(request)
-        batches = rest_of(
-            task_from(request["task"]),
-            request["range"],
-            request["offset"],
-            schema,
-            _path(options),
-            options,
-            begin=request["from"],
-        )
+        # Java reads a stream first, also if there is an error in what follows.
         with pa.ipc.new_stream(self._out, arrow_schema(schema)) as stream:
-            for batch in batches:
+            options = _source_options(request)
+            for batch in rest_of(
+                task_from(request["task"]),
+                request["range"],
+                request["offset"],
+                schema,
+                _path(options),
+                options,
+                begin=request["from"],
+            ):
                 stream.write_batch(batch)
         return {}
 

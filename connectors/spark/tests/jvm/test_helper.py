@@ -45,6 +45,15 @@ class Asked:
         return self.answer()
 
 
+    def rows(self, operation: str, **arguments: Any) -> list[int]:
+        """The offsets of the stream before the answer."""
+        self.send(operation, **arguments)
+        assert self.process.stdout is not None
+        with pa.ipc.open_stream(self.process.stdout) as stream:
+            offsets: list[int] = stream.read_all().column("offset").to_pylist()
+            return offsets
+
+
 @pytest.fixture
 def helper() -> Iterator[Asked]:
     asked = Asked()
@@ -75,14 +84,20 @@ def test_rows_come_as_a_stream_and_then_an_answer(
     plan = helper.ask("plan", options=options, schema=SCHEMA, conditions=[condition])
     assert plan["counts"] == {"count": 10, "min": 40, "max": 49}
     (task,) = plan["tasks"]
-    helper.send(
-        "read", options=options, schema=SCHEMA, task=task["task"], range=0, offset=45
-    )
-    assert helper.process.stdout is not None
-    with pa.ipc.open_stream(helper.process.stdout) as stream:
-        table = stream.read_all()
-    assert table.column("offset").to_pylist() == list(range(45, 50))
+    read = {"options": options, "schema": SCHEMA, "task": task["task"], "range": 0}
+    read |= {"from": 40, "offset": 45}
+    assert helper.rows("read", **read) == list(range(45, 50))
     assert helper.answer() == {}
+
+
+def test_rows_of_a_request_that_cannot_be_are_an_empty_stream(
+    helper: Asked, writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    """Java waits for a stream, then for the answer that has the error."""
+    make_topic(count=50)
+    options = {"path": writer.path, "subscribe": "orders"}
+    assert helper.rows("read", options=options, schema=SCHEMA, task="") == []
+    assert helper.answer()["error"]["type"] == "JSONDecodeError"
 
 
 def test_stream_is_that_of_the_python_source(
