@@ -165,10 +165,38 @@ class TimeEntries(Entries):
     __slots__ = ()
 
     @classmethod
-    def load(cls, data: bytes) -> TimeEntries:
-        """The usable entries of a time index file."""
+    def load(cls, data: bytes, digest: int = UNKNOWN_DIGEST) -> TimeEntries:
+        """The usable entries of a time index file; none if it has another digest."""
+        if digest not in (UNKNOWN_DIGEST, digest_of(data)):
+            data = b""
         count = len(data) // TIME_ENTRY_BYTES
         return cls(data, native.time_index_check(data, count))
+
+    def keep_confirmed(
+        self, batches: Iterator[native.BatchHeader], base_offset: int
+    ) -> None:
+        """Drop the entries from the first one on that is not true of the batches: an
+        entry says what the largest timestamp is up to its offset.
+
+        Args:
+            batches: of the segment, from its start on; no more than needed are taken.
+                What they raise is raised, with the entries before it kept.
+        """
+        slot, largest = 0, -1
+        if not self.count:
+            return
+        try:
+            for header in batches:
+                largest = max(largest, header.max_timestamp)
+                last = header.last_offset - base_offset
+                while slot < self.count and self.entry(slot)[1] <= last:
+                    if self.entry(slot)[0] != largest:
+                        return
+                    slot += 1
+                if slot == self.count:
+                    return
+        finally:
+            self.cut(slot)
 
     def find(
         self,

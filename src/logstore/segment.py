@@ -30,7 +30,6 @@ from logstore.index import (
     UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
-    digest_of,
 )
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -472,14 +471,16 @@ class Segment:
         return entries
 
     def time_entries(self) -> TimeEntries:
+        """Of an index of another program, what one walk over the log confirms."""
         if self.live_times is not None:
             return self.live_times
         entries: TimeEntries | None = self.descriptors.index(self._serial, TIME_INDEX)
         if entries is None:
-            data = self._index_bytes(TIME_INDEX)
-            if self.time_digest not in (UNKNOWN_DIGEST, digest_of(data)):
-                data = b""
-            entries = TimeEntries.load(data)
+            entries = TimeEntries.load(self._index_bytes(TIME_INDEX), self.time_digest)
+            if self.time_digest == UNKNOWN_DIGEST and not self.is_contiguous:
+                headers = (header for header, _, _ in self.headers(checks=0))
+                with contextlib.suppress(CorruptRecordError, UnsupportedError, OSError):
+                    entries.keep_confirmed(headers, self.base_offset)
             self._keep(TIME_INDEX, entries)
         return entries
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import logstore
+from logstore.errors import UnsupportedError
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, crash, frames_in, logs_in
+from support.broker import foreign
+from support.damage import FaultyFiles, crash, frames, frames_in, logs_in, overwrite
 from support.values import (
     FORMATS,
     append_one,
@@ -442,3 +444,66 @@ def test_indexes_that_could_not_be_finished_are_built_at_the_next_opening(
     assert logstore.verify(path).notes == ()
     with logstore.open(path) as store:
         assert not store.recovery_report
+
+
+@pytest.mark.parametrize(
+    ("entries", "confirmed"),
+    [
+        ([(20, 1), (90, 2), (95, 4), (99, 5)], 4),
+        # The batch at 3 has this timestamp, and an earlier one a larger one.
+        ([(20, 3), (95, 4), (99, 5)], 0),
+        ([(20, 1), (95, 4), (99, 5)], 3),
+        ([(20, 1), (90, 2), (96, 4), (99, 5)], 2),
+        ([(20, 1), (90, 2), (95, 4), (99, 5), (100, 6)], 4),
+    ],
+)
+def test_time_index_of_a_broker_counts_as_far_as_the_batches_confirm_it(
+    tmp_path: Path, entries: list[tuple[int, int]], confirmed: int
+) -> None:
+    """No digest tells whether it is the right file: one walk over the headers does. An
+    entry left out is no mistake, since the next one is still true."""
+    times = [10, 20, 90, 20, 95, 99]
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2, index_interval_bytes=0)
+        partition = store.create_topic("orders", config=config)[0]
+        for timestamp in times:
+            partition.append(b"v", timestamp_ms=timestamp)
+        partition.roll()
+    foreign(tmp_path)
+    name = tmp_path / "orders-0" / "00000000000000000000.timeindex"
+    name.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
+        assert [partition.offset_for_time(t) for t in (5, 15, 50, 92, 97, 100)] == [
+            0,
+            1,
+            2,
+            4,
+            5,
+            None,
+        ]
+        log: Any = partition._log
+        assert log.segments[0].time_entries().count == confirmed
+
+
+def test_damage_behind_a_time_index_of_a_broker_leaves_what_was_confirmed(
+    tmp_path: Path,
+) -> None:
+    """The walk over the headers ends at damage, and the lookup that meets it tells."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2, index_interval_bytes=0)
+        partition = store.create_topic("orders", config=config)[0]
+        for timestamp in (10, 20, 30, 40):
+            partition.append(b"v", timestamp_ms=timestamp)
+        partition.roll()
+        partition.append(b"v", timestamp_ms=50)
+    foreign(tmp_path)
+    log = logs_in(tmp_path / "orders-0")[0]
+    overwrite(log, frames(log)[2].pos + 16, b"\x09")
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
+        with pytest.raises(UnsupportedError):
+            partition.offset_for_time(35)
+        log: Any = partition._log
+        # Of offset 1; the first batch of a segment has none.
+        assert log.segments[0].time_entries().count == 1

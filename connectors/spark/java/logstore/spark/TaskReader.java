@@ -340,7 +340,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
 
     /** Whether the batch at the stop offset can be what follows the records before it. */
     private boolean endsAtStop() throws IOException {
-        if (decoder.lastOffset + 1 >= range.stop) {
+        if (piece.contiguous) {
             return decoder.isPlausible();
         }
         long left = piece.size - filePos;
