@@ -42,6 +42,7 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "UnsupportedError",
+    "is_disk_full",
     "is_system_error",
     "made_again",
     "partly_done",
@@ -588,6 +589,11 @@ def is_system_error(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and not isinstance(error, LogStoreError)
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether there is no space, quota or size left for a file."""
+    return error.errno in _DISK_FULL
+
+
 def storage_error(
     cause: OSError, action: str, path: str, consequence: str = ""
 ) -> StorageError:
@@ -596,7 +602,7 @@ def storage_error(
     message = f"cannot {action} {path}: {text}"
     if consequence:
         message = f"{message}. {consequence}"
-    kind = DiskFullError if cause.errno in _DISK_FULL else StorageError
+    kind = DiskFullError if is_disk_full(cause) else StorageError
     return kind(message, errno=cause.errno, path=path, action=action)
 
 

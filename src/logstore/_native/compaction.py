@@ -400,7 +400,8 @@ def scan_producers(
     data: Any, size: int, *, pos: int, last_offset: int, checks: int
 ) -> Scan:
     """Headers of batches of producers; all batches are checked. Of those of one
-    producer that follow one another, without a transaction, only the last one.
+    producer that follow one another, without a transaction, and without offsets of
+    others between them, only the last one.
 
     Args:
         pos, last_offset: behind a batch, and its last offset.

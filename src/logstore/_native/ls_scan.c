@@ -113,10 +113,16 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
     return status;
 }
 
-/* Whether two batches are of one state of a producer, and belong to no transaction. */
+/* Whether two batches are of one state of a producer, belong to no transaction, and all offsets between them were of
+   that producer, too: its sequence is as far on as the offsets are. */
 static int ls_scan_continues(const ls_batch *before, const ls_batch *batch)
 {
     const int32_t special = LS_ATTRIBUTE_TRANSACTIONAL | LS_ATTRIBUTE_CONTROL;
+    const uint64_t offsets = (uint64_t)batch->base_offset - (uint64_t)before->base_offset;
+    const uint32_t sequences = (uint32_t)batch->base_sequence - (uint32_t)before->base_sequence;
+    if ((offsets & INT32_MAX) != (sequences & INT32_MAX) || offsets > INT32_MAX) {
+        return 0;
+    }
     return before->producer_id == batch->producer_id && before->producer_epoch == batch->producer_epoch
         && ((before->attributes | batch->attributes) & special) == 0;
 }

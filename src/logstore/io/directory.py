@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from logstore import _native as native
-from logstore.errors import StoreClosedError
+from logstore.errors import StoreClosedError, is_disk_full
 from logstore.io.files import (
     PRIVATE,
     Access,
@@ -246,6 +246,18 @@ class Directory:
         with self.use() as fd, to.use() as to_fd:
             self.files.move(fd, old, to_fd, new)
 
+    def rename_deleted(self, name: str, new: str) -> bool:
+        """Rename a file that is to be deleted later. Where a full disk has no room for
+        the new name, remove the file at once. Returns whether it was renamed."""
+        try:
+            self.rename(name, new)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.unlink(name)
+            return False
+        return True
+
     def unlink(self, name: str, *, missing_ok: bool = False) -> None:
         try:
             file = self.held()
@@ -346,3 +358,34 @@ class Directory:
             self.files.close(fd)
         self.rename(temporary, name)
         self.sync()
+
+    def overwrite_file(self, name: str, data: bytes) -> None:
+        """Replace a small file in place, for a full disk: this needs no space if the
+        file has that much. A power failure can leave the old bytes, the new ones, or a
+        mixture.
+
+        Raises:
+            OSError: as the system gives it. If there is no space for it, the file is
+                unchanged; else its content is unknown.
+        """
+        files = self.files
+        with self.opened(name, write=True) as fd:
+            if not files.reserve(fd, 0, len(data)) and files.size(fd) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+            files.write(fd, data, 0)
+            files.truncate(fd, len(data))
+            files.sync(fd)
+
+    def write_file_anyway(self, name: str, data: bytes) -> None:
+        """As `write_file`; where a full disk has no room for that, as
+        `overwrite_file`."""
+        try:
+            self.write_file(name, data)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.unlink(f"{name}.tmp", missing_ok=True)
+            try:
+                self.overwrite_file(name, data)
+            except FileNotFoundError:
+                raise error from None

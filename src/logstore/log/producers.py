@@ -302,17 +302,44 @@ class Producers:
                 found.timestamp_ms = producer.timestamp_ms
         return before
 
-    def named_missing_in(self, other: Producers) -> set[int]:
-        """The ids of the named producers that another state of the same log lacks."""
-        ids = {key for key, producer in self._by_id.items() if producer.is_named}
-        return ids - other._by_id.keys()
+    def named_that_differ(self, other: Producers) -> set[int]:
+        """The ids of the named producers whose last sequence another state of the same
+        log does not have."""
+        return {
+            key
+            for key, producer in self._by_id.items()
+            if producer.is_named
+            and _state_of(producer)[1] != _state_of(other._by_id.get(key))[1]
+        }
 
-    def add_before(self, batch: SentBatch) -> None:
-        """Add a named producer as it was before one of its batches: its sequences never
-        begin again, so its last one is known, though nothing else of that batch."""
-        last = batch.first_sequence - 1
+    def set_before(self, batch: SentBatch, removed: int) -> None:
+        """Set a named producer to where it was before one of its batches, and before
+        some offsets directly in front of that.
+
+        Args:
+            removed: how many of these had batches that a compaction has removed. They
+                are its own, as far as there are sequences for them: compactions keep
+                the header of each batch that its next one does not follow at once.
+        """
+        key = batch.producer_id
+        last = _state_of(self._by_id.get(key))[1]
+        missing = (batch.first_sequence - 1 - last) % SEQUENCES
+        gone = missing - min(missing, removed)
+        if gone:
+            self._set_last(key, batch, (last + gone) % SEQUENCES)
+
+    def take_named(self, other: Producers, keys: Iterable[int]) -> None:
+        """Take the last sequences of named producers from another state of the log."""
+        for key in keys:
+            producer = other._by_id[key]
+            batch = SentBatch(key, producer.epoch, _NONE, 0, producer.timestamp_ms)
+            self._set_last(key, batch, _state_of(producer)[1])
+
+    def _set_last(self, key: int, batch: SentBatch, last: int) -> None:
+        """Set the last sequence of a named producer, of which nothing else is known."""
         if last >= 0:
-            producer = self._producer(batch.producer_id, batch.epoch)
+            producer = self._producer(key, batch.epoch)
+            producer.batches.clear()
             producer.batches.append(_Known(last, last, _NONE, 1))
             producer.timestamp_ms = batch.timestamp_ms
 

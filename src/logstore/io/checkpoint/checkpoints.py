@@ -210,7 +210,7 @@ def _epochs_of(path: str, data: bytes | None) -> list[tuple[int, int]]:
 
 
 def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> None:
-    """Replace a leader epoch checkpoint.
+    """Replace a leader epoch checkpoint, on a full disk in place.
 
     Raises:
         ConfigError: a number could not be read again.
@@ -222,7 +222,7 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
         _epochs_of(path, data)
     except CorruptCheckpointError as error:
         raise _not_written(path, error.reason) from error
-    directory.write_file(LEADER_EPOCHS, data)
+    directory.write_file_anyway(LEADER_EPOCHS, data)
 
 
 # ------------------------------------------------------------------ logstore's own
@@ -470,18 +470,26 @@ def _check_readable(directory: Directory, name: str, data: bytes) -> None:
         raise _not_written(path, error.reason) from error
 
 
-def write_prepared(directory: Directory, name: str, text: str) -> bytes:
+def write_prepared(
+    directory: Directory, name: str, text: str, *, in_place: bool = False
+) -> bytes:
     """The same, with JSON text in the form that `state_text` makes. Returns the bytes
-    of the file."""
+    of the file.
+
+    Args:
+        in_place: change it in place where a full disk has no room for a second file.
+    """
     data = _pack(text)
-    _write(directory, name, data)
+    _write(directory, name, data, in_place=in_place)
     return data
 
 
-def _write(directory: Directory, name: str, data: bytes) -> None:
+def _write(
+    directory: Directory, name: str, data: bytes, *, in_place: bool = False
+) -> None:
     if len(data) > STATE_BYTES_MAX:
         raise too_large(name)
-    directory.write_file(name, data)
+    (directory.write_file_anyway if in_place else directory.write_file)(name, data)
 
 
 def too_large(name: str) -> OSError:

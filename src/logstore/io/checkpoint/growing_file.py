@@ -72,15 +72,21 @@ class GrowingFile:
         """The file is removed: the next write is of the whole file."""
         self._end = self._calls = None
 
-    def replace(self, text: str) -> None:
+    def replace(self, text: str, *, in_place: bool = False) -> None:
         """Write the file whole, durably; `text` is JSON as `state_text` makes it.
+
+        Args:
+            in_place: where a full disk has no room for a second file, change it in
+                place: a power failure during that can damage it.
 
         Raises:
             OSError: as the system gives it; EFBIG if it could not be read again. The
                 file has its old content, or the new one.
         """
         self._end = self._calls = None
-        data = checkpoints.write_prepared(self._directory, self._name, text)
+        data = checkpoints.write_prepared(
+            self._directory, self._name, text, in_place=in_place
+        )
         self._end = end_of(data, self._directory.stamp(self._name))
 
     def append(self, text: str) -> bool:

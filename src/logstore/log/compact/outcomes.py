@@ -10,6 +10,7 @@ missing.
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -18,7 +19,7 @@ from logstore.errors import CorruptRecordError
 from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
 from logstore.io.layout import OFFSET_MAX
-from logstore.log.producers import EXPIRY_MS
+from logstore.log.producers import EXPIRY_MS, SEQUENCES
 from logstore.log.read.damage import make_batch
 from logstore.record.batch import ABORT, COMMIT
 from logstore.segment import Segment
@@ -46,13 +47,19 @@ class LogOutcomes(NamedTuple):
 
 
 class _Producer:
-    """One producer, as the batches so far show it."""
+    """One producer, as the batches so far show it.
 
-    __slots__ = ("epoch", "last_data", "markers", "timestamp")
+    Attributes:
+        last_data: last offset of its last batch with data of that epoch; -1: none.
+        last: (offset, sequence) of its last record, of any epoch; None: none.
+    """
+
+    __slots__ = ("epoch", "last", "last_data", "markers", "timestamp")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.last_data = _NONE
+        self.last: tuple[int, int] | None = None
         self.markers: list[int] = []
         self.timestamp = _NONE
 
@@ -66,6 +73,18 @@ class _Producer:
             self.markers.append(header.last_offset)
         else:
             self.last_data = header.last_offset
+            size = header.last_offset - header.base_offset
+            sequence = (header.base_sequence + size) % SEQUENCES
+            self.last = header.last_offset, sequence
+
+    def turn_before(self, header: native.BatchHeader) -> int | None:
+        """The offset of its last record, if others than its own were between that and a
+        later batch."""
+        if self.last is None:
+            return None
+        offset, sequence = self.last
+        own = (header.base_sequence - sequence - 1) % SEQUENCES
+        return None if header.base_offset - offset - 1 == own else offset
 
 
 class Survey:
@@ -85,6 +104,10 @@ class Survey:
         self.ranges: list[tuple[int, int, int]] = []
         self.aborted: list[TxnEntry] = []
         self.spent: list[int] = []
+        # The last offsets of batches of named producers that their next one does not
+        # follow at once. They tell where a producer was at any offset, if the log is
+        # cut there (`Producers.set_before`).
+        self.turns = array("q")
 
     def take(self, header: native.BatchHeader, marker: int | None) -> None:
         """Add a batch; `marker` is its type if it is a control batch with a record."""
@@ -92,6 +115,10 @@ class Survey:
         producer = self.producers.get(producer_id)
         if producer is None:
             producer = self.producers[producer_id] = _Producer(header.producer_epoch)
+        elif producer_id >= NAMED_ID_MIN:
+            turn = producer.turn_before(header)
+            if turn is not None:
+                self.turns.append(turn)
         if not (header.is_control and header.record_count == 0):
             producer.take(header)
         if header.is_control:
@@ -143,7 +170,7 @@ class Survey:
                 least as a header.
             now_ms: wall clock.
         """
-        needed = [*self.needed(now_ms), round_end - 1]
+        needed = [*self.needed(now_ms), *self.turns, round_end - 1]
         outcomes = native.Outcomes(self.ranges, self.spent, needed)
         return LogOutcomes(outcomes, tuple(self.aborted), self.end)
 

@@ -106,8 +106,8 @@ def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base, suffix)
             with contextlib.suppress(FileNotFoundError):
-                directory.rename(name, name + DELETED)
-                renamed.append(name + DELETED)
+                if directory.rename_deleted(name, name + DELETED):
+                    renamed.append(name + DELETED)
     return renamed
 
 

@@ -160,7 +160,7 @@ def write_transactions(
         return
     name = segment_file(base_offset, TXN_INDEX)
     if data:
-        directory.write_file(name, data)
+        directory.write_file_anyway(name, data)
     else:
         directory.unlink(name, missing_ok=True)
         directory.sync()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 
 from logstore._native.locks import logger
-from logstore.errors import OffsetOutOfRangeError, storage_error
+from logstore.errors import DiskFullError, OffsetOutOfRangeError, storage_error
 from logstore.io.directory import Directory
 from logstore.io.layout import DELETED, SEGMENT_SUFFIXES, segment_file
 from logstore.log.read.view import slot_of
@@ -20,8 +20,24 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     """Raise the start offset; drop the segments that lie wholly below it. The caller
     holds both locks.
 
-    1. sync the log; 2. record the new start (commit); 3. replace the list of segments;
-    4. rename the files to `.deleted`; 5. unlink them later.
+    Raises:
+        DiskFullError: there is no room for what is to be written down. The segments
+            that lie wholly below are dropped nevertheless, so that there will be some.
+    """
+    try:
+        return _delete_before(log, offset, reason)
+    except DiskFullError:
+        segments = log.extent.segments
+        below = segments[slot_of(segments, offset)].base_offset
+        if not log.extent.start < below < offset:
+            raise
+    _delete_before(log, below, reason)
+    return _delete_before(log, offset, reason)
+
+
+def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
+    """1. sync the log; 2. record the new start (commit); 3. replace the list of
+    segments; 4. rename the files to `.deleted`; 5. unlink them later.
     """
     context, extent = log.context, log.extent
     if not extent.start <= offset <= extent.end:
@@ -64,7 +80,8 @@ def rename_deleted(
     is_committed: bool = True,
     is_needed: bool = False,
 ) -> None:
-    """Rename the files of dropped segments; another process may still read them.
+    """Rename the files of dropped segments; another process may still read them. On a
+    full disk a file is removed at once where its new name does not fit.
 
     Raises:
         StorageError: a file keeps its name, which matters in two cases: not
@@ -77,13 +94,14 @@ def rename_deleted(
     segments = list(segments)
     with contextlib.suppress(OSError):
         log.digests.drop(segments)
+    is_changed = False
     for segment in segments:
-        if names and not is_committed:
+        if is_changed and not is_committed:
             _sync_names(directory)
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(segment.base_offset, suffix)
             try:
-                directory.rename(name, name + DELETED)
+                is_renamed = directory.rename_deleted(name, name + DELETED)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -93,7 +111,9 @@ def rename_deleted(
                     ) from error
                 logger.warning("cannot rename %s: %s", name, error)
                 continue
-            names.append(name + DELETED)
+            if is_renamed:
+                names.append(name + DELETED)
+            is_changed = True
     if not is_committed:
         _sync_names(directory)
     if names:

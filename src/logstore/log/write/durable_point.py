@@ -107,10 +107,12 @@ class DurablePoint:
         *,
         is_truncating: bool = False,
         is_record: bool = False,
+        in_place: bool = False,
     ) -> None:
         """Write the state file; `state` is that of the active segment.
 
         Args:
+            in_place: as `GrowingFile.replace`.
             is_record: no call depends on it; the file says afterwards what it said
                 before if one bit of its last entry is damaged.
 
@@ -136,7 +138,8 @@ class DurablePoint:
         self._sync_indexes(state)
         if not (is_record and self._append(extent, point)):
             self._in_file = None
-            self._file.replace(point.to_json(self._sealed_rows(extent.segments)))
+            text = point.to_json(self._sealed_rows(extent.segments))
+            self._file.replace(text, in_place=in_place)
             if not is_truncating:
                 sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
                 self._in_file = _constants(point), sealed, _indexed_base(point)
@@ -221,9 +224,10 @@ class DurablePoint:
     ) -> bool:
         """Record a changed list of segments, or raise.
 
-        A full disk must not stop a call that frees space: in that case the state file
-        is removed. Without it the next opening loads the partition as Kafka would. This
-        costs only time, if the log starts at the base of its first segment.
+        A full disk must not stop a call that frees space: the state file is changed in
+        place, and if there is no room for that either, it is removed. Without it the
+        next opening loads the partition as Kafka would. This costs only time, if the
+        log starts at the base of its first segment.
 
         Returns False if the state file was removed.
 
@@ -232,7 +236,7 @@ class DurablePoint:
         """
         directory = self._context.directory
         try:
-            self.write(extent, state, is_truncating=is_truncating)
+            self.write(extent, state, is_truncating=is_truncating, in_place=True)
         except OSError as error:
             failed = storage_error(error, "write the state of", directory.path)
             at_boundary = extent.start == extent.segments[0].base_offset

@@ -27,8 +27,9 @@ from logstore.log.producers import (
     Identity,
     Producers,
     SentBatch,
+    sent_batch,
 )
-from logstore.log.read.producer_state import producer_batches, read_producers
+from logstore.log.read.producer_state import read_producers
 from logstore.log.read.view import slot_of
 from logstore.log.write.context import LogContext
 from logstore.log.write.extent import Extent
@@ -208,21 +209,24 @@ class Idempotence:
         if self._producers is not None and self._producers.has_named:
             self.write_snapshot(extent)
 
-    def before_cut(self, extent: Extent, end: int) -> None:
-        """The log is about to be cut: a snapshot at its new end must have the named
-        producers whose batches were deleted. It never raises."""
+    def before_cut(self, extent: Extent, end: int, offset: int) -> None:
+        """The log is about to be cut at an offset: a snapshot at its new end must have
+        the named producers whose batches before it were deleted, or compacted away. It
+        never raises.
+
+        Args:
+            end: behind the last batch that stays; there are none up to the offset.
+        """
         if not self._context.services.has_named_producers:
             return
         try:
-            if not self._snapshots(extent):
+            if not self._snapshots(extent) and self._context.is_contiguous:
                 return
             known = self._upto(extent)
             if known.has_named:
                 producers = self._load(extent._replace(end=end))
-                producers.inherit(known.named_before(end))
-                missing = known.named_missing_in(producers)
-                if missing:
-                    self._add_before(producers, missing, extent, end)
+                producers.inherit(known.named_before(offset))
+                self._add_removed(producers, known, extent, offset)
                 if producers.has_named:
                     self._write(producers, end)
         except LogStoreError as error:
@@ -230,20 +234,31 @@ class Idempotence:
                 "named producers of %s may be forgotten: %s", self._context.name, error
             )
 
-    def _add_before(
-        self, producers: Producers, missing: set[int], extent: Extent, end: int
+    def _add_removed(
+        self, producers: Producers, known: Producers, extent: Extent, offset: int
     ) -> None:
-        """Add producers whose batches below an offset were all deleted, from the first
-        batch that each of them has from there on."""
-        limit = self._context.services.store_config.max_batch_decompressed_bytes
-        segments, missing = extent.segments, set(missing)
-        for segment in segments[slot_of(segments, end) :]:
-            for batch, _ in producer_batches(segment, end, extent.end, limit):
-                if batch.producer_id in missing:
-                    producers.add_before(batch)
-                    missing.remove(batch.producer_id)
-                    if not missing:
+        """Let named producers be where they were at an offset, although batches of
+        theirs before it are gone: their first batch from there on tells it, and the
+        last of all batches of each is always there.
+
+        Args:
+            producers: the state that the batches make which are there.
+            known: at the end of the log.
+        """
+        wanted = known.named_that_differ(producers)
+        segments, before = extent.segments, offset
+        for segment in segments[slot_of(segments, offset) :] if wanted else ():
+            for header, _, _ in segment.headers(segment.locate(offset)):
+                if header.base_offset < offset:
+                    continue
+                if header.producer_id in wanted:
+                    removed = header.base_offset - before
+                    producers.set_before(sent_batch(header), removed)
+                    wanted.remove(header.producer_id)
+                    if not wanted:
                         return
+                before = header.last_offset + 1
+        producers.take_named(known, wanted)
 
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known, or the log may

@@ -335,8 +335,8 @@ class Replacement(Gate):
                     continue  # the state of producers before it is what it was
                 name = segment_file(base, suffix)
                 with contextlib.suppress(FileNotFoundError):
-                    directory.rename(name, deleted_file(name, number))
-                    names.append(deleted_file(name, number))
+                    if directory.rename_deleted(name, deleted_file(name, number)):
+                        names.append(deleted_file(name, number))
         directory.sync()
         for suffix in new.suffixes:
             name = segment_file(new.base_offset, suffix)

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import StorageError, SyncFailedError, UnsupportedError
+from logstore.errors import (
+    StorageError,
+    SyncFailedError,
+    UnsupportedError,
+    is_disk_full,
+    storage_error,
+)
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.layout import LOG
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
@@ -23,10 +29,10 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     """Drop all records from `offset` on. The caller holds both locks.
 
     1. record the lower durable point, and that all after it is to be removed
-    (commit: opening finishes it); 2. rename later segments to `.deleted` and sync
-    the directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop
-    producer snapshots and leader epochs that refer to removed offsets; 6. if
-    `offset` is in a gap, begin a segment there.
+    (commit: opening finishes it; where a full disk has no room for it, nothing is
+    done); 2. rename later segments to `.deleted` and sync the directory; 3. truncate
+    and sync the log; 4. cut the indexes; 5. drop producer snapshots and leader epochs
+    that refer to removed offsets; 6. if `offset` is in a gap, begin a segment there.
 
     Args:
         boundary: (index of the segment, position) where the batch of the offset
@@ -49,7 +55,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         index -= 1
         pos = segments[index].size
     log.sync_all()
-    log.writable()
+    writer = log.writable()
     log.context.services.lower_compacted(
         log.context.topic, log.context.partition, offset
     )
@@ -62,15 +68,29 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     during = before._replace(segments=segments[: index + 1], cuts=cuts, limit=end)
     undone = before._replace(cuts=cuts)
     stopped = during._replace(end=end, limit=native.OFFSET_MAX)
-    log.idempotence.before_cut(before, end)
+    log.idempotence.before_cut(before, end, offset)
+    kept = writer.state, writer.index, writer.times
+    is_begun = False
     try:
         log.extent = during
         log.idempotence.forget()
         log.page.pause()
         active.retire()
         active.state, active.index, active.times = state, entries, times
+        log.point.write(during, state, is_truncating=True, in_place=True)
+        is_begun = True
         _cut(log, segment, segments[index + 1 :], offset, end)
     except BaseException as error:
+        if not is_begun and isinstance(error, OSError) and is_disk_full(error):
+            # Whatever the state file says: it is written before the next append.
+            log.point.is_truncating = True
+            active.state, active.index, active.times = kept
+            segments[-1].show_indexes(active.index, active.times)
+            log.extent = undone
+            raise storage_error(
+                error, "write the state of", log.context.directory.path,
+                "Nothing was cut.",
+            ) from error  # fmt: skip
         # Half done, in memory or on disk: the next opening finds out. This comes
         # first and makes no call that could be interrupted.
         health.is_poisoned = health.is_blocked = True
@@ -119,13 +139,12 @@ def _cut(
     offset: int,
     end: int,
 ) -> None:
-    """The steps of `truncate`, after the extent and the state are set. There are no
-    records from `end` to `offset`."""
+    """The steps of `truncate`, after the commit. There are no records from `end` to
+    `offset`."""
     context, active = log.context, log.active
     directory, files = context.directory, context.files
     state = active.state
     pos = state.size
-    log.point.write(log.extent, state, is_truncating=True)
     log.digests.drop([segment])
     rename_deleted(log, reversed(dropped), is_needed=True)
     directory.sync()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.io.layout import PARTITION_STATE, SEGMENT_SUFFIXES
 from logstore.store.store import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, FullDisk, logs_in
@@ -147,3 +148,122 @@ def test_file_system_without_reserve_gets_the_same_log(
     with logstore.open(tmp_path) as store:
         assert not store.recovery_report
         assert list(store.topic("orders")[0].read()) == expected(magic, 0, 35)
+
+
+NO_DELAY = {"segment_bytes": 500, "file_delete_delay_ms": 0, "retention_ms": -1}
+
+
+def no_longer_names(files: FaultyFiles) -> None:
+    """A directory without room for a longer name than a file has."""
+    for suffix in SEGMENT_SUFFIXES:
+        files.fail("rename", errno.ENOSPC, name=suffix)
+
+
+def test_deletion_without_room_for_longer_names_removes_the_files(
+    tmp_path: Path,
+) -> None:
+    """Where a full disk has no room for `.deleted`, files are removed at once."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        start = partition.segments[-1].base_offset
+        files.full = True
+        no_longer_names(files)
+        assert partition.delete_before(start) == start
+        assert len(logs_in(tmp_path / "orders-0")) == 1
+        files.full = False
+        files.heal()
+        append_one(partition)
+    with logstore.open(tmp_path) as store:
+        assert list(store.topic("orders")[0].read()) == expected(1, start, 61)
+
+
+@pytest.mark.parametrize("has_room_for_names", [False, True])
+def test_truncation_on_a_full_disk_frees_space(
+    tmp_path: Path, has_room_for_names: bool
+) -> None:
+    """`truncate_to` needs no space: the state file is changed in place."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        files.full = True
+        if not has_room_for_names:
+            no_longer_names(files)
+        assert partition.truncate_to(20) == 20
+        assert list(partition.read()) == expected(1, 0, 20)
+        files.heal()
+        files.full = False
+        fill(partition, 5)
+        assert partition.end_offset == 25
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert [r.offset for r in store.topic("orders")[0].read()] == list(range(25))
+
+
+def test_truncation_that_cannot_be_written_down_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """DiskFullError; appends go on when there is room again."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        files.full = True
+        # There is no state file to be changed in place.
+        files.fail("open", errno.ENOENT, name=PARTITION_STATE)
+        with pytest.raises(logstore.DiskFullError, match="Nothing was cut"):
+            partition.truncate_to(20)
+        assert list(partition.read()) == expected(1, 0, 60)
+        files.heal()
+        files.full = False
+        append_one(partition)
+        assert list(partition.read()) == expected(1, 0, 61)
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 61)
+
+
+def test_deletion_inside_a_segment_makes_room_on_a_full_disk(tmp_path: Path) -> None:
+    """The new start is written in place. Without room for that, the segments that lie
+    wholly below it go nevertheless, and the call says that the disk is full."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        one, two = (segment.base_offset for segment in partition.segments[2:4])
+        files.full = True
+        assert partition.delete_before(one + 1) == one + 1
+        files.fail("open", errno.ENOENT, name=PARTITION_STATE)
+        with pytest.raises(logstore.DiskFullError):
+            partition.delete_before(two + 1)
+        assert partition.start_offset == two
+        assert len(logs_in(tmp_path / "orders-0")) == len(partition.segments)
+        files.heal()
+        files.full = False
+        assert partition.delete_before(two + 1) == two + 1
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == expected(1, two + 1, 60)
+
+
+def test_interrupted_deletion_is_finished_where_names_do_not_fit(
+    tmp_path: Path,
+) -> None:
+    """Opening removes the segments below the start that the state file records."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        start = partition.segments[3].base_offset
+        kept = {p: p.read_bytes() for p in (tmp_path / "orders-0").glob("0*")}
+        partition.delete_before(start)
+    for path, data in kept.items():
+        path.write_bytes(data)
+    files = FullDisk()
+    no_longer_names(files)
+    with open_store(tmp_path, files=files) as store:
+        partition = store.topic("orders")[0]
+        assert partition.start_offset == start
+        assert len(logs_in(tmp_path / "orders-0")) == len(partition.segments)
+        assert list(partition.read()) == expected(1, start, 60)
