@@ -43,7 +43,7 @@ int32_t ls_map_payload(ls_offset_map *map, const ls_batch *batch, const uint8_t 
                        uint32_t checks, ls_columns *columns, ls_error *error);
 
 /* The headers of batches of producers (those with an id) in buf[walk->pos, size).  Of those of one producer that follow
-   one another, without a transaction, the last one stands for all.  All batches are checked, also the others: a damaged
+   one another, without a transaction, and without offsets of others between them, the last one stands for all.  All batches are checked, also the others: a damaged
    one may be of a producer, whatever it says.  Takes walk->last_offset and stops as ls_scan_batches. */
 int32_t ls_scan_producers(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out, int64_t capacity,
                           ls_walk *walk);

@@ -312,36 +312,53 @@ class Producers:
             and _state_of(producer)[1] != _state_of(other._by_id.get(key))[1]
         }
 
-    def set_before(self, batch: SentBatch, removed: int) -> None:
-        """Set a named producer to where it was before one of its batches, and before
-        some offsets directly in front of that.
+    def named_from(
+        self, offset: int, keys: Iterable[int]
+    ) -> dict[int, tuple[int, SentBatch]]:
+        """Of named producers, the first known batch that ends at or after an offset,
+        with the offset where it begins."""
+        found = {}
+        for key in keys:
+            producer = self._by_id[key]
+            for one in producer.batches:
+                if one.last_offset >= offset:
+                    batch = SentBatch(
+                        key,
+                        producer.epoch,
+                        one.first_sequence,
+                        one.size,
+                        producer.timestamp_ms,
+                    )
+                    found[key] = one.offsets.start, batch
+                    break
+        return found
+
+    def set_before(self, batch: SentBatch, base: int, before: int, offset: int) -> None:
+        """Set a named producer to where it was at an offset.
 
         Args:
-            removed: how many of these had batches that a compaction has removed. They
-                are its own, as far as there are sequences for them: compactions keep
-                the header of each batch that its next one does not follow at once.
+            batch: its first batch from there on, which begins at `base`.
+            before: where the last batch of the log before that ends; at least `offset`.
+                What was between was compacted away. It was of this producer, as far as
+                there are sequences for it: compactions keep the header of each batch
+                that its next one does not follow at once.
         """
         key = batch.producer_id
         last = _state_of(self._by_id.get(key))[1]
         missing = (batch.first_sequence - 1 - last) % SEQUENCES
-        gone = missing - min(missing, removed)
-        if gone:
-            self._set_last(key, batch, (last + gone) % SEQUENCES)
+        count = missing - min(missing, max(base - before, 0))
+        if count:
+            producer = self._producer(key, batch.epoch)
+            last = (last + count) % SEQUENCES
+            last_offset = offset - 1 if before == offset else _NONE
+            producer.batches.clear()
+            producer.batches.append(_Known(last, last, last_offset, 1))
+            producer.timestamp_ms = batch.timestamp_ms
 
     def take_named(self, other: Producers, keys: Iterable[int]) -> None:
-        """Take the last sequences of named producers from another state of the log."""
+        """Take named producers from another state of the log."""
         for key in keys:
-            producer = other._by_id[key]
-            batch = SentBatch(key, producer.epoch, _NONE, 0, producer.timestamp_ms)
-            self._set_last(key, batch, _state_of(producer)[1])
-
-    def _set_last(self, key: int, batch: SentBatch, last: int) -> None:
-        """Set the last sequence of a named producer, of which nothing else is known."""
-        if last >= 0:
-            producer = self._producer(key, batch.epoch)
-            producer.batches.clear()
-            producer.batches.append(_Known(last, last, _NONE, 1))
-            producer.timestamp_ms = batch.timestamp_ms
+            self._by_id[key] = other._by_id[key]
 
     def _named(self, identity: Identity) -> _Producer | None:
         """A named producer under its newest id that has a batch in the log."""
@@ -353,9 +370,13 @@ class Producers:
 
     def inherit(self, other: Producers) -> None:
         """Take the producers that only another state of the same log has: those before
-        the batches that were added here, also the first ones of open transactions."""
+        the batches that were added here, also the first ones of open transactions. Take
+        named ones that have another last sequence there: batches of theirs may have
+        been compacted away, which it has seen."""
         for key, producer in other._by_id.items():
             mine = self._by_id.setdefault(key, producer)
+            if mine.is_named and _state_of(mine)[1] != _state_of(producer)[1]:
+                self._by_id[key] = producer
             if producer.transaction >= 0:
                 mine.transaction = self._open[key] = producer.transaction
             coordinators = mine.coordinator_epoch, producer.coordinator_epoch

@@ -246,18 +246,27 @@ class Idempotence:
             known: at the end of the log.
         """
         wanted = known.named_that_differ(producers)
+        # Of each, a batch from the offset on: one that is known, unless there is an
+        # earlier one in the log.
+        later = known.named_from(offset, wanted)
         segments, before = extent.segments, offset
         for segment in segments[slot_of(segments, offset) :] if wanted else ():
             for header, _, _ in segment.headers(segment.locate(offset)):
                 if header.base_offset < offset:
                     continue
                 if header.producer_id in wanted:
-                    removed = header.base_offset - before
-                    producers.set_before(sent_batch(header), removed)
-                    wanted.remove(header.producer_id)
-                    if not wanted:
-                        return
+                    later[header.producer_id] = header.base_offset, sent_batch(header)
+                for key, (base, batch) in list(later.items()):
+                    if base <= header.base_offset:
+                        producers.set_before(batch, base, before, offset)
+                        wanted.remove(key)
+                        del later[key]
+                if not wanted:
+                    return
                 before = header.last_offset + 1
+        for key, (base, batch) in later.items():
+            producers.set_before(batch, base, before, offset)
+            wanted.remove(key)
         producers.take_named(known, wanted)
 
     def write_snapshot(self, extent: Extent) -> None:

@@ -40,7 +40,7 @@ def test_cut_of_a_compacted_log_leaves_the_sequence_before_it(
         assert store.producer("mover").last_sequence(store.topic("t")[0]) == 9
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_last_sequences_are_those_of_the_log_as_it_was(
     tmp_path: Path, seed: int
 ) -> None:
@@ -49,6 +49,7 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
     names = ["one", "two", "three"][: rng.randrange(1, 4)]
     # (offset, producer, sequence) of the records that were not taken back.
     sent: list[tuple[int, str, int]] = []
+    cut = 0
     store = logstore.open(tmp_path)
     partition = store.create_topic("t", config=CONFIG)[0]
 
@@ -73,13 +74,15 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
         elif step < 0.85:
             partition.roll()
             partition.compact(force=True)
-        elif step < 0.95 and partition.end_offset > partition.start_offset:
-            batch = rng.choice(list(partition.read_batches()))
-            partition.truncate_to(batch.base_offset)
-            sent = [row for row in sent if row[0] < batch.base_offset]
+        elif step < 0.95:
+            bases = [b.base_offset for b in partition.read_batches()]
+            # Below an earlier cut, what it has removed cannot tell any more.
+            cut = rng.choice([b for b in bases if b >= cut] or [partition.end_offset])
+            partition.truncate_to(cut)
+            sent = [row for row in sent if row[0] < cut]
         elif step < 0.97:
             bases = [segment.base_offset for segment in partition.segments]
-            partition.delete_before(rng.choice(bases))
+            partition.delete_before(rng.choice(bases or [partition.start_offset]))
         else:
             store.close()
             store = logstore.open(tmp_path)
