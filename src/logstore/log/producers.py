@@ -350,7 +350,9 @@ class Producers:
         if count:
             producer = self._producer(key, batch.epoch)
             last = (last + count) % SEQUENCES
-            last_offset = offset - 1 if before == offset else _NONE
+            # If what is before the offset was compacted away, it is of this producer.
+            is_before = before == offset and (base > before or self.end < offset)
+            last_offset = offset - 1 if is_before else _NONE
             producer.batches.clear()
             producer.batches.append(_Known(last, last, last_offset, 1))
             producer.timestamp_ms = batch.timestamp_ms

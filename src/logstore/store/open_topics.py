@@ -335,7 +335,7 @@ class OpenTopics:
     def compact(self, topic: str, number: int) -> None:
         """For the background: compact a partition, if its settings ask for it."""
         self._context.check_open()
-        self.open_partition(topic, number).compact()
+        self.open_partition(topic, number).compact_due()
 
     def begin_rounds(self) -> None:
         """Begin what a store does by itself, if it is due to topics' settings."""

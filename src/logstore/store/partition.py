@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore import _native as native
 from logstore.config import check_int
@@ -51,6 +51,10 @@ from logstore.store.partition_views import infos_of
 from logstore.store.readable_partition import ReadablePartition
 
 __all__ = ["Partition"]
+
+
+# For the keys and the buffers of a compaction, by default.
+_COMPACTION_BYTES: Final = 64 << 20
 
 
 class _NothingPrepared:
@@ -456,7 +460,7 @@ class Partition(ReadablePartition):
         self,
         *,
         force: bool = False,
-        max_memory: int = 64 << 20,
+        max_memory: int = _COMPACTION_BYTES,
         max_bytes_per_s: int | None = None,
         now_ms: int | None = None,
         dry_run: bool = False,
@@ -506,18 +510,34 @@ class Partition(ReadablePartition):
                 log = DryLog(self._log.directory, key, self.config, bounds)
         else:
             log = self._write()
-        options = CompactionOptions(
+        options = self._compaction(max_memory, now_ms)._replace(
             force=bool(force),
-            max_memory=max_memory,
             max_bytes_per_s=max_bytes_per_s,
-            now_ms=self._now_ms(now_ms),
-            is_clock=now_ms is None,
             dry_run=bool(dry_run),
-            stable=self.last_stable_offset,
-            decompressed_max=self._views.decompressed_max,
             on_progress=on_progress,
         )
         return compact(log, options)
+
+    def compact_due(self) -> None:
+        """Compact it if its settings ask for it, for the background of the store: what
+        has failed there is for the next call of a user."""
+        self._views.check_alive()
+        check_compaction(self.config, self.name, _COMPACTION_BYTES, None)
+        assert self._writer is not None
+        compact(self._writer, self._compaction(_COMPACTION_BYTES, None))
+
+    def _compaction(self, max_memory: int, now_ms: int | None) -> CompactionOptions:
+        """How a log is compacted if its settings ask for it."""
+        return CompactionOptions(
+            force=False,
+            max_memory=max_memory,
+            max_bytes_per_s=None,
+            now_ms=self._now_ms(now_ms),
+            is_clock=now_ms is None,
+            dry_run=False,
+            stable=self.last_stable_offset,
+            decompressed_max=self._views.decompressed_max,
+        )
 
     def apply_retention(
         self,

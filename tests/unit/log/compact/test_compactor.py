@@ -453,6 +453,37 @@ def test_store_compacts_by_itself(tmp_path: Path) -> None:
             fail()
 
 
+def test_damaged_partition_keeps_compaction_from_no_other(tmp_path: Path) -> None:
+    """The others are compacted, and the one error is that of the damaged one."""
+    config = StoreConfig(compaction_ms=10)
+    with logstore.open(tmp_path) as store:
+        for name in ("a", "b", "c"):
+            partition = topic(store, name, min_cleanable_dirty_ratio=0.0)
+            partition.append_many([b"v"] * 50, [b"k"] * 50)
+            partition.roll()
+            partition.append(b"v", b"k")
+    damaged = tmp_path / "a-0" / f"{0:020}.log"
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    store = logstore.open(tmp_path, config=config)
+    try:
+        logs = [tmp_path / f"{name}-0" / f"{0:020}.log" for name in ("b", "c")]
+        for _ in range(1000):
+            if all(log.stat().st_size < 200 for log in logs):
+                break
+            time.sleep(0.01)
+        assert all(log.stat().st_size < 200 for log in logs)
+        for _ in range(100):
+            time.sleep(0.01)  # the rounds go on
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            store.topics()
+        assert str(caught.value).count("in the background") == 1
+        assert "compaction of a-0" in str(caught.value)
+    finally:
+        store.close()
+
+
 def test_rate_is_limited(tmp_path: Path) -> None:
     """It waits between two steps, by the clock of the store."""
     with logstore.open(tmp_path) as store:
