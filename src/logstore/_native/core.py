@@ -95,7 +95,7 @@ _REASONS: Final[dict[int, str]] = {
     lib.LS_E_VARINT: "a varint is longer than its type",
     lib.LS_E_OFFSET: "offsets do not increase or lie outside their batch",
     lib.LS_E_COUNT: "a record or header count cannot be true",
-    lib.LS_E_NESTED: "a wrapper holds a compressed message or one of another magic",
+    lib.LS_E_NESTED: "a wrapper holds a compressed message, or none of magic 0 or 1",
     lib.LS_E_EMPTY: "a wrapper holds no record",
     lib.LS_E_TOO_LARGE: "a record is larger than the limit",
     lib.LS_E_HEADER_KEY: "a header name is null or not UTF-8",

@@ -22,7 +22,7 @@ enum ls_status {
     LS_E_VARINT = -15,     /* a varint longer than its type */
     LS_E_OFFSET = -16,     /* offsets do not increase, or lie outside their batch */
     LS_E_COUNT = -17,      /* record or header count is negative or cannot be true */
-    LS_E_NESTED = -18,     /* an inner message that is itself compressed, or of another magic */
+    LS_E_NESTED = -18,     /* an inner message that is itself compressed, or not of magic 0 or 1 */
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
     LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit; read: LS_HEADERS_MAX */
     LS_E_HEADER_KEY = -21, /* a record header with a null or non UTF-8 key */

@@ -2,7 +2,8 @@
  * ls_message.c - messages of magic 0 and 1: parsing, decoding (plain and inside a wrapper), encoding.
  *
  * Trusts nothing in what it reads; trusts the slices of what it writes.  An uncompressed message is one record.
- * A wrapper is a message whose value, decompressed, is a sequence of uncompressed messages.
+ * A wrapper is a message whose value, decompressed, is a sequence of uncompressed messages.  They may have the
+ * other one of these two magics: the cleaners of Kafka 0.10 left them so (KAFKA-4298), and all releases since read it.
  */
 #include "ls_internal.h"
 
@@ -253,9 +254,8 @@ int32_t ls_message_decode_block(const uint8_t *buf, int64_t size, uint32_t check
 
 /* ------------------------------------------------------------------ wrappers */
 
-/* Look at the inner message at `pos`; `magic` -1: any of the two. */
-static int32_t ls_message_inner(const uint8_t *payload, int64_t size, int64_t pos, int32_t magic,
-                                ls_frame *frame, ls_error *error)
+/* Look at the inner message at `pos`. */
+static int32_t ls_message_inner(const uint8_t *payload, int64_t size, int64_t pos, ls_frame *frame, ls_error *error)
 {
     int32_t status = ls_frame_look(payload, size, pos, frame, error);
     if (status > 0) {
@@ -266,24 +266,23 @@ static int32_t ls_message_inner(const uint8_t *payload, int64_t size, int64_t po
         error->status = LS_E_NESTED;
         status = LS_E_NESTED;
     }
-    if (status == LS_OK && (frame->magic > 1 || (magic >= 0 && frame->magic != magic))) {
+    if (status == LS_OK && frame->magic > 1) {
         status = ls_error_set(error, LS_E_NESTED, pos,
-                              ls_bytes_load_i64(payload + pos + LS_FRAME_OFFSET_POS),
-                              magic >= 0 ? magic : 1, frame->magic);
+                              ls_bytes_load_i64(payload + pos + LS_FRAME_OFFSET_POS), 1, frame->magic);
     }
     return status;
 }
 
 /* Count the messages and find the offset stored in the last. */
-static int32_t ls_message_survey(const uint8_t *payload, int64_t size, int32_t magic, int64_t *count,
-                                 int64_t *last_inner, ls_error *error)
+static int32_t ls_message_survey(const uint8_t *payload, int64_t size, int64_t *count, int64_t *last_inner,
+                                 ls_error *error)
 {
     int64_t pos = 0;
     *count = 0;
     *last_inner = -1;
     while (pos < size) {
         ls_frame frame;
-        int32_t status = ls_message_inner(payload, size, pos, magic, &frame, error);
+        int32_t status = ls_message_inner(payload, size, pos, &frame, error);
         if (status != LS_OK) {
             return status;
         }
@@ -301,7 +300,7 @@ int32_t ls_count_inner(const uint8_t *payload, int64_t size, int64_t *count, ls_
     if (size < 0 || size > INT32_MAX || (payload == NULL && size > 0)) {
         return ls_error_set(error, LS_E_ARGUMENT, 0, -1, 0, size);
     }
-    return ls_message_survey(payload, size, -1, count, &last_inner, error);
+    return ls_message_survey(payload, size, count, &last_inner, error);
 }
 
 /* What must be added to inner offsets.  Magic 0 and wrappers that no broker has seen (offset 0) have them
@@ -333,7 +332,7 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
     int64_t count;
     int64_t last_inner;
     int64_t shift;
-    int32_t status = ls_message_survey(payload, size, batch->magic, &count, &last_inner, error);
+    int32_t status = ls_message_survey(payload, size, &count, &last_inner, error);
     if (status == LS_OK && count == 0) {
         status = ls_error_set(error, LS_E_EMPTY, 0, batch->last_offset, 1, 0);
     }
@@ -355,6 +354,7 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
         const uint8_t *p = payload + pos;
         int64_t message_size = LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
         int64_t inner = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+        int32_t magic = p[LS_FRAME_MAGIC_POS];
         int32_t codec = p[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK;
         ls_message_body body;
         if ((checks & LS_CHECK_CRC) != 0) {
@@ -365,8 +365,8 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
         }
         if (codec != 0) {
             status = ls_error_set(error, LS_E_NESTED, pos, inner, 0, codec);
-        } else if (!ls_message_split(p, message_size, batch->magic, &body)) {
-            status = ls_message_split_error(p, pos, message_size, batch->magic, error);
+        } else if (!ls_message_split(p, message_size, magic, &body)) {
+            status = ls_message_split_error(p, pos, message_size, magic, error);
         } else if (inner <= before || inner > last_inner) {
             status = ls_error_set(error, LS_E_OFFSET, pos, inner, before + 1, inner);
         } else {
@@ -375,9 +375,9 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
                 *base_offset = offset;
             }
             if (offset >= start_offset && offset < stop_offset) {
-                int64_t timestamp = append_time ? batch->max_timestamp
-                                                : ls_message_timestamp(p, batch->magic);
-                ls_message_put(&out, n, offset, timestamp, batch->timestamp_type, pos, &body);
+                int64_t timestamp = append_time && magic != 0 ? batch->max_timestamp : ls_message_timestamp(p, magic);
+                int32_t type = magic == 0 ? -1 : batch->timestamp_type;
+                ls_message_put(&out, n, offset, timestamp, type, pos, &body);
                 n += 1;
             }
             before = inner;

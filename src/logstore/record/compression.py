@@ -42,6 +42,8 @@ _GZIP_WINDOW: Final = 31
 # Kafka's readers refuse larger windows by default, and so does the zstd tool.
 _ZSTD_WINDOW_MAX: Final = 1 << 27
 _ZSTD_RLE: Final = 1
+# The magics of skippable frames are 0x184D2A50 to 0x184D2A5F, little-endian.
+_ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"
 
 # The bytes taken from a library at once: each makes its output twice, in pieces of its
 # own and as a whole, and lz4 allocates memory for the most it may return.
@@ -225,14 +227,18 @@ def _snappy_length(block: memoryview) -> int:
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    """The raw blocks of a stream, in xerial's framing or without any."""
+    """The raw blocks of a stream, in xerial's framing or without any. Where a block may
+    begin, another stream of xerial's may: Java's reader goes on with it."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         yield data
         return
-    if len(data) < _XERIAL_HEADER_BYTES:
-        raise CodecError("xerial header ends early")
-    pos = _XERIAL_HEADER_BYTES
+    pos = 0
     while pos < len(data):
+        if bytes(data[pos : pos + 8]) == _XERIAL_MAGIC:
+            if len(data) - pos < _XERIAL_HEADER_BYTES:
+                raise CodecError("xerial header ends early")
+            pos += _XERIAL_HEADER_BYTES
+            continue
         if len(data) - pos < 4:
             raise CodecError("xerial chunk has no length")
         (size,) = _INT32.unpack_from(data, pos)
@@ -315,7 +321,8 @@ def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes | bytearr
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raise unless `data` ends at the end of a zstd frame (RFC 8878, 3.1.1).
+    """Raise unless `data` ends at the end of a zstd frame (RFC 8878, 3.1.1), or of a
+    skippable one (3.1.2), whose content means nothing.
 
     The streaming reader takes the end of its input for the end of the stream, so it
     would accept a truncated stream as a shorter one.
@@ -323,6 +330,11 @@ def _check_zstd_frames(data: memoryview) -> None:
     pos = 0
     while pos < len(data):
         frame = data[pos:]
+        if frame[1:4] == _ZSTD_SKIPPABLE and frame[0] & 0xF0 == 0x50:
+            if len(frame) < 8:
+                raise CodecError("zstd stream ends early")
+            pos += 8 + int.from_bytes(frame[4:8], "little")
+            continue
         parameters = zstandard.get_frame_parameters(frame)
         at = zstandard.frame_header_size(frame)
         last = False

@@ -44,6 +44,7 @@ _RUN_BYTES: Final = 1 << 30
 _CRC: Final = struct.Struct(">I")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+_MAGIC_POS: Final = 16
 _CRC_POS: Final = 17
 _ATTRIBUTES_POS: Final = 21
 _MAX_TIMESTAMP_POS: Final = 35
@@ -413,6 +414,8 @@ class _Check:
         is_dense = bool(count) and offsets == list(
             range(offsets[0], offsets[0] + count)
         )
+        if header.magic < 2:
+            _check_inner_magic(header, payload)
         if header.magic == 2:
             _check_header_names(decoder, payload, header.pos)
             _check_numbers(header, count, is_dense, offsets)
@@ -598,6 +601,21 @@ def _check_header_names(
             except UnicodeDecodeError:
                 # Without the cause, which contains the name.
                 raise Damage("a header name is not UTF-8", pos) from None
+
+
+def _check_inner_magic(header: native.BatchHeader, payload: ReadableBuffer) -> None:
+    """Raise `Damage` if a wrapper has messages of another magic: only cleaners of Kafka
+    0.10 have made some, no producer."""
+    data, pos = memoryview(payload), 0
+    while pos < len(data):
+        _, size = _OFFSET_AND_SIZE.unpack_from(data, pos)
+        magic = data[pos + _MAGIC_POS]
+        if magic != header.magic:
+            raise Damage(
+                f"a wrapper of magic {header.magic} holds a message of magic {magic}",
+                header.pos,
+            )
+        pos += _OFFSET_AND_SIZE.size + size
 
 
 def _renumber(payload: ReadableBuffer, first: int) -> bytes:

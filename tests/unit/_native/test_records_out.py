@@ -199,16 +199,26 @@ def test_wrapper_without_records_is_an_error(magic):
 
 
 def test_wrapper_in_a_wrapper_is_an_error():
-    """Compressed inside, or of another magic."""
+    """Compressed inside, or of no magic of messages."""
     nested = message(1, None, b"zip", attributes=2)
     assert decode_payload(wrapper(9), inner(0) + nested).status == lib.LS_E_NESTED
-    other = inner(0) + inner(1, magic=0)
-    assert decode_payload(wrapper(9), other).status == lib.LS_E_NESTED
-    assert decode_payload(wrapper(9, 0), inner(0)).status == lib.LS_E_NESTED
     two = batch(0, GOOD, 1)
     assert decode_payload(wrapper(9), two).status == lib.LS_E_NESTED
     unknown = patched(inner(0), 16, b"\x09")
     assert decode_payload(wrapper(9), unknown).status == lib.LS_E_NESTED
+
+
+def test_wrapper_may_hold_messages_of_the_other_magic():
+    """The wrapper's magic says what the offsets count from; that of a message, whether
+    it has a timestamp."""
+    mixed = inner(0) + inner(1, magic=0) + inner(2)
+    found = decode_payload(wrapper(9), mixed)
+    assert found.status == 0
+    assert [r.offset for r in found.items] == [7, 8, 9]
+    assert [r.timestamp == -1 for r in found.items] == [False, True, False]
+    found = decode_payload(wrapper(9, 0), inner(7, 8, 9))
+    assert found.status == 0
+    assert [r.offset for r in found.items] == [7, 8, 9]
 
 
 def test_wrapper_with_a_wrong_inner_checksum_is_an_error():

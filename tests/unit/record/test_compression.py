@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import struct
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -68,6 +69,32 @@ def _is_between_chunks(stream: bytes, cut: int) -> bool:
     while pos < cut:
         pos += 4 + int.from_bytes(stream[pos : pos + 4], "big")
     return pos == cut
+
+
+def test_xerial_streams_are_read_one_behind_another() -> None:
+    """As Java's reader does, where a block may begin."""
+    parts = [text(size) for size in (70_000, 0, 1, 300)]
+    stream = b"".join(compress(SNAPPY, part, 2, 3) for part in parts)
+    assert opened(SNAPPY, stream) == b"".join(parts)
+    with pytest.raises(CodecError, match="header"):
+        opened(SNAPPY, stream + compress(SNAPPY, b"", 2, 3)[:12])
+    with pytest.raises(RecordTooLargeError):
+        opened(SNAPPY, stream, sum(map(len, parts)) - 1)
+
+
+@pytest.mark.parametrize("low", [0x0, 0xF])
+def test_skippable_frames_of_zstd_are_left_out(low: int) -> None:
+    """In front of the data, between two frames, and behind; a cut one is damage."""
+    skip = struct.pack("<II", 0x184D2A50 + low, 6) + b"hidden"
+    one, two = text(5000), text(300)
+    first, second = (zstandard.ZstdCompressor().compress(part) for part in (one, two))
+    stream = skip + first + skip + skip + second + skip
+    assert opened(ZSTD, stream) == one + two
+    for cut in (1, 7, len(skip) - 3):
+        with pytest.raises(CodecError):
+            opened(ZSTD, stream[:-cut])
+        with pytest.raises(CodecError):
+            opened(ZSTD, skip[:-cut])
 
 
 def test_gzip_members_are_read_one_behind_another() -> None:
