@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from logstore import _native as native
 from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
 
-__all__ = ["exported", "partitions_of", "rows_of", "tables_of"]
+__all__ = ["exported", "large_binary_of", "partitions_of", "rows_of", "tables_of"]
 
 # Columns of other tables of records; they have no effect on what is written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
@@ -156,16 +156,7 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
         if pa.types.is_null(kind):
             return None
         # pyarrow uses its values without checks.
-        _checked(array, name, full=True)
-        if pa.types.is_dictionary(kind):
-            return _binary_slices(array.dictionary_decode(), name)
-        try:
-            array = array.cast(pa.large_binary())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise TypeError(
-                f"column {name} has type {kind}, not binary, large_binary or string; "
-                f"nothing was written"
-            ) from error
+        array = large_binary_of(_checked(array, name, full=True), name)
         large = True
     validity, offsets, data = array.buffers()
     try:
@@ -192,6 +183,26 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
             name,
             f"{row}its positions lead out of its buffers ({error.found}, of "
             f"{error.expected})",
+        ) from error
+
+
+def large_binary_of(array: Any, name: str) -> Any:
+    """A binary or string column of any type as large_binary, also one with a dictionary
+    of such values.
+
+    Raises:
+        TypeError: it is another kind of column.
+    """
+    kind = array.type
+    try:
+        if not pa.types.is_dictionary(kind):
+            return array.cast(pa.large_binary())
+        # Not `dictionary_decode`: pyarrow cannot take elements of views.
+        return array.dictionary.cast(pa.large_binary()).take(array.indices)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(
+            f"column {name} has type {kind}, not binary, large_binary or string; "
+            f"nothing was written"
         ) from error
 
 

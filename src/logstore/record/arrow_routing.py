@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.errors import ConfigError
-from logstore.record.arrow import partitions_of
+from logstore.record.arrow import large_binary_of, partitions_of
 
 __all__ = ["split"]
 
@@ -86,17 +86,7 @@ def _payloads(batch: Any, name: str) -> Any:
     if name not in batch.schema.names:
         return None
     column = batch.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_null(column.type):
-        return None
-    try:
-        return column.cast(pa.large_binary())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise TypeError(
-            f"column {name} has type {column.type}, not binary, large_binary or "
-            f"string; nothing was written"
-        ) from error
+    return None if pa.types.is_null(column.type) else large_binary_of(column, name)
 
 
 def _ask(

@@ -96,6 +96,27 @@ def test_append_arrow_takes_every_binary_type(
         assert [r.key for r in records] == items + items[2:]
 
 
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "string", "null"])
+def test_append_arrow_takes_a_dictionary_of_any_text(tmp_path: Path, kind: str) -> None:
+    """Such as a Categorical column of Polars, which has a dictionary of views: as keys,
+    values and names of headers, of a partition and of a topic."""
+    texts = [None, None] if kind == "null" else ["a", "b"]
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 0], pa.uint32()), pa.array(texts, getattr(pa, kind)())
+    )
+    table = pa.table({"key": column, "value": column})
+    wanted = [None] * 4 if kind == "null" else [b"a", b"b", None, b"a"]
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        partition.append_arrow(table)
+        assert [r.key for r in partition.read()] == wanted
+        assert [r.value for r in partition.read()] == wanted
+        topic = store.create_topic("many", 2)
+        topic.append_arrow(table)
+        found = [r.value for part in topic for r in part.read()]
+        assert sorted(map(str, found)) == sorted(map(str, wanted))
+
+
 def test_append_arrow_takes_a_null_column(tmp_path: Path) -> None:
     """A column of nulls is a column of nulls."""
     with logstore.open(tmp_path) as store:
@@ -207,6 +228,7 @@ BAD_TYPES = {
     "array": pa.array([b"x"]),
     "none": None,
     "integers": pa.table({"value": [1]}),
+    "dictionary of integers": pa.table({"value": pa.array([1]).dictionary_encode()}),
     "lists": pa.table({"value": [[b"x"]]}),
     "integer key": pa.table({"value": pa.nulls(1), "key": [1]}),
     "text timestamp": pa.table({"value": pa.nulls(1), "timestamp": ["1"]}),
