@@ -44,6 +44,7 @@ __all__ = [
     "SWAP",
     "TIME_INDEX",
     "TOPICS",
+    "TOPIC_IDENTITY",
     "TXN_INDEX",
     "SegmentFile",
     "TopicPartition",
@@ -93,6 +94,7 @@ OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
+TOPIC_IDENTITY = ".logstore-topic"
 DURABLE = ".logstore-durable"
 CLOSED = ".logstore-closed"
 PRODUCERS = ".logstore-producers"

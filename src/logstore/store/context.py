@@ -101,18 +101,22 @@ class StoreContext:
         self.scheduler = Scheduler(files, os.path.basename(path))
         self._before_first_change: Callable[[], None] = _do_nothing
         self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
+        self._identify: Callable[[TopicPartition, Directory, str], None] = _identify
 
     def attach(
         self,
         before_first_change: Callable[[], None],
         starts: Callable[[], Mapping[TopicPartition, int]],
+        identify: Callable[[TopicPartition, Directory, str], None],
     ) -> None:
         """Set what the topics do here.
 
         Args:
             before_first_change: removes the clean-shutdown markers.
             starts: returns the start offsets that lie inside a segment.
+            identify: writes down which topic a partition's directory belongs to.
         """
+        self._identify = identify
         self._before_first_change = before_first_change
         self._starts = starts
 
@@ -229,6 +233,19 @@ class StoreContext:
             self.scheduler.start()
             self._before_first_change()
 
+    def identify(
+        self, topic: str, partition: int, directory: Directory, log_id: str
+    ) -> None:
+        """Before the first append to a partition: write down which topic and which log
+        its directory has.
+
+        Raises:
+            StorageError: it cannot be written; then nothing may be appended.
+        """
+        path = directory.path_of(layout.TOPIC_IDENTITY)
+        with storage_errors("write", path, "Nothing was written."):
+            self._identify(TopicPartition(topic, partition), directory, log_id)
+
     def begin_publishing(self) -> None:
         """Do `begin_writing`, and see that the store has its owner file: without it no
         other process hides an unfinished publication, and no opening undoes one.
@@ -339,6 +356,10 @@ class StoreContext:
 
 
 def _do_nothing() -> None:
+    """Until `attach`."""
+
+
+def _identify(key: TopicPartition, directory: Directory, log_id: str) -> None:
     """Until `attach`."""
 
 

@@ -88,11 +88,17 @@ class OpenTopics:
             settings.compaction_ms,
             context.unreported,
         )
-        catalog = Catalog(context.root, read_only=context.read_only)
+        catalog = self._new_catalog(context)
         self.writers = PartitionWriters(
             context, context.root, catalog, context.ownership
         )
         self._idle = IdleLogs()
+
+    @staticmethod
+    def _new_catalog(context: StoreContext) -> Catalog:
+        return Catalog(
+            context.root, read_only=context.read_only, lock_group=context.lock_group
+        )
 
     @property
     def path(self) -> str:
@@ -115,7 +121,7 @@ class OpenTopics:
             seen = self._stamp_of_root()
             actions: list[RecoveryAction] = []
             read_ownership(actions.append)
-            catalog = Catalog(self._context.root, read_only=self._context.read_only)
+            catalog = self._new_catalog(self._context)
             catalog.read(actions.append)
             catalog.find()
             if self._context.ownership.is_own:
@@ -260,7 +266,7 @@ class OpenTopics:
                     self._live(key) if context.read_only else self.writers.get(key),
                     context.check_open,
                     context.store_config.max_batch_decompressed_bytes,
-                    self.catalog.topic_id(topic),
+                    self.catalog.partition_id(key),
                     self.begin_call,
                 )
                 self.partitions[key] = partition

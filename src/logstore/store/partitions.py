@@ -16,6 +16,7 @@ from logstore import _native as native
 from logstore._native.locks import RANK_LEAF, logger
 from logstore.config import worker_threads
 from logstore.errors import (
+    CorruptCheckpointError,
     LogStoreError,
     StorageError,
     TopicNotFoundError,
@@ -25,9 +26,17 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import (
+    FOREIGN_PARTITION,
+    ID_RENEWED,
+    STATE_DAMAGED,
     UNREADABLE,
     UNSUPPORTED,
     RecoveryAction,
+)
+from logstore.io.checkpoint.topic_identity import (
+    TopicIdentity,
+    has_own_files,
+    log_id_of,
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -239,11 +248,50 @@ class PartitionWriters:
                 writable=True,
                 on_checked=count.add,
             )
-            return load(context)
+            loaded = load(context)
+            self._identify(key, directory, loaded)
+            return loaded
         except LogStoreError as error:
             return error
         except OSError as error:
             return storage_error(error, "open", directory.path)
+
+    def _identify(
+        self, key: TopicPartition, directory: Directory, loaded: RecoveredLog
+    ) -> None:
+        """Find the ids of a log. One that an earlier release has given it stays."""
+        catalog = self.catalog
+        found: TopicIdentity | None = None
+        try:
+            found = TopicIdentity.read(directory)
+        except CorruptCheckpointError as error:
+            text = f"{error}; the first append writes it again"
+            loaded.actions.append(_action(STATE_DAMAGED, key, directory, text))
+        has_id = bool(catalog.topic_id(key.topic))
+        topic_id = catalog.id_for_appends(key.topic)
+        if found is not None and not found.is_of(topic_id, key.topic):
+            refusal = _foreign_error(key, directory, found.topic_id, topic_id)
+            loaded.damage = loaded.damage or refusal
+            text = str(refusal)
+            loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
+        if not has_id and key.topic not in catalog.settings:
+            if has_own_files(directory):
+                text = (
+                    f"nothing says which id topic {key.topic} had; it has the new id "
+                    f"{topic_id}, so offsets that were committed for it do not count"
+                )
+                loaded.actions.append(_action(ID_RENEWED, key, directory, text))
+        if found is not None and found.topic_id == topic_id:
+            loaded.log_id = loaded.log_id or found.log_id
+        elif found is not None and found.is_of(topic_id, key.topic):
+            loaded.log_id = ""  # that of the log that this is a copy of
+        loaded.log_id = loaded.log_id or log_id_of(topic_id, key.partition)
+        loaded.is_identified = (
+            found is not None
+            and found[:3] == (topic_id, *key)
+            and found.log_id == loaded.log_id
+            and catalog.is_identified(key.topic)
+        )
 
     def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:
         """Take over what `_load` returned."""
@@ -330,3 +378,26 @@ class PartitionWriters:
     ) -> dict[TopicPartition, int]:
         """The last writer's values for the partitions that were not examined yet."""
         return {key: offsets[key] for key in self.pending() if key in offsets}
+
+
+def _action(
+    label: str, key: TopicPartition, directory: Directory, text: str
+) -> RecoveryAction:
+    """For the report: what was found out about the identity of a partition."""
+    path = directory.path_of(layout.TOPIC_IDENTITY)
+    return RecoveryAction(label, *key, path, -1, 0, -1, None, text)
+
+
+def _foreign_error(
+    key: TopicPartition, directory: Directory, found: str, topic_id: str
+) -> CorruptCheckpointError:
+    """A partition was put back from an earlier topic of the same name."""
+    path = directory.path_of(layout.TOPIC_IDENTITY)
+    return CorruptCheckpointError(
+        f"partition {key} is of another topic than {key.topic}: {path} says {found}, "
+        f"and the topic has the id {topic_id}. It can be read, takes no appends, and "
+        f"offsets that were committed for the topic do not count in it. Put the right "
+        f"directory back, or let `logstore-dump repair` adopt this one",
+        path=path,
+        reason=f"it has the id {found}, its topic {topic_id}",
+    )

@@ -29,6 +29,7 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
@@ -51,7 +52,7 @@ class TopicChanges:
         self._context = context
         self._topics = topics
         self._journal = journal
-        context.attach(self.before_first_change, self._writers.starts)
+        context.attach(self.before_first_change, self._writers.starts, self._identify)
 
     @property
     def _writers(self) -> PartitionWriters:
@@ -100,7 +101,7 @@ class TopicChanges:
                 f"topic {name} has {len(topic)} partitions, not {partitions}",
                 topic=name,
             )
-        if config is not None and name not in self._catalog.settings:
+        if config is not None and "config" not in self._catalog.settings.get(name, {}):
             # Only its directories existed: now it has settings, too.
             self._configure_held(name, config)
         if config is not None and config != topic.config:
@@ -148,12 +149,9 @@ class TopicChanges:
             self._topics.begin_rounds()
 
     def _forget_ownership(self, keys: Iterable[TopicPartition]) -> None:
-        """Remove deleted partitions from Kafka's checkpoints before others of the same
-        names exist: after a crash, the recovery would trust these entries."""
+        """Remove partitions that do not exist any more from Kafka's checkpoints."""
         with self._context.ownership_lock:
-            if self._context.ownership.forget(keys):
-                self._context.ownership.move_points(self._context.ownership.points)
-                self._context.ownership.write_starts(self._writers.starts())
+            self._context.ownership.forget(keys)
 
     def configure(self, name: str, config: TopicConfig) -> None:
         self._topics.check_writable(f"configure topic {name}")
@@ -264,6 +262,9 @@ class TopicChanges:
             # (`_create`).
             for key in keys:
                 self._writers.forget(key)
+        # On a full disk the lines stay until another topic of this name is created.
+        with contextlib.suppress(OSError):
+            self._forget_ownership(keys)
         self._catalog.write_if_room(name, None)
         logger.info("topic %s with %d partitions deleted", name, len(numbers))
         # A read that has begun finishes on the files that it began with.
@@ -310,6 +311,15 @@ class TopicChanges:
         segments = list(writer.segments)
         writer.abandon()
         return segments
+
+    def _identify(self, key: TopicPartition, directory: Directory, log_id: str) -> None:
+        """Before the first append to a partition: write down which topic it is of."""
+        catalog = self._catalog
+        topic_id = catalog.identify(key, directory, log_id)
+        for number in catalog.numbers.get(key.topic, ()):
+            partition = self._topics.partitions.get((key.topic, number))
+            if partition is not None and not partition.topic_id:
+                partition.topic_id = topic_id
 
     def before_first_change(self) -> None:
         """Remove the clean-shutdown markers; from then on retention is applied."""

@@ -8,14 +8,12 @@ partitions there must be, and whether a creation or deletion is in progress.
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import xxhash
-
-from logstore._native.locks import logger
+from logstore import _native as native
+from logstore._native.locks import RANK_JOURNAL, logger
 from logstore.config import TopicConfig, compacts, from_stored, sets_retention
 from logstore.errors import (
     CorruptCheckpointError,
@@ -23,6 +21,7 @@ from logstore.errors import (
     DiskFullError,
     TopicExistsError,
     storage_error,
+    storage_errors,
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
@@ -33,8 +32,10 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
 )
 from logstore.io.checkpoint.state_fields import check_partition_count
+from logstore.io.checkpoint.topic_identity import TopicIdentity, kafka_id_of
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.store.topic_ids import TopicIds, identity_in
 
 __all__ = ["Catalog", "leading"]
 
@@ -56,23 +57,23 @@ def _partitions(settings: Mapping[str, Any] | None) -> int:
     return 0 if settings is None else int(settings["partitions"])
 
 
+def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings of a topic say that `identify` has found out."""
+    return {key: settings[key] for key in ("identified", "kafka_id") if key in settings}
+
+
 def _text_of(topics: Mapping[str, Any]) -> str:
     """The topics file, or an entry of it: None for a topic that is removed."""
     return checkpoints.state_text({"topics": topics})
 
 
-def _id_after(topic: str, old_id: str, seen: Mapping[str, str | None]) -> str:
-    """The id of a topic after another program has written: its former id, and the
-    fingerprint `seen` that the program left."""
-    text = json.dumps([topic, old_id, sorted(seen.items())])
-    return xxhash.xxh3_128_hexdigest(text.encode())
-
-
 class Catalog:
-    """The known topics of a store. The store's lock guards it.
+    """The known topics of a store. The store's lock guards it, and a lock of its own
+    its file: the first append to a partition may write there (`identify`).
 
     Attributes:
-        settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
+        settings: topic -> {"partitions", "config"?, "id"?, "kafka_id"?, "identified"?,
+            "creating"?, "deleting"?}.
         numbers: topic -> numbers of its partitions, in order.
         missing_partitions: those whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
@@ -81,8 +82,11 @@ class Catalog:
             have made.
     """
 
-    def __init__(self, root: Directory, *, read_only: bool) -> None:
+    def __init__(
+        self, root: Directory, *, read_only: bool, lock_group: int | None = None
+    ) -> None:
         self._root = root
+        self._lock = native.Mutex(RANK_JOURNAL, "the topics of a store", lock_group)
         self._read_only = read_only
         self._is_damaged = False
         self.settings: dict[str, dict[str, Any]] = {}
@@ -98,8 +102,14 @@ class Catalog:
         self.directories: list[str] = []
         # Of all partitions in `settings`.
         self._count = 0
-        # Whether `claim` has changed the settings.
+        # Whether opening has changed the settings.
         self._is_taken_over = False
+        self._ids = TopicIds(root, {})
+        # Of the topics without settings: their ids, as far as they were looked for.
+        self._found: dict[str, str] = {}
+        self._names_by_id: dict[str, str] | None = None
+        # The ids of topics that have none until the first append.
+        self._minted: dict[str, str] = {}
         # The topics by their names, with "_" for each ".", from the first use on.
         self._flat_names: dict[str, str] | None = None
 
@@ -128,6 +138,26 @@ class Catalog:
             topic: tuple(sorted(numbers))
             for topic, numbers in sorted(numbers_by_topic.items())
         }
+        self._ids = TopicIds(self._root, self.numbers)
+        self._take_renamed()
+
+    def _take_renamed(self) -> None:
+        """A topic whose directories have another name now keeps its settings."""
+        lost = {
+            stored["id"]: topic
+            for topic, stored in self.settings.items()
+            if stored.get("id") and topic not in self.numbers
+        }
+        if not lost:
+            return
+        for topic in self.numbers:
+            if topic in self.settings:
+                continue
+            identity = self._ids.identity(topic)
+            if identity is not None and lost.get(identity.topic_id) == identity.topic:
+                del lost[identity.topic_id]
+                self.settings[topic] = self.settings.pop(identity.topic)
+                self._is_taken_over = True
 
     def check(self, report: Callable[[RecoveryAction], None]) -> None:
         """Compare the directories with the known topics: create those of a topic whose
@@ -193,35 +223,46 @@ class Catalog:
 
     def claim(self) -> None:
         """Another program was the last writer: of the known topics, keep what their
-        directories confirm. Topics that it deleted are not lost.
-
-        That program may have created a topic again, so each gets another id. It is the
-        same in each process that finds the store so: what one of them stages, another
-        one publishes.
+        directories confirm. Topics that it deleted are not lost; one that it has made
+        again is another topic.
         """
         if not self.settings:
             return  # as in a log directory that only Kafka has used
-        seen = checkpoints.store_fingerprint(self._root)
-        settings = {
-            topic: {
+        settings = {}
+        for topic, stored in self.settings.items():
+            if topic not in self.numbers:
+                continue
+            settings[topic] = {
                 "partitions": min(stored["partitions"], leading(self.numbers[topic])),
-                "config": stored.get("config", {}),
-                "id": _id_after(topic, stored.get("id", ""), seen),
+                **{key: stored[key] for key in ("config",) if key in stored},
+                **self._claimed_id(topic, stored),
             }
-            for topic, stored in self.settings.items()
-            if topic in self.numbers
-        }
-        self._is_taken_over = settings != self.settings
+        self._is_taken_over |= settings != self.settings
         self.settings = settings
         self._count = sum(map(_partitions, settings.values()))
 
+    def _claimed_id(self, topic: str, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a topic's identity, after another program has written."""
+        topic_id = stored.get("id", "")
+        if not topic_id:
+            return {}
+        kafka_id = stored.get("kafka_id", "")
+        if not stored.get("identified"):
+            return {"id": topic_id}
+        if self._ids.is_made_again(topic, {kafka_id, topic_id} - {""}):
+            return {}  # it is found by its directories
+        kafka_id = kafka_id or self._ids.kafka_id(topic)
+        also = {"kafka_id": kafka_id} if kafka_id else {}
+        return {"id": topic_id, "identified": True, **also}
+
     def persist_claim(self) -> None:
-        """Persist what `claim` found, before the first change."""
+        """Persist what opening has found out, before the first change."""
         if self._is_taken_over:
             checkpoints.check_state(
                 self._root, layout.TOPICS, {"topics": self.settings}
             )
-            self._replace(self.settings)
+            with self._lock:
+                self._replace(self.settings)
             self._is_taken_over = False
 
     def _finish_deletion(self, topic: str) -> None:
@@ -287,8 +328,80 @@ class Catalog:
         ]
 
     def topic_id(self, topic: str) -> str:
-        """Distinguishes a topic from an earlier one of its name; "" if it has none."""
+        """Distinguishes a topic from an earlier one of its name; "" if it has no id
+        yet: only Kafka has used it, and has given it none."""
         topic_id: str = self.settings.get(topic, {}).get("id", "")
+        if topic_id or topic not in self.numbers:
+            return topic_id
+        found = self._found.get(topic)
+        if found is None:
+
+            def is_taken(topic_id: str, name: str) -> bool:
+                return self._is_taken(topic, topic_id, name)
+
+            found = self._found[topic] = self._ids.found(topic, is_taken)
+        return found
+
+    def _is_taken(self, topic: str, topic_id: str, name: str) -> bool:
+        """Whether another topic than `topic` has an id, perhaps the one with a name."""
+        if self._names_by_id is None:
+            self._names_by_id = {
+                stored["id"]: other
+                for other, stored in list(self.settings.items())
+                if stored.get("id")
+            }
+        other = self._names_by_id.get(topic_id, topic)
+        is_known = other != topic and other in self.numbers
+        return is_known or (name != topic and self._ids.has_id(name, topic_id))
+
+    def id_for_appends(self, topic: str) -> str:
+        """The id under which the topic is written to: a new one if it has none."""
+        return self.topic_id(topic) or self._minted.setdefault(topic, uuid.uuid4().hex)
+
+    def partition_id(self, key: TopicPartition) -> str:
+        """The id of the topic that a partition's directory belongs to: its topic's, but
+        for one that was put back from an earlier topic of the name.
+
+        Raises:
+            StorageError: it cannot be looked at.
+        """
+        directory = self._root.child(layout.partition_directory(*key))
+        with storage_errors("look at", directory.path):
+            topic_id = self.topic_id(key.topic)
+            found = identity_in(directory)
+        if found is None or found.is_of(topic_id, key.topic):
+            return topic_id
+        return found.topic_id
+
+    def is_identified(self, topic: str) -> bool:
+        """Whether the settings say that a partition of the topic was written to."""
+        return bool(self.settings.get(topic, {}).get("identified"))
+
+    def identify(self, key: TopicPartition, directory: Directory, log_id: str) -> str:
+        """Before the first append to a partition: write its `.logstore-topic`, and then
+        into the settings that the topic has one. Returns the id of the topic.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        topic, number = key
+        topic_id = self.id_for_appends(topic)
+        found = identity_in(directory)
+        kafka_id = kafka_id_of(directory) if found is None else found.kafka_id
+        identity = TopicIdentity(topic_id, topic, number, kafka_id, log_id)
+        if found != identity:
+            identity.write(directory)
+        count = leading(self.numbers[topic])
+        if count and not self.is_identified(topic):
+            settings = {
+                "partitions": count,
+                **self.settings.get(topic, {}),
+                "id": topic_id,
+                "identified": True,
+            }
+            if kafka_id:
+                settings["kafka_id"] = kafka_id
+            self.write(topic, settings)
         return topic_id
 
     def deletion_mark(self, topic: str) -> str:
@@ -297,7 +410,7 @@ class Catalog:
 
     def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
         """New settings of a topic, with its id: a new one if there is no such topic
-        yet. A topic that was found by its directories stays without one."""
+        yet. A topic that was found by its directories has the id of these."""
         is_new = topic not in self.numbers
         topic_id = uuid.uuid4().hex if is_new else self.topic_id(topic)
         return {**settings, "id": topic_id} if topic_id else settings
@@ -309,18 +422,22 @@ class Catalog:
         damaged and the store was not closed. If that was not the topic's creation or
         deletion, which opening finishes in any case, `confirm` must follow.
         """
-        self._persist(name, value)
+        with self._lock:
+            self._persist(name, value)
 
     def confirm(self) -> None:
         """The last `write` is not the last entry of the file any more."""
         if self._file.has_entries and not self._is_in_doubt:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._lock:
                 if not self._file.append(_text_of({})):
                     self._replace(self.settings)
 
     def _persist(self, name: str, value: dict[str, Any] | None) -> None:
         """Disk first, memory after: append an entry, or write the file whole."""
-        known = self._count
+        before, known = self.settings.get(name, {}), self._count
+        if value is not None and before.get("id", "") == value.get("id"):
+            # Found out by the first append, perhaps since `value` was made.
+            value = {**_noted(before), **value}
         if self._is_in_doubt:
             known = sum(map(_partitions, self.settings.values()))
         count = known + _partitions(value) - _partitions(self.settings.get(name))
@@ -355,7 +472,8 @@ class Catalog:
         those of several partitions do so only if the topic has an id.
         """
         try:
-            self._persist(name, value)
+            with self._lock:
+                self._persist(name, value)
         except OSError as error:
             failed = storage_error(error, "write the settings in", self._root.path)
             is_half_possible = value is not None and len(self.numbers[name]) > 1
@@ -371,7 +489,7 @@ class Catalog:
     def catch_up(self) -> None:
         """Persist the settings for which there was no room."""
         if self.is_dirty:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._lock:
                 self._replace(self.settings)
                 self.is_dirty = self._is_in_doubt = False
 
@@ -379,7 +497,7 @@ class Catalog:
         """Write the file whole, for the next opening; if that fails, it has entries."""
         self.catch_up()
         if self._file.has_entries and not self._is_in_doubt:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), self._lock:
                 self._replace(self.settings)
 
     def finish_deletions(self, names: list[str]) -> None:
@@ -455,6 +573,8 @@ class Catalog:
         if self._flat_names is not None:
             self._flat_names[topic.replace(".", "_")] = topic
         self.numbers[topic] = numbers
+        self._found.pop(topic, None)
+        self._minted.pop(topic, None)
         self.begun.pop(topic, None)
 
     def remove_directories(self, names: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -362,8 +363,8 @@ def test_what_is_staged_behind_another_program_is_published(
 def test_what_another_process_staged_behind_another_program_is_published(
     tmp_path: Path,
 ) -> None:
-    """Both give the topic the same new id. What was staged before that program wrote
-    may be for another topic."""
+    """The topic has the id that it had: what was staged before that program wrote is
+    for the same topic. One that it has made again is another one."""
     with logstore.open(tmp_path) as store:
         store.create_topic("a", 1, config_of(1))[0].append(b"x")
 
@@ -378,8 +379,14 @@ def test_what_another_process_staged_behind_another_program_is_published(
     another_program_writes(tmp_path, 2)
     last = staged_by_a_reader()
     with logstore.open(tmp_path) as store:
-        for staged in (before, behind):
-            with pytest.raises(logstore.TopicNotFoundError, match="Stage them again"):
-                store.publish([staged])
-        assert store.publish([last]).offsets == {("a", 0): range(1, 2)}
+        for number, staged in enumerate((before, behind, last), 1):
+            found = store.publish([staged]).offsets
+            assert found == {("a", 0): range(number, number + 1)}
         assert store.publish([staged_by_a_reader()]).records == 1
+    late = staged_by_a_reader()
+    another_program_writes(tmp_path)
+    shutil.rmtree(tmp_path / "a-0")
+    (tmp_path / "a-0").mkdir(0o700)
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.TopicNotFoundError, match="Stage them again"):
+            store.publish([late])

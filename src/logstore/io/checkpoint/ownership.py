@@ -45,6 +45,14 @@ OWNERSHIP_FILES: Final = (
 )
 
 
+# Those that have a line for each partition.
+_OFFSETS_BY_PARTITION: Final = (
+    layout.RECOVERY_CHECKPOINT,
+    layout.LOG_START_CHECKPOINT,
+    layout.HIGH_WATERMARKS,
+)
+
+
 class OwnershipKey(NamedTuple):
     """Stamps of the files that say who owns a store; None if there is no file."""
 
@@ -80,6 +88,8 @@ class Ownership:
         self.store_epoch = ""
         self.points: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
+        # Name of a checkpoint -> its stamp when it was read, and its lines.
+        self._seen: dict[str, tuple[FileStamp, Mapping[TopicPartition, int]]] = {}
 
     # ------------------------------------------------------------ reading
 
@@ -147,16 +157,44 @@ class Ownership:
                 f"{path} is no owner file: {error!r}", path=path
             ) from error
 
-    def forget(self, keys: Iterable[TopicPartition]) -> bool:
-        """Forget partitions to be rebuilt: their checkpoints are another program's.
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Remove the lines of deleted partitions from Kafka's checkpoints: others of
+        their names begin anew, and a recovery, a reader or a broker would trust the
+        lines.
 
-        Returns whether they had entries: then they must be written again first.
+        What counts is what the files say now. Since they were read, retention may have
+        added a line.
+
+        Raises:
+            OSError: as the system gives it.
         """
-        had_entries = False
-        for key in keys:
-            had_entries |= self.points.pop(key, None) is not None
-            had_entries |= self.starts.pop(key, None) is not None
-        return had_entries
+        gone = set(keys)
+        for offsets in (self.points, self.starts):
+            for key in gone.intersection(offsets):
+                del offsets[key]
+        for name in _OFFSETS_BY_PARTITION:
+            there = self._lines(name)
+            if gone.isdisjoint(there):
+                continue
+            left = {key: at for key, at in there.items() if key not in gone}
+            if name == layout.RECOVERY_CHECKPOINT:
+                self.move_points(left)
+            else:
+                checkpoints.write_offsets(self._root, name, left)
+
+    def _lines(self, name: str) -> Mapping[TopicPartition, int]:
+        """What a checkpoint says now; it is read again if it has changed. One that does
+        not follow its format has no lines: a broker has to be told."""
+        stamp = self._root.stamp(name)
+        if stamp is None:
+            return {}
+        if self._seen.get(name, (None,))[0] != stamp:
+            try:
+                lines = checkpoints.read_offsets(self._root, name)
+            except CorruptCheckpointError:
+                lines = {}
+            self._seen[name] = stamp, lines
+        return self._seen[name][1]
 
     def _offsets(
         self, name: str, report: Callable[[RecoveryAction], None]
@@ -209,14 +247,13 @@ class Ownership:
     def begin(self, persist: Callable[[], None]) -> None:
         """Remove the clean-shutdown markers, durably, before the first change.
 
-        0. If another program was the writer, `persist` its state. 1. Write the owner
+        0. `persist` what the opening has found out. 1. Write the owner
         file: not clean, with the present fingerprint and the one without Kafka's
         marker. 2. Remove Kafka's marker. 3. Sync the directory.
         """
         if self.is_writing:
             return
-        if not self.is_own:
-            self._persist = persist
+        self._persist = persist
         try:
             self.record()
             self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
@@ -362,4 +399,4 @@ class Ownership:
 
 
 def _nothing() -> None:
-    """There is nothing to persist: logstore was the last writer."""
+    """Until `begin`."""

@@ -27,6 +27,8 @@ UNSUPPORTED: Final = "unsupported"
 UNREADABLE: Final = "unreadable"
 TAIL_KEPT: Final = "tail-kept"
 UNPUBLISHED: Final = "unpublished"
+FOREIGN_PARTITION: Final = "foreign-partition"
+ID_RENEWED: Final = "id-renewed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import operator
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from logstore.io.layout import (
     PRODUCERS,
     PUBLICATION,
     PUBLISHED,
+    TOPIC_IDENTITY,
     TOPICS,
     check_topic_name,
 )
@@ -39,6 +41,7 @@ STORE_PARTITIONS_MAX: Final = 2_000_000
 EPOCH_MAX: Final = (1 << 15) - 1
 # From this version on, `.logstore-publication` is a journal.
 JOURNAL_VERSION: Final = 3
+_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def integer(what: str, value: object, low: int, high: int) -> int:
@@ -96,11 +99,26 @@ def _check_topics(value: dict[str, Any]) -> None:
         integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
         if not isinstance(settings.get("config", {}), dict):
             raise ValueError(f"config of topic {name} is no object")
-        for flag in ("creating", "deleting"):
+        for flag in ("creating", "deleting", "identified"):
             boolean(flag, settings.get(flag, False))
-        if not isinstance(settings.get("id", ""), str):
-            raise ValueError(f"id of topic {name} is no text")
+        for field in ("id", "kafka_id"):
+            if not isinstance(settings.get(field, ""), str):
+                raise ValueError(f"{field} of topic {name} is no text")
     check_partition_count(sum(map(operator.itemgetter("partitions"), topics.values())))
+
+
+def _check_identity(value: dict[str, Any]) -> None:
+    _id("id", value["id"])
+    _id("log_id", value["log_id"])
+    if value["kafka_id"] != "":
+        _id("kafka_id", value["kafka_id"])
+    check_topic_name(value["topic"])
+    integer("partition", value["partition"], 0, PARTITION_MAX)
+
+
+def _id(what: str, value: object) -> None:
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise ValueError(f"{what} is not 32 hexadecimal digits")
 
 
 def _check_publication(value: dict[str, Any]) -> None:
@@ -199,6 +217,7 @@ CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     OWNER: _check_owner,
     CLOSED: _check_closed,
     TOPICS: _check_topics,
+    TOPIC_IDENTITY: _check_identity,
     PUBLICATION: _check_publication,
     PUBLISHED: _check_published,
     PRODUCERS: _check_producers,

@@ -39,6 +39,7 @@ class RecoveredLog:
         digested: base offsets of the segments that have a digest.
         cuts, is_contiguous, is_truncating, log_id, foreign_end, compactions: as in
             `PartitionState`.
+        is_identified: `.logstore-topic` says so already.
     """
 
     segments: list[Segment]
@@ -60,6 +61,7 @@ class RecoveredLog:
     is_contiguous: bool = False
     is_truncating: bool = False
     log_id: str = ""
+    is_identified: bool = False
     foreign_end: int = OFFSET_MAX
     compactions: int = 0
 

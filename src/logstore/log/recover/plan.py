@@ -13,6 +13,8 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
+    FOREIGN_PARTITION,
+    ID_RENEWED,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,
@@ -41,8 +43,9 @@ EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
 
 # The labelled cases, in the order of the table in docs/design.md. `decide` finds those
-# of one partition; `other-writer` and `unpublished` concern a store (`Ownership`,
-# `Publisher`), and `tail-kept` is the outcome of an act that failed (`apply`).
+# of one partition; `other-writer`, `unpublished`, `foreign-partition` and `id-renewed`
+# concern a store (`Ownership`, `Publisher`, `PartitionWriters`), and `tail-kept` is the
+# outcome of an act that failed (`apply`).
 CASES: Final[dict[str, str]] = {
     TORN_TAIL: IS_CUT,
     TAIL_KEPT: TAKES_NO_APPENDS,
@@ -57,6 +60,8 @@ CASES: Final[dict[str, str]] = {
     CORRUPT: TAKES_NO_APPENDS,
     UNSUPPORTED: TAKES_NO_APPENDS,
     UNREADABLE: TAKES_NO_APPENDS,
+    FOREIGN_PARTITION: TAKES_NO_APPENDS,
+    ID_RENEWED: IS_REPORTED,
 }
 
 

@@ -38,6 +38,12 @@ class StoreServices(Protocol):
         """Called before the first change: remove the clean-shutdown markers, and start
         a thread for `call_later`."""
 
+    def identify(
+        self, topic: str, partition: int, directory: Directory, log_id: str
+    ) -> None:
+        """Called before the first append to a partition: write down which topic and
+        which log its directory has. Raises: `StorageError`."""
+
     def unlink_later(
         self,
         directory: Directory,
@@ -91,6 +97,7 @@ class LogContext:
     Attributes:
         name: ``topic-partition``.
         log_id, is_contiguous, foreign_end: as in `PartitionState`.
+        is_identified: `.logstore-topic` says which topic and log this is.
     """
 
     __slots__ = (
@@ -98,6 +105,7 @@ class LogContext:
         "directory",
         "files",
         "foreign_end",
+        "is_identified",
         "is_contiguous",
         "log_id",
         "name",
@@ -117,6 +125,7 @@ class LogContext:
         log_id: str,
         is_contiguous: bool,
         foreign_end: int,
+        is_identified: bool = False,
     ) -> None:
         self.services = services
         self.directory = directory
@@ -128,6 +137,19 @@ class LogContext:
         self.log_id = log_id
         self.is_contiguous = is_contiguous
         self.foreign_end = foreign_end
+        self.is_identified = is_identified
+
+    def identify(self) -> None:
+        """Before an append: see that `.logstore-topic` is there.
+
+        Raises:
+            StorageError: it cannot be written; nothing may be appended.
+        """
+        if not self.is_identified:
+            self.services.identify(
+                self.topic, self.partition, self.directory, self.log_id
+            )
+            self.is_identified = True
 
     def compacted_upto(self) -> int | None:
         """The offset up to which the log is compacted; None: it never was.

@@ -139,6 +139,7 @@ class LogWriter:
             log_id=loaded.log_id or uuid.uuid4().hex,
             is_contiguous=loaded.is_contiguous,
             foreign_end=loaded.foreign_end,
+            is_identified=loaded.is_identified,
         )
         name, group = self.context.name, services.lock_group
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)
@@ -405,6 +406,7 @@ class LogWriter:
         active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
             services.begin_writing()
+            context.identify()
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
                 self.point.record(self.extent, active.state)

@@ -1,0 +1,108 @@
+"""The ids of topics, from the directories of their partitions.
+
+The catalog has a copy of each id. What is here answers for the topics that it does not
+know: directories that were moved, copied or put back, or that only Kafka has used; and
+for those that another program may have made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from logstore.errors import CorruptCheckpointError
+from logstore.io import layout
+from logstore.io.checkpoint.topic_identity import (
+    TopicIdentity,
+    derived_id,
+    has_own_files,
+    kafka_id_of,
+)
+from logstore.io.directory import Directory
+
+__all__ = ["TopicIds"]
+
+
+class TopicIds:
+    """Looks into the directories of partitions. What it finds is the same for each
+    process that finds the same directories.
+
+    Args:
+        root: the store's directory.
+        numbers: topic -> numbers of its partitions that have a directory.
+    """
+
+    def __init__(self, root: Directory, numbers: Mapping[str, Sequence[int]]) -> None:
+        self._root = root
+        self._numbers = numbers
+
+    def _directories(self, topic: str) -> Iterable[Directory]:
+        for number in self._numbers.get(topic, ()):
+            yield self._root.child(layout.partition_directory(topic, number))
+
+    def identity(self, topic: str) -> TopicIdentity | None:
+        """What the first of its partitions says that says anything.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        for directory in self._directories(topic):
+            found = identity_in(directory)
+            if found is not None:
+                return found
+        return None
+
+    def kafka_id(self, topic: str) -> str:
+        """The id that Kafka has given to the topic; "" if it has none."""
+        return next(filter(None, map(_kafka_id, self._directories(topic))), "")
+
+    def found(self, topic: str, is_taken: Callable[[str, str], bool]) -> str:
+        """The id of a topic that the catalog has none of: that of its partitions, else
+        Kafka's; "" if it has none either.
+
+        Args:
+            is_taken: whether an id is that of the topic with another name, which is
+                still there.
+        """
+        identity = self.identity(topic)
+        if identity is None:
+            found = self.kafka_id(topic)
+            return derived_id(found, topic) if found and is_taken(found, "") else found
+        # Under another name it was moved, if the one that it came from is gone.
+        is_copy = is_taken(identity.topic_id, identity.topic)
+        if topic == identity.topic and is_copy:
+            return derived_id(identity.topic_id, topic)
+        return identity.id_as(topic, is_copy=is_copy)
+
+    def has_id(self, topic: str, topic_id: str) -> bool:
+        """Whether a partition of a topic has been written to under this id."""
+        return any(
+            found is not None and found.topic_id == topic_id and found.topic == topic
+            for found in map(identity_in, self._directories(topic))
+        )
+
+    def is_made_again(self, topic: str, kafka_ids: Container[str]) -> bool:
+        """Whether another program has made a topic again that logstore has written to:
+        each directory is another one, in which logstore has no file.
+
+        Args:
+            kafka_ids: Kafka's id of the topic that was there, if it had one: a broker
+                that has fetched the same topic anew has given it the same.
+        """
+        if any(map(has_own_files, self._directories(topic))):
+            return False
+        return self.kafka_id(topic) not in kafka_ids
+
+
+def identity_in(directory: Directory) -> TopicIdentity | None:
+    """What a directory says; None if that is damaged, too, or the directory gone."""
+    try:
+        return TopicIdentity.read(directory)
+    except (CorruptCheckpointError, FileNotFoundError):
+        return None
+
+
+def _kafka_id(directory: Directory) -> str:
+    try:
+        return kafka_id_of(directory)
+    except FileNotFoundError:
+        return ""

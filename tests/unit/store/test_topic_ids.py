@@ -1,0 +1,277 @@
+"""The identity of topics: kept through everything but their re-creation."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.topic_identity import TopicIdentity, derived_id
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.store.store import open_store
+from support.damage import FullDisk, flip_bit
+
+KAFKA_ID = "0123456789abcdef0123456789abcdef"
+
+
+def another_program_writes(path: Path) -> None:
+    """As a broker that has used the directory leaves it."""
+    points = path / layout.RECOVERY_CHECKPOINT
+    points.write_text(f"0\n1\nx 0 {len(points.read_bytes())}\n")
+    (path / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+
+
+def kafka_gives_id(path: Path, topic_id: str = KAFKA_ID) -> None:
+    raw = base64.urlsafe_b64encode(bytes.fromhex(topic_id)).rstrip(b"=")
+    (path / layout.PARTITION_METADATA).write_bytes(b"version: 0\ntopic_id: %s\n" % raw)
+
+
+def make_again(path: Path) -> None:
+    """Put another directory into its place, as a broker does that makes a topic."""
+    shutil.rmtree(path)
+    path.mkdir(0o700)
+    (path / "00000000000000000000.log").touch()
+
+
+def identity_of(path: Path) -> TopicIdentity | None:
+    return TopicIdentity.read(Directory.open_root(Files(), str(path)))
+
+
+def ids_of(path: Path) -> dict[str, str]:
+    """As a reader sees them."""
+    with logstore.open(path, read_only=True) as store:
+        return {topic.name: topic[topic.numbers[0]].topic_id for topic in store}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a topic that was written to, in one of its two partitions."""
+    with logstore.open(tmp_path / "store") as store:
+        store.create_topic("t", 2)[0].append(b"x", durable=True)
+    return tmp_path / "store"
+
+
+def topic_id(path: Path) -> str:
+    return ids_of(path)["t"]
+
+
+def test_partition_is_identified_by_its_first_append(tmp_path: Path) -> None:
+    """An empty partition has no file of its own."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", 2)
+        assert not list((tmp_path / "t-0").iterdir())
+        topic[0].append(b"x")
+        found = identity_of(tmp_path / "t-0")
+        assert found is not None
+        assert found[:3] == (topic[0].topic_id, "t", 0)
+        assert identity_of(tmp_path / "t-1") is None
+
+
+def test_first_append_without_room_for_the_identity_fails(tmp_path: Path) -> None:
+    """The log does not go without it."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = store.create_topic("t")[0]
+        store.create_topic("other")[0].append(b"x")
+        files.full = True
+        with pytest.raises(logstore.DiskFullError, match="Nothing was written"):
+            partition.append(b"x")
+        files.full = False
+        assert partition.append(b"x") == 0
+    assert identity_of(tmp_path / "t-0") is not None
+
+
+@pytest.mark.parametrize("what", ["another program", "owner", "topics", "identity"])
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_id_outlives_the_loss_of_one_file(path: Path, what: str, how: str) -> None:
+    """The partition and the catalog have it, each a copy of the other."""
+    before = topic_id(path)
+    if what == "another program":
+        another_program_writes(path)
+    else:
+        name = {
+            "owner": layout.OWNER,
+            "topics": layout.TOPICS,
+            "identity": f"t-0/{layout.TOPIC_IDENTITY}",
+        }[what]
+        if how == "lost":
+            (path / name).unlink()
+        else:
+            flip_bit(path / name, 40)
+    assert topic_id(path) == before
+    with logstore.open(path) as store:
+        store["t"][0].append(b"y")
+        assert store["t"][0].topic_id == before
+    assert topic_id(path) == before
+    found = identity_of(path / "t-0")
+    assert found is not None
+    assert found.topic_id == before
+
+
+def test_id_lost_with_both_files_is_kafkas(path: Path) -> None:
+    """What neither file says, Kafka's own may."""
+    kafka_gives_id(path / "t-0")
+    (path / layout.TOPICS).unlink()
+    (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
+    assert topic_id(path) == KAFKA_ID
+
+
+def test_id_that_nothing_tells_is_renewed_and_reported(path: Path) -> None:
+    """A topic whose id is lost gets a new one, which the report says."""
+    before = topic_id(path)
+    (path / layout.TOPICS).unlink()
+    (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
+    assert topic_id(path) == ""
+    with logstore.open(path) as store:
+        store["t"][0].append(b"y")
+        labels = [action.label for action in store.recovery_report.actions]
+        after = store["t"][0].topic_id
+    assert labels == ["id-renewed"]
+    assert after not in ("", before)
+    assert topic_id(path) == after
+
+
+def test_topic_made_again_by_another_program_has_another_id(path: Path) -> None:
+    """It has none of logstore's files, where the catalog says that it had."""
+    before = topic_id(path)
+    another_program_writes(path)
+    for number in range(2):
+        make_again(path / f"t-{number}")
+    assert topic_id(path) == ""
+    with logstore.open(path) as store:
+        store["t"][0].append(b"y")
+    assert topic_id(path) not in ("", before)
+
+
+def test_topic_fetched_anew_under_kafkas_id_is_the_same(path: Path) -> None:
+    """A broker that has lost its disk copies the topic from another broker."""
+    before = topic_id(path)
+    kafka_gives_id(path / "t-0")
+    another_program_writes(path)
+    with logstore.open(path) as store:
+        store["t"][0].append(b"y")
+    another_program_writes(path)
+    for number in range(2):
+        make_again(path / f"t-{number}")
+    kafka_gives_id(path / "t-0")
+    assert topic_id(path) == before
+    kafka_gives_id(path / "t-0", "f" * 32)
+    assert topic_id(path) == "f" * 32
+
+
+def test_topic_that_was_never_written_to_keeps_its_id(tmp_path: Path) -> None:
+    """Another program may write to it first: that has no file of logstore either."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t")
+    before = topic_id(tmp_path)
+    another_program_writes(tmp_path)
+    make_again(tmp_path / "t-0")
+    assert topic_id(tmp_path) == before
+
+
+def test_kafkas_metadata_does_not_change_an_id(path: Path) -> None:
+    """The page on hand-over says to copy the file of the new cluster."""
+    before = topic_id(path)
+    kafka_gives_id(path / "t-0")
+    another_program_writes(path)
+    assert topic_id(path) == before
+
+
+def test_topic_of_kafka_alone_has_kafkas_id(tmp_path: Path) -> None:
+    """And keeps it, once it was written to."""
+    (tmp_path / "t-0").mkdir(0o700)
+    (tmp_path / "t-0" / "00000000000000000000.log").touch()
+    assert topic_id(tmp_path) == ""
+    kafka_gives_id(tmp_path / "t-0")
+    assert topic_id(tmp_path) == KAFKA_ID
+    with logstore.open(tmp_path) as store:
+        store["t"][0].append(b"x")
+    kafka_gives_id(tmp_path / "t-0", "f" * 32)
+    assert topic_id(tmp_path) == KAFKA_ID
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_topic_that_was_moved_keeps_its_id_and_settings(
+    path: Path, is_foreign: bool
+) -> None:
+    """Its directories have another name, and the old one is gone."""
+    before = topic_id(path)
+    with logstore.open(path) as store:
+        store["t"].configure(logstore.TopicConfig(segment_bytes=5000))
+    for number in range(2):
+        (path / f"t-{number}").rename(path / f"u-{number}")
+    if is_foreign:
+        another_program_writes(path)
+    assert ids_of(path) == {"u": before}
+    with logstore.open(path) as store:
+        assert not [a for a in store.recovery_report.actions if a.topic]
+        assert store["u"].config.segment_bytes == 5000
+        store["u"][0].append(b"y")
+    assert ids_of(path) == {"u": before}
+    found = identity_of(path / "u-0")
+    assert found is not None
+    assert found[:3] == (before, "u", 0)
+
+
+def test_copy_of_a_topic_under_another_name_has_its_own_id(path: Path) -> None:
+    """Else what is kept of the two would be taken for one."""
+    before = topic_id(path)
+    shutil.copytree(path / "t-0", path / "u-0")
+    copied = derived_id(before, "u")
+    assert ids_of(path) == {"t": before, "u": copied}
+    with logstore.open(path) as store:
+        store["u"][0].append(b"y")
+        marks = store["t"][0].mark(), store["u"][0].mark()
+    assert marks[0] is not None
+    assert marks[1] is not None
+    assert marks[0].log_id != marks[1].log_id
+    assert ids_of(path) == {"t": before, "u": copied}
+
+
+def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
+    path: Path,
+) -> None:
+    """It can be read, and has the id that its directory says."""
+    before = topic_id(path)
+    shutil.copytree(path / "t-0", path.parent / "kept")
+    with logstore.open(path) as store:
+        store.delete_topic("t")
+        topic = store.create_topic("t", 2)
+        topic[0].append(b"new")
+        topic[1].append(b"new")
+    shutil.rmtree(path / "t-0")
+    shutil.copytree(path.parent / "kept", path / "t-0")
+    with logstore.open(path) as store:
+        topic = store["t"]
+        with pytest.raises(logstore.CorruptionError, match="another topic"):
+            topic[0].append(b"y")
+        topic[1].append(b"y")
+        assert [record.value for record in topic[0].read()] == [b"x"]
+        labels = [action.label for action in store.recovery_report.actions]
+        assert "foreign-partition" in labels
+        assert topic[0].topic_id == before != topic[1].topic_id
+
+
+def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
+    """Its marks go on."""
+    with logstore.open(path) as store:
+        mark = store["t"][0].mark()
+    assert mark is not None
+    (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
+    state = path / "t-0" / layout.PARTITION_STATE
+
+    directory = Directory.open_root(Files(), str(path / "t-0"))
+    value = checkpoints.read_state(directory, layout.PARTITION_STATE)
+    assert value is not None
+    checkpoints.write_state(directory, state.name, {**value, "log_id": "a" * 32})
+    with logstore.open(path) as store:
+        store["t"][0].append(b"y")
+    found = identity_of(path / "t-0")
+    assert found is not None
+    assert found.log_id == "a" * 32
