@@ -142,7 +142,9 @@ class StoreNotFoundError(LogStoreError, LookupError):
 
 
 class TopicNotFoundError(LogStoreError, LookupError):
-    """The store has no topic of this name.
+    """The store has no topic of this name, or it is another one now: a topic that was
+    deleted and made again is not the one that an object, a position or a staged file
+    belongs to.
 
     Attributes:
         topic: the name.
@@ -156,8 +158,8 @@ class TopicNotFoundError(LogStoreError, LookupError):
         return str(self.args[0])
 
 
-class PartitionNotFoundError(LogStoreError, LookupError):
-    """The topic has no partition of this number.
+class PartitionNotFoundError(TopicNotFoundError):
+    """The topic has no partition of this number, or it is another one now.
 
     Attributes:
         topic: name of the topic.
@@ -165,8 +167,7 @@ class PartitionNotFoundError(LogStoreError, LookupError):
     """
 
     def __init__(self, message: str, *, topic: str, partition: int) -> None:
-        super().__init__(message)
-        self.topic = topic
+        super().__init__(message, topic=topic)
         self.partition = partition
 
 

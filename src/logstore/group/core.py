@@ -16,7 +16,6 @@ from logstore.errors import (
     ConfigError,
     LogStoreError,
     OffsetOutOfRangeError,
-    PartitionNotFoundError,
     TopicNotFoundError,
 )
 from logstore.group.errors import CommitFailedError, FencedError
@@ -188,7 +187,7 @@ class Core:
         for key in keys:
             try:
                 self.readers[key] = self.positions.reader(key)
-            except (TopicNotFoundError, PartitionNotFoundError):
+            except TopicNotFoundError:
                 continue  # deleted just now; the next look at the group sees it
         news = [
             key for key in self.readers if key not in self._told or key in self._untold
@@ -330,7 +329,7 @@ class Core:
             logger.warning("%s; reset to %s", error, self.options.reset)
             self.positions.reset(reader)
             return self._guarded(reader, work)
-        except (TopicNotFoundError, PartitionNotFoundError) as error:
+        except TopicNotFoundError as error:
             # Of a subscription, the next look at the group drops it.
             self._check_at = 0.0
             if self.wanted is None:
@@ -537,6 +536,7 @@ class Core:
         if self.wanted is None:
             self.have_alone([key for key in offsets if key not in member.held])
         now_ms = self.files.now_ms()
+        self._check_same(offsets)
         commits = []
         for key, commit in offsets.items():
             reader = self.readers.get(key)
@@ -552,6 +552,21 @@ class Core:
             self._check_at = 0.0  # the next call joins again
             raise
         self._has_unsynced = not durable
+
+    def _check_same(self, keys: Iterable[TopicPartition]) -> None:
+        """Raise `CommitFailedError` for a partition whose topic was made again since it
+        was assigned: what was read of the earlier topic says nothing of this one."""
+        readers = [self.readers[key] for key in keys if key in self.readers]
+        topics = topics_now(self.store, {reader.key.topic for reader in readers})
+        for reader in readers:
+            now = topics.get(reader.key.topic)
+            if now is None or not reader.topic_id or now[0] == reader.topic_id:
+                continue
+            raise CommitFailedError(
+                f"the topic of partition {reader.key} was deleted and made again; this "
+                f"consumer has read the earlier one. Nothing was committed",
+                group=self.in_group().group,
+            )
 
     def in_group(self) -> Membership:
         member = self.join()

@@ -16,7 +16,7 @@ from logstore.group.state import BY_COMMITS
 from logstore.group.transaction import GroupPositions
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_time_ms
-from logstore.store.inside import topics_now
+from logstore.store.inside import partition_id, topics_now
 from logstore.store.partition import Partition
 from logstore.store.store import Store
 
@@ -105,8 +105,9 @@ class Positions:
         return self._published().read()[0] > 0
 
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
-        now = self.topic_id(key)
-        return not topic_id or not now or topic_id == now
+        """Whether what was committed with a topic's id counts. What was committed
+        before the topic had one does."""
+        return not topic_id or topic_id == partition_id(self._store, key)
 
     def topic_id(self, key: TopicPartition) -> str:
         """The id of the topic that has the name now; "" if it has none.

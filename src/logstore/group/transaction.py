@@ -458,4 +458,4 @@ def _is_gone(key: TopicPartition, position: Positioned, topics: _Topics) -> bool
     if key.topic not in topics:
         return True
     topic_id, _ = topics[key.topic]
-    return bool(topic_id and position.topic_id and topic_id != position.topic_id)
+    return bool(position.topic_id and topic_id != position.topic_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
+from logstore.io.layout import TopicPartition
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
 from logstore.store.partition import Partition
@@ -15,6 +16,7 @@ from logstore.store.store import Store
 
 __all__ = [
     "files_directory",
+    "partition_id",
     "recover_unclean",
     "root_of",
     "stage_for_group",
@@ -93,6 +95,14 @@ def topics_now(
         for name in wanted
         if numbers.get(name)
     }
+
+
+def partition_id(store: Store, key: TopicPartition) -> str:
+    """The id of the topic that a partition's directory belongs to; "" if it has none,
+    or there is no such partition."""
+    if key.partition not in topics_now(store, [key.topic]).get(key.topic, ("", ()))[1]:
+        return ""
+    return store._topics.catalog.partition_id(key)
 
 
 def views_of(partition: Partition) -> PartitionViews:

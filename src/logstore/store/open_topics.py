@@ -37,6 +37,7 @@ from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition import Partition
 from logstore.store.partitions import PartitionWriters
 from logstore.store.topic import Changes, Topic
+from logstore.store.topic_ids import CatalogFile
 from logstore.store.topics import Catalog
 
 __all__ = ["OpenTopics"]
@@ -93,6 +94,7 @@ class OpenTopics:
             context, context.root, catalog, context.ownership
         )
         self._idle = IdleLogs()
+        self._catalog_file = CatalogFile(context.root)
 
     @staticmethod
     def _new_catalog(context: StoreContext) -> Catalog:
@@ -131,11 +133,26 @@ class OpenTopics:
             if not self._context.read_only or self._is_as_before(seen, catalog):
                 break
         self.writers.catalog = catalog
+        self._drop_others(catalog)
         self.writers.broken = dict(catalog.missing_partitions)
         mtime_ns, topics, owner = seen
         self._topics_stamp = settled(mtime_ns, self._context.files), topics
         self._loaded_under = topics, owner
         return actions
+
+    def _drop_others(self, catalog: Catalog) -> None:
+        """Read-only: what callers have of a topic that was made again raises; whoever
+        asks again gets new objects."""
+        for name in list(self.topics):
+            if self.topics[name].is_of(catalog.topic_id(name)):
+                continue
+            del self.topics[name]
+        for topic, number in list(self.partitions):
+            topic_id = self.partitions[topic, number].topic_id
+            if topic_id in ("", catalog.topic_id(topic)):
+                continue
+            if topic_id != catalog.partition_id(TopicPartition(topic, number)):
+                del self.partitions[topic, number]
 
     def _is_as_before(self, seen: tuple[int, object, object], catalog: Catalog) -> bool:
         """Whether topics were neither created nor deleted, and no writer has begun or
@@ -276,8 +293,21 @@ class OpenTopics:
         topic, number = key
         directory = self._context.root.child(layout.partition_directory(topic, number))
 
+        held = self.catalog.partition_id(key)
+
         def metadata() -> PartitionMetadata:
-            return self._context.ownership_now().metadata(directory, key)
+            found = self._context.ownership_now().metadata(directory, key)
+            if held and not self._catalog_file.is_of(
+                key, directory, held, ask_catalog=found.is_own
+            ):
+                raise PartitionNotFoundError(
+                    f"partition {key} is of another topic now: the one with the id "
+                    f"{held}, which this object is of, was deleted, and the name was "
+                    f"used again. Ask the store for the topic again",
+                    topic=topic,
+                    partition=number,
+                )
+            return found
 
         return ReadOnlyLog(
             directory,
@@ -308,7 +338,7 @@ class OpenTopics:
         topic, number = key
         try:
             writer = self.writer_of(key)
-        except (TopicNotFoundError, PartitionNotFoundError):
+        except TopicNotFoundError:
             raise
         except LogStoreError as error:
             # It may be loaded later.
@@ -371,7 +401,7 @@ class OpenTopics:
         rows = []
         for key in keys:
             # One that was deleted meanwhile is left out.
-            with contextlib.suppress(TopicNotFoundError, PartitionNotFoundError):
+            with contextlib.suppress(TopicNotFoundError):
                 rows.append(log_row(*key, self._measured(key)))
         return rows
 
@@ -382,7 +412,7 @@ class OpenTopics:
         if self._context.read_only:
             try:
                 return self.open_partition(*key)._views.refreshed()
-            except (TopicNotFoundError, PartitionNotFoundError):
+            except TopicNotFoundError:
                 raise
             except LogStoreError as error:
                 return error

@@ -274,13 +274,13 @@ class PartitionWriters:
             loaded.damage = loaded.damage or refusal
             text = str(refusal)
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
-        if not has_id and key.topic not in catalog.settings:
-            if has_own_files(directory):
-                text = (
-                    f"nothing says which id topic {key.topic} had; it has the new id "
-                    f"{topic_id}, so offsets that were committed for it do not count"
-                )
-                loaded.actions.append(_action(ID_RENEWED, key, directory, text))
+        is_known = has_id or key.topic in catalog.settings
+        if not is_known and has_own_files(directory):
+            text = (
+                f"nothing says which id topic {key.topic} had; it has the new id "
+                f"{topic_id}, so offsets that were committed for it do not count"
+            )
+            loaded.actions.append(_action(ID_RENEWED, key, directory, text))
         if found is not None and found.topic_id == topic_id:
             loaded.log_id = loaded.log_id or found.log_id
         elif found is not None and found.is_of(topic_id, key.topic):

@@ -24,7 +24,6 @@ from logstore._native.locks import RANK_PUBLISH, logger
 from logstore.config import StoreConfig
 from logstore.errors import (
     LogStoreError,
-    PartitionNotFoundError,
     PublicationConflictError,
     StorageError,
     SyncFailedError,
@@ -134,7 +133,7 @@ class Publisher:
         for key, base in journal.bases.items() if is_own else ():
             try:
                 drop(key, base)
-            except (TopicNotFoundError, PartitionNotFoundError):
+            except TopicNotFoundError:
                 continue
             except LogStoreError as error:
                 name = layout.partition_directory(*key)

@@ -26,7 +26,6 @@ from logstore.errors import (
     ConfigError,
     DiskFullError,
     LogStoreError,
-    PartitionNotFoundError,
     StoreClosedError,
     TopicNotFoundError,
     storage_error,
@@ -330,7 +329,7 @@ class Store(PublishingStore):
                 )
             except (StoreClosedError, ConfigError):
                 raise
-            except (TopicNotFoundError, PartitionNotFoundError):
+            except TopicNotFoundError:
                 continue  # it was deleted meanwhile
             except LogStoreError as error:
                 failure = failure or error

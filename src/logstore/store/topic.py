@@ -14,6 +14,7 @@ from logstore.errors import (
     LogStoreError,
     PartitionNotFoundError,
     StoreClosedError,
+    TopicNotFoundError,
 )
 from logstore.log import retention
 from logstore.log.read.reader import ON_CORRUPTION, check_choice
@@ -69,6 +70,8 @@ class TopicContext(Protocol):
 
     def topic_config(self, topic: str) -> TopicConfig: ...
 
+    def topic_id(self, topic: str) -> str: ...
+
 
 class Topic(ArrowSource):
     """A named set of partitions. Made by `Store`.
@@ -82,6 +85,7 @@ class Topic(ArrowSource):
 
     def __init__(self, context: TopicContext, name: str) -> None:
         self._context = context
+        self._id = context.topic_id(name)
         self.name = name
         self.partitioner: Partitioner = KafkaPartitioner()
 
@@ -92,11 +96,44 @@ class Topic(ArrowSource):
         Raises:
             TopicNotFoundError: it was deleted.
         """
-        return self._context.partition_numbers(self.name)
+        numbers = self._context.partition_numbers(self.name)
+        self._check_same()
+        return numbers
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits that no other topic has: it keeps them whatever becomes
+        of its files, and a later topic of its name has others. Empty until the first
+        append if only Kafka has used the topic, and has given it no id.
+
+        Raises:
+            TopicNotFoundError: it was deleted.
+        """
+        self._context.partition_numbers(self.name)
+        self._check_same()
+        return self._id
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it is the topic with an id."""
+        return self._id in ("", topic_id)
+
+    def _check_same(self) -> None:
+        """Raise if the name is that of another topic now."""
+        now = self._context.topic_id(self.name)
+        if now != self._id:
+            if self._id:
+                raise TopicNotFoundError(
+                    f"topic {self.name} was deleted and made again: it has the id "
+                    f"{now or 'of no logstore topic'}, and this object is of the one "
+                    f"with the id {self._id}. Ask the store for the topic again",
+                    topic=self.name,
+                )
+            self._id = now  # it had none until its first append
 
     @property
     def config(self) -> TopicConfig:
         """Its settings."""
+        self._check_same()
         return self._context.topic_config(self.name)
 
     def __reduce__(self) -> NoReturn:
@@ -147,6 +184,7 @@ class Topic(ArrowSource):
         Raises:
             ReadOnlyError, StorageError.
         """
+        self._check_same()
         self._context.changes.configure(self.name, config)
 
     def add_partitions(self, count: int) -> int:
@@ -155,6 +193,7 @@ class Topic(ArrowSource):
         Keys hash to other partitions from then on.
         """
         check_int("count", count, 1, PARTITIONS_MAX)
+        self._check_same()
         return self._context.changes.grow(self.name, count)
 
     def append(
@@ -483,6 +522,7 @@ class Topic(ArrowSource):
         """Call `act` with each partition. One that is damaged, or lost, does not
         prevent the call for the others; its error is raised at the end."""
         self._context.begin_call()
+        self._check_same()
         failure: LogStoreError | None = None
         for number in self.numbers:
             try:

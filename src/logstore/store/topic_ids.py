@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.topic_identity import (
     TopicIdentity,
     derived_id,
@@ -18,8 +19,9 @@ from logstore.io.checkpoint.topic_identity import (
     kafka_id_of,
 )
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 
-__all__ = ["TopicIds"]
+__all__ = ["CatalogFile", "TopicIds", "identity_in"]
 
 
 class TopicIds:
@@ -93,11 +95,59 @@ class TopicIds:
         return self.kafka_id(topic) not in kafka_ids
 
 
+class CatalogFile:
+    """What the topics file says now, for a handle that another process may have taken
+    the topic from. Any thread may ask.
+
+    Args:
+        root: the store's directory.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._root = root
+        # The stamp of the file, and the ids of the topics in it.
+        self._seen: tuple[object, Mapping[str, str]] = (None, {})
+
+    def is_of(
+        self,
+        key: TopicPartition,
+        directory: Directory,
+        held: str,
+        *,
+        ask_catalog: bool,
+    ) -> bool:
+        """Whether a partition's directory may be of the topic with the id `held`. What
+        nothing contradicts is so.
+
+        Args:
+            ask_catalog: the topics file counts: no other program has written since.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        found = identity_in(directory)
+        if found is not None:
+            return found.is_of(held, key.topic)
+        return not ask_catalog or self._ids().get(key.topic, held) == held
+
+    def _ids(self) -> Mapping[str, str]:
+        stamp = self._root.stamp(layout.TOPICS)
+        if stamp != self._seen[0]:
+            try:
+                value = checkpoints.read_state(self._root, layout.TOPICS)
+            except (CorruptCheckpointError, UnsupportedError):
+                value = None
+            topics = value["topics"] if value else {}
+            ids = {name: topics[name]["id"] for name in topics if "id" in topics[name]}
+            self._seen = stamp, ids
+        return self._seen[1]
+
+
 def identity_in(directory: Directory) -> TopicIdentity | None:
     """What a directory says; None if that is damaged, too, or the directory gone."""
     try:
         return TopicIdentity.read(directory)
-    except (CorruptCheckpointError, FileNotFoundError):
+    except (CorruptCheckpointError, UnsupportedError, FileNotFoundError):
         return None
 
 

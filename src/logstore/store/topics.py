@@ -83,7 +83,7 @@ class Catalog:
     """
 
     def __init__(
-        self, root: Directory, *, read_only: bool, lock_group: int | None = None
+        self, root: Directory, *, read_only: bool, lock_group: int = 0
     ) -> None:
         self._root = root
         self._lock = native.Mutex(RANK_JOURNAL, "the topics of a store", lock_group)

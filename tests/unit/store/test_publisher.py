@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
-import shutil
 from pathlib import Path
 from typing import Any
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -275,3 +277,53 @@ def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
     found = identity_of(path / "t-0")
     assert found is not None
     assert found.log_id == "a" * 32
+
+
+@pytest.mark.parametrize("is_owner", [True, False])
+def test_handles_of_a_topic_that_was_made_again_raise(
+    path: Path, is_owner: bool
+) -> None:
+    """Each holds the id of its topic; whoever asks again gets the new one."""
+    with logstore.open(path) as store, contextlib.ExitStack() as stack:
+        reading = store
+        if not is_owner:
+            reading = stack.enter_context(logstore.open(path, read_only=True))
+        topic = reading["t"]
+        partition = topic[0]
+        before = topic_id(path)
+        assert topic.id == partition.topic_id == before
+        calls: list[Callable[[], object]] = [
+            lambda: topic[0],
+            lambda: len(topic),
+            lambda: topic.id,
+            lambda: topic.config,
+            lambda: list(topic.read()),
+            lambda: topic.append(b"z"),
+            lambda: partition.get(0),
+            lambda: partition.end_offset,
+            lambda: partition.fetch(0),
+            lambda: list(partition.read()),
+            partition.mark,
+        ]
+
+        def check() -> None:
+            for call in calls:
+                with pytest.raises(
+                    (logstore.TopicNotFoundError, logstore.ReadOnlyError)
+                ):
+                    call()
+
+        store.delete_topic("t")
+        check()
+        store.create_topic("t", 2)
+        check()
+        assert reading["t"].id != before
+        assert reading["t"][0].end_offset == 0
+        store["t"][0].append(b"new", durable=True)
+        check()
+        assert reading["t"][0].end_offset == 1
+
+
+def test_partition_not_found_is_a_kind_of_topic_not_found() -> None:
+    """Whoever handles the one handles the other."""
+    assert issubclass(logstore.PartitionNotFoundError, logstore.TopicNotFoundError)

@@ -13,7 +13,6 @@ from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     CorruptCheckpointError,
     LogStoreError,
-    PartitionNotFoundError,
     StoreNotFoundError,
     TopicNotFoundError,
     storage_errors,
@@ -286,7 +285,7 @@ class _Collector:
                     infos = self._bounds(store, snapshot)
                     facts.error = ""
                     break
-                except (TopicNotFoundError, PartitionNotFoundError) as error:
+                except TopicNotFoundError as error:
                     facts.error = f"it is not part of the store: {error}"
                     if not self.root.exists(facts.name):
                         return False

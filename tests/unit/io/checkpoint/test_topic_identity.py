@@ -74,7 +74,7 @@ def test_log_ids_of_partitions_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, found",
+    ("text", "found"),
     [
         (b"version: 0\ntopic_id: %s\n", "0123456789abcdef0123456789abcdef"),
         (b"version: 0\n", ""),

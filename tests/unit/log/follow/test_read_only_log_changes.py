@@ -169,8 +169,12 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
         partition = store.create_topic("orders", config=config)[0]
         fill(partition, new, seed=2)
         partition.flush()
+        for call in (reader.read, lambda: reader.fetch(0), lambda: reader.get(0)):
+            with pytest.raises(PartitionNotFoundError, match="another topic"):
+                call()
         for count in (new, new + 1):
-            assert list(reader.read()) == expected(1, 0, count, 2)
+            again = reading.topic("orders")[0]
+            assert list(again.read()) == expected(1, 0, count, 2)
             fill(partition, 1, seed=2)
         # A read of the old one that goes on gives nothing of the new one.
         with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):

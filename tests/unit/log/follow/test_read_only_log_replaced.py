@@ -69,7 +69,7 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
         p.flush()
         info = log.directory.info()
         log._directory_id = info.device, info.inode  # as if it were the same
-        with pytest.raises(PartitionNotFoundError, match="another log"):
+        with pytest.raises(PartitionNotFoundError, match="another topic"):
             found += records
         assert {value[:3] for _, value in found} == {b"old"}
 
