@@ -24,7 +24,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import (
     FOREIGN_PARTITION,
     ID_RENEWED,
@@ -117,6 +119,8 @@ class PartitionWriters:
         self.unpublished: dict[TopicPartition, tuple[int, LogStoreError]] = {}
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
+        # The newest cut of each log that the last writer has taken note of.
+        self._begun_at: dict[TopicPartition, int] = {}
         # As the last writer has left it; None: not read yet.
         self._compacted: dict[TopicPartition, int] | None = None
 
@@ -184,6 +188,7 @@ class PartitionWriters:
         loaded."""
         self.broken.pop(key, None)
         self.unpublished.pop(key, None)
+        self._begun_at.pop(key, None)
         return self.loaded.pop(key, None)
 
     def pending(self) -> list[TopicPartition]:
@@ -238,18 +243,21 @@ class PartitionWriters:
         topic, number = key
         directory = self._directory(key)
         try:
+            metadata = self._ownership.metadata(directory, key)
             context = RecoveryContext(
                 directory,
                 self._services.descriptors,
                 topic,
                 number,
                 self.catalog.config(topic),
-                self._ownership.metadata(directory, key),
+                metadata,
                 writable=True,
                 on_checked=count.add,
             )
             loaded = load(context)
-            self._identify(key, directory, loaded)
+            self._identify(key, directory, loaded, metadata.stale)
+            if metadata.clean:
+                self._begun_at[key] = loaded.cuts.serial
             return loaded
         except LogStoreError as error:
             return error
@@ -257,9 +265,20 @@ class PartitionWriters:
             return storage_error(error, "open", directory.path)
 
     def _identify(
-        self, key: TopicPartition, directory: Directory, loaded: RecoveredLog
+        self,
+        key: TopicPartition,
+        directory: Directory,
+        loaded: RecoveredLog,
+        stale: PartitionState | None,
     ) -> None:
-        """Find the ids of a log. One that an earlier release has given it stays."""
+        """Find the ids of a log. One that an earlier release has given it stays.
+
+        Args:
+            stale: its state, if that does not count.
+        """
+        is_taken_over = not loaded.is_recorded
+        if is_taken_over and stale is not None:
+            loaded.log_id = stale.log_id
         catalog = self.catalog
         found: TopicIdentity | None = None
         try:
@@ -286,12 +305,33 @@ class PartitionWriters:
         elif found is not None and found.is_of(topic_id, key.topic):
             loaded.log_id = ""  # that of the log that this is a copy of
         loaded.log_id = loaded.log_id or log_id_of(topic_id, key.partition)
+        if is_taken_over and (found is not None or stale is not None):
+            self._cut_unvouched(key, directory, loaded, stale)
         loaded.is_identified = (
             found is not None
             and found[:3] == (topic_id, *key)
             and found.log_id == loaded.log_id
             and catalog.is_identified(key.topic)
         )
+
+    def _cut_unvouched(
+        self,
+        key: TopicPartition,
+        directory: Directory,
+        loaded: RecoveredLog,
+        stale: PartitionState | None,
+    ) -> None:
+        """Nobody has recorded how low a log was cut since its state was written: it is
+        what it was up to the batch that the state vouches for, if that is still there.
+        """
+        cuts, low = Cuts(), loaded.start_offset
+        if stale is not None:
+            cuts, tail = stale.cuts, stale.tail
+            if tail is not None and tail.stands(directory, stale.active["base_offset"]):
+                low = min(tail.last_offset + 1, loaded.end_offset)
+        loaded.cuts = cuts.after(low, self._root.files.now_ms())
+        # What a broker has acknowledged lies below its own end, not below this cut.
+        self._begun_at[key] = loaded.cuts.serial
 
     def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:
         """Take over what `_load` returned."""
@@ -356,7 +396,10 @@ class PartitionWriters:
     def kept(self) -> dict[TopicPartition, int]:
         """Below these offsets, loaded logs have what the last writer left in them."""
         return {
-            key: min(writer.end_offset, writer.cuts.lowest_since(0))
+            key: min(
+                writer.end_offset,
+                writer.cuts.lowest_since(self._begun_at.get(key, 0)),
+            )
             for key, writer in list(self.loaded.items())
         }
 

@@ -327,3 +327,73 @@ def test_handles_of_a_topic_that_was_made_again_raise(
 def test_partition_not_found_is_a_kind_of_topic_not_found() -> None:
     """Whoever handles the one handles the other."""
     assert issubclass(logstore.PartitionNotFoundError, logstore.TopicNotFoundError)
+
+
+def mark_of(path: Path) -> logstore.LogMark:
+    """After a sync: so the state has it."""
+    with logstore.open(path) as store:
+        store["t"][0].append(b"known", durable=True)
+        found = store["t"][0].mark()
+    assert found is not None
+    return found
+
+
+def unchanged_after_opening(path: Path, mark: logstore.LogMark) -> int | None:
+    """What a new writer says of a mark."""
+    with logstore.open(path) as store:
+        store["t"][0].append(b"more", durable=True)
+        found = store["t"][0].unchanged_below(mark)
+    with logstore.open(path, read_only=True) as store:
+        assert store["t"][0].unchanged_below(mark) == found
+    return found
+
+
+@pytest.mark.parametrize("message_format", [0, 1, 2])
+def test_mark_counts_up_to_the_batch_that_the_state_vouches_for(
+    tmp_path: Path, message_format: int
+) -> None:
+    """Behind it another program may have cut the log, and let it grow."""
+    path = tmp_path / "s"
+    config = logstore.TopicConfig(message_format=message_format)
+    with logstore.open(path) as store:
+        store.create_topic("t", config=config)[0].append_many([b"x"] * 9)
+    mark = mark_of(path)
+    another_program_writes(path)
+    assert unchanged_after_opening(path, mark) == 10
+    # The next one knows what the one before has appended.
+    assert unchanged_after_opening(path, mark) == 10
+
+
+@pytest.mark.parametrize("how", ["cut", "other bytes", "no state"])
+def test_mark_does_not_count_where_nothing_vouches_for_the_log(
+    path: Path, how: str
+) -> None:
+    """The id alone would say that the log is unchanged."""
+    mark = mark_of(path)
+    log = path / "t-0" / "00000000000000000000.log"
+    if how == "cut":
+        data = log.read_bytes()
+        log.write_bytes(data[: len(data) // 2])
+    elif how == "other bytes":
+        flip_bit(log, log.stat().st_size - 20)
+    else:
+        (path / "t-0" / layout.PARTITION_STATE).unlink()
+    another_program_writes(path)
+    with logstore.open(path) as store:
+        now = store["t"][0].mark()
+        assert now is not None
+        assert now.log_id == mark.log_id
+        assert store["t"][0].unchanged_below(mark) == 0
+
+
+def test_high_watermark_of_a_broker_stays_where_the_log_does(path: Path) -> None:
+    """The cut that is noted after it has written removes nothing."""
+    mark_of(path)
+    points = path / layout.HIGH_WATERMARKS
+    points.write_text("0\n1\nt 0 2\n")
+    (path / "t-0" / layout.PARTITION_STATE).unlink()
+    another_program_writes(path)
+    for _ in range(2):
+        with logstore.open(path) as store:
+            store["t"][0].append(b"y")
+        assert points.read_text() == "0\n1\nt 0 2\n"

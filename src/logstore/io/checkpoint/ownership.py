@@ -16,6 +16,7 @@ from logstore.errors import (
     CorruptCheckpointError,
     DiskFullError,
     LogStoreError,
+    UnsupportedError,
     storage_error,
 )
 from logstore.io import layout
@@ -221,13 +222,19 @@ class Ownership:
         """The facts about a partition before its files are examined."""
         state: PartitionState | None = None
         state_error: LogStoreError | None = None
-        if self.is_own:
-            try:
-                state = PartitionState.read(directory)
-            except CorruptCheckpointError as error:
+        stale: PartitionState | None = None
+        try:
+            state = PartitionState.read(directory)
+        except CorruptCheckpointError as error:
+            if self.is_own:
                 state_error = error
-        if state is not None and state.store_epoch != self.store_epoch:
-            state = None
+        except UnsupportedError:
+            if self.is_own:
+                raise
+        if state is not None and not (
+            self.is_own and state.store_epoch == self.store_epoch
+        ):
+            state, stale = None, state
         is_clean = self.is_clean
         if self.is_own and not is_clean:
             is_clean = was_closed(directory, self.store_epoch, state)
@@ -240,6 +247,7 @@ class Ownership:
             state_error,
             self.store_epoch,
             key in self.points,
+            stale,
         )
 
     # ------------------------------------------------------------ writing

@@ -14,6 +14,7 @@ from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.entries import FileEnd
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.state_fields import boolean, integer
 from logstore.io.directory import Directory
 from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
@@ -54,6 +55,8 @@ class PartitionState:
         compactions: how often sealed segments were replaced by compacted ones.
         swapping: base offsets of compacted segments that are not part of the log: until
             another state is written, files with these names and `.swap` are leftovers.
+        tail: the last batch of the active segment when the file was last written
+            whole; None: unknown, or the segment was empty.
         file_end: where the file ended that it was read from.
     """
 
@@ -69,6 +72,7 @@ class PartitionState:
     foreign_end: int = OFFSET_MAX
     compactions: int = 0
     swapping: tuple[int, ...] = ()
+    tail: LogTail | None = None
     file_end: FileEnd | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -96,6 +100,8 @@ class PartitionState:
             compaction["compactions"] = self.compactions
         if self.swapping:
             compaction["swapping"] = list(self.swapping)
+        if self.tail is not None:
+            compaction["tail"] = list(self.tail)
         return {
             **compaction,
             "start_offset": self.start_offset,
@@ -137,6 +143,7 @@ class PartitionState:
                 _int64("foreign_end", value.get("foreign_end", unknown), 0),
                 _int64("compactions", value.get("compactions", 0), 0),
                 tuple(_int64("swapping", b, 0) for b in value.get("swapping", [])),
+                _tail(value.get("tail")),
                 file_end,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -281,6 +288,17 @@ def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
     return Cuts.from_rows(_int64("truncations", serial, 0), cuts)
 
 
+def _tail(row: Any) -> LogTail | None:
+    if row is None:
+        return None
+    last_offset, position, crc = row
+    return LogTail(
+        _int64("last offset of the tail", last_offset, 0),
+        _int64("position of the tail", position, 0),
+        _int64("checksum of the tail", crc, 0),
+    )
+
+
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} is no text")
@@ -324,6 +342,8 @@ class PartitionMetadata:
         store_epoch: that of the store.
         state_error: why the own state cannot be used although it should count.
         is_point_known: whether Kafka's recovery points name the partition.
+        stale: logstore's own state, if it does not count; None if it does, or there is
+            none.
     """
 
     state: PartitionState | None
@@ -334,6 +354,7 @@ class PartitionMetadata:
     state_error: LogStoreError | None = None
     store_epoch: str = ""
     is_point_known: bool = True
+    stale: PartitionState | None = None
 
     @property
     def swapping(self) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ from logstore._native.locks import logger
 from logstore.errors import DiskFullError, storage_error
 from logstore.io import layout
 from logstore.io.checkpoint.growing_file import GrowingFile
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
@@ -138,12 +139,24 @@ class DurablePoint:
         self._sync_indexes(state)
         if not (is_record and self._append(extent, point)):
             self._in_file = None
+            point.tail = self._tail(state)
             text = point.to_json(self._sealed_rows(extent.segments))
             self._file.replace(text, in_place=in_place)
             if not is_truncating:
                 sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
                 self._in_file = _constants(point), sealed, _indexed_base(point)
         self._written(state)
+
+    def _tail(self, state: native.SegmentState) -> LogTail | None:
+        """The last batch of the active segment at a state of it."""
+        base, size = state.raw.base_offset, state.size
+        if not size:
+            return None
+        writer, index = self._active.writer, self._active.index
+        if writer is not None and writer.segment.base_offset == base:
+            index = writer.index
+        position = index.floor(state.last_offset - base)[1]
+        return LogTail.find(self._context.directory, base, position, size)
 
     def _append(self, extent: Extent, point: PartitionState) -> bool:
         """Append an entry to the state file, if it is only the durable point that has
