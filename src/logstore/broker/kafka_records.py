@@ -68,6 +68,9 @@ _MEMBER_TYPES: Final = frozenset(
 # "flexible": compact lengths and tagged fields.
 _VERSION_MAX: Final = 4
 _FLEXIBLE: Final = 4
+# A tagged field of logstore's in the value of a commit: see `OffsetCommit.proof`.
+_PROOF_TAG: Final = 19539
+_PROOF_BYTES: Final = 4
 # The fixed fields of a commit: version and offset, leader epoch, times.
 _COMMIT_HEAD: Final = struct.Struct(">hq")
 _COMMIT_EPOCH: Final = struct.Struct(">i")
@@ -121,6 +124,8 @@ class OffsetCommit:
             settings say (with logstore: never).
         topic_id: identifies the topic among all that have had its name: 32 hexadecimal
             digits; None: unknown.
+        proof: checksum of the batch that ends directly below `offset`; None: unknown.
+            Only logstore writes it.
     """
 
     group: str
@@ -132,6 +137,7 @@ class OffsetCommit:
     commit_ms: int = -1
     expire_ms: int | None = None
     topic_id: str | None = None
+    proof: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +303,8 @@ def parse_offset_value(key: OffsetKey, value: bytes) -> OffsetCommit:
     commit_ms = reader.int64("commitTimestamp")
     expire_ms = reader.int64("expireTimestamp") if version == 1 else -1
     begin = reader.pos
-    topic_id = reader.tags("tags").get(0)
+    tags = reader.tags("tags")
+    topic_id, proof = tags.get(0), tags.get(_PROOF_TAG, b"")
     if topic_id is not None and len(topic_id) != 16:
         raise reader.error("topicId", f"it has {len(topic_id)} bytes", begin)
     reader.end()
@@ -310,6 +317,7 @@ def parse_offset_value(key: OffsetKey, value: bytes) -> OffsetCommit:
         commit_ms,
         None if expire_ms < 0 else expire_ms,
         None if identity == _NO_ID else identity,
+        int.from_bytes(proof, "big") if len(proof) == _PROOF_BYTES else None,
     )
 
 
@@ -318,7 +326,8 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
 
     Args:
         version: 0 to 4; a field that it does not have is left out. None: the one that
-            Kafka chooses: 4 with a topic's id, else 1 with an expiry, else 3.
+            Kafka chooses: 4 with a topic's id (or a proof), else 1 with an expiry,
+            else 3.
 
     Raises:
         ConfigError: the metadata have more than 32,767 bytes as UTF-8 (before version
@@ -326,7 +335,8 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
     """
     if version is None:
         version = 3 if commit.expire_ms is None else 1
-        version = version if commit.topic_id is None else 4
+        if commit.topic_id is not None or commit.proof is not None:
+            version = 4
     _check_version(version)
     if commit.offset < 0:
         raise _no_number(commit, f"offset={commit.offset}")
@@ -341,7 +351,19 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
     except struct.error as error:
         raise _no_number(commit, error) from None
     text, tags = _commit_text(version >= _FLEXIBLE, commit.metadata, commit.topic_id)
+    if commit.proof is not None and version >= _FLEXIBLE:
+        tags = _tags(commit.topic_id, commit.proof)
     return head + epoch + text + times + tags
+
+
+def _tags(topic_id: str | None, proof: int) -> bytes:
+    """The tags of a commit with a proof."""
+    fields = {_PROOF_TAG: proof.to_bytes(_PROOF_BYTES, "big")}
+    if topic_id is not None:
+        fields[0] = _uuid_bytes(topic_id)
+    writer = Writer(True)
+    writer.tags(fields)
+    return bytes(writer.data)
 
 
 @functools.lru_cache(maxsize=64)

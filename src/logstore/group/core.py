@@ -539,12 +539,12 @@ class Core:
         self._check_same(offsets)
         commits = []
         for key, commit in offsets.items():
-            reader = self.readers.get(key)
-            if reader is None:
-                topic_id = self.positions.topic_id(key)
-            else:
-                topic_id = reader.topic_id
-            commits.append(commit_of(member.file.group, key, commit, topic_id, now_ms))
+            reader = self.readers.get(key) or self.positions.reader(key)
+            proof = reader.proof_of(commit.offset)
+            topic_id = reader.topic_id
+            commits.append(
+                commit_of(member.file.group, key, commit, topic_id, now_ms, proof)
+            )
         self._has_unsynced = True
         try:
             member.commit(commits, durable=durable)

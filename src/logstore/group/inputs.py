@@ -92,7 +92,11 @@ class ConsumerInputs:
         member.begin_transaction([reader.key for reader in readers])
         return {
             reader.key: (
-                Positioned(reader.position or 0, reader.topic_id),
+                Positioned(
+                    reader.position or 0,
+                    reader.topic_id,
+                    reader.proof_of(reader.position or 0),
+                ),
                 reader.committed,
             )
             for reader in readers
@@ -114,6 +118,7 @@ class ConsumerInputs:
                 OffsetAndMetadata(at.offset),
                 at.topic_id,
                 now_ms,
+                at.proof,
             )
             for key, at in positions.items()
         ]

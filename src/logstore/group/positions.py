@@ -64,6 +64,12 @@ class Positions:
         Raises:
             ConfigError: the consumer has no group.
         """
+        return {key: at for key, (at, _) in self._committed(keys).items()}
+
+    def _committed(
+        self, keys: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[OffsetAndMetadata, int | None]]:
+        """The same, each with its proof."""
         keys = list(keys)
         if self._file is None:
             raise ConfigError(
@@ -73,12 +79,13 @@ class Positions:
         if self._options.offsets is not None:
             given = self._options.offsets.committed(keys)
             return {
-                TopicPartition(*key): OffsetAndMetadata(*given[key]) for key in given
+                TopicPartition(*key): (OffsetAndMetadata(*given[key]), None)
+                for key in given
             }
         if self.is_published():
             _, published = self._published().read()
             return {
-                key: OffsetAndMetadata(published[key].offset)
+                key: (OffsetAndMetadata(published[key].offset), published[key].proof)
                 for key in keys
                 if key in published and self._is_of_topic(key, published[key].topic_id)
             }
@@ -87,9 +94,8 @@ class Positions:
             commit = self._file.committed(key)
             if commit is None or not self._is_of_topic(key, commit.topic_id):
                 continue
-            found[key] = OffsetAndMetadata(
-                commit.offset, commit.metadata, commit.leader_epoch
-            )
+            at = OffsetAndMetadata(commit.offset, commit.metadata, commit.leader_epoch)
+            found[key] = at, commit.proof
         return found
 
     def _published(self) -> GroupPositions:
@@ -126,9 +132,11 @@ class Positions:
 
         Raises:
             NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
+            OffsetOutOfRangeError: another batch than the one that was committed behind
+                is in the log.
         """
         if self._file is not None:
-            commit = self.committed([reader.key]).get(reader.key)
+            commit, proof = self._committed([reader.key]).get(reader.key, (None, None))
             offset = None if commit is None else commit.offset
             if reader.base is not None and offset == reader.committed:
                 reader.seek(reader.base)
@@ -136,6 +144,7 @@ class Positions:
             if commit is not None:
                 reader.seek(commit.offset)
                 reader.set_committed(commit.offset)
+                reader.check_proof(commit.offset, proof)
                 return
         if self._options.reset == "error":
             raise NoOffsetForPartitionError(
@@ -170,6 +179,7 @@ def commit_of(
     commit: OffsetAndMetadata,
     topic_id: str,
     now_ms: int,
+    proof: int | None = None,
 ) -> OffsetCommit:
     """The record of a committed offset."""
     return OffsetCommit(
@@ -182,6 +192,7 @@ def commit_of(
         now_ms,
         None,
         topic_id or None,
+        proof,
     )
 
 

@@ -14,6 +14,7 @@ from logstore.errors import (
     CorruptionError,
     CorruptRecordError,
     LogStoreError,
+    OffsetOutOfRangeError,
     RecordTooLargeError,
     UnsupportedError,
 )
@@ -267,6 +268,31 @@ class PartitionReader:
         self.position = position
         self.has_delivered = True
         return record
+
+    def proof_of(self, offset: int) -> int | None:
+        """The proof of a position, if it is at the end of a batch."""
+        try:
+            return views_of(self.partition).proof_of(offset)
+        except LogStoreError:
+            return None  # the next read meets it again
+
+    def check_proof(self, offset: int, proof: int | None) -> None:
+        """Raise `OffsetOutOfRangeError` if another batch than the one with this
+        checksum lies below an offset.
+
+        Raises:
+            LogStoreError: the partition cannot be read.
+        """
+        views = views_of(self.partition)
+        if proof is None or not views.disproves(offset, proof):
+            return
+        raise OffsetOutOfRangeError(
+            offset,
+            self.partition.start_offset,
+            self.partition.end_offset,
+            partition=str(self.key),
+            cut_to=offset - 1,
+        )
 
     def readable_end(self) -> int:
         """The end of what it may deliver now."""

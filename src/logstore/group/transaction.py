@@ -58,6 +58,8 @@ COMMITTED: Final = "committed"
 # It has taken part in nothing: the records that were delivered are another one's.
 FORGOTTEN: Final = "not begun"
 _METADATA_BYTES_MAX: Final = 4096
+# Of a position that has none.
+_NO_PROOF: Final = -1
 _TURN_WAIT_S: Final = 1.0
 _TURN_PAUSE_S: Final = 0.0005
 # Each attempt that fails is one that another member has made.
@@ -80,10 +82,12 @@ class Positioned(NamedTuple):
     Attributes:
         offset: the next one to be read.
         topic_id: of the topic that it is for; "" if that has none.
+        proof: as in `OffsetCommit`.
     """
 
     offset: int
     topic_id: str
+    proof: int | None = None
 
 
 # As `topics_now` and `Inputs.begin_commit` return them.
@@ -118,10 +122,15 @@ class GroupPositions:
     def _parsed(self, metadata: bytes) -> dict[TopicPartition, Positioned]:
         found = {}
         try:
-            for topic, topic_id, numbers in json.loads(metadata)["at"]:
+            value = json.loads(metadata)
+            # An earlier release has written none.
+            proofs = iter(value.get("proofs", ()))
+            for topic, topic_id, numbers in value["at"]:
                 for number, offset in zip(numbers[::2], numbers[1::2], strict=True):
                     key = TopicPartition(str(topic), int(number))
-                    found[key] = Positioned(int(offset), str(topic_id))
+                    crc = int(next(proofs, _NO_PROOF))
+                    proof = None if crc == _NO_PROOF else crc
+                    found[key] = Positioned(int(offset), str(topic_id), proof)
         except (ValueError, KeyError, TypeError) as error:
             path = os.path.join(self._store.path, layout.PUBLISHED)
             raise CorruptCheckpointError(
@@ -144,7 +153,15 @@ class GroupPositions:
             numbers = topics.setdefault((key.topic, position.topic_id), [])
             numbers += key.partition, position.offset
         value = {"by": os.urandom(8).hex(), "at": [[*k, v] for k, v in topics.items()]}
-        data = json.dumps(value, separators=(",", ":")).encode()
+        proofs = [
+            _NO_PROOF if each.proof is None else each.proof
+            for topic in topics
+            for key, each in sorted(positions.items())
+            if (key.topic, each.topic_id) == topic
+        ]
+        data = _packed({**value, "proofs": proofs})
+        if len(data) > _METADATA_BYTES_MAX:
+            data = _packed(value)  # better a position without a proof than none
         if len(data) > _METADATA_BYTES_MAX:
             raise ConfigError(
                 f"the positions of group {self._group!r:.100} in {len(positions)} "
@@ -154,6 +171,10 @@ class GroupPositions:
                 name="topics",
             )
         return data
+
+
+def _packed(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class Inputs(Protocol):

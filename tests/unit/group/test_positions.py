@@ -1,0 +1,156 @@
+"""Where a consumer begins: a position counts in the log that it is of."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.broker.kafka_records import (
+    OffsetCommit,
+    OffsetKey,
+    format_offset_value,
+    parse_offset_value,
+)
+from logstore.group.transaction import GroupPositions, Positioned
+from support.groups import T0, consumer, drain, store_with
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    store_with(tmp_path / "s", 1, 10)
+    return tmp_path / "s"
+
+
+def by_commit(path: Path) -> None:
+    with consumer(path) as one:
+        drain(one)
+        one.commit()
+
+
+def by_transaction(path: Path) -> None:
+    with consumer(path) as one, one.transaction() as transaction:
+        for value in drain(one):
+            transaction.append("out", value)
+
+
+@pytest.fixture(params=[by_commit, by_transaction])
+def commit(request: pytest.FixtureRequest, path: Path) -> Any:
+    with logstore.open(path) as store:
+        store.create_topic("out", exist_ok=True)
+    return request.param
+
+
+def rolled_back(path: Path, values: list[bytes]) -> None:
+    """The log of the partition is what it was before, and grew another way. The group's
+    positions are those of later."""
+    with logstore.open(path) as store:
+        store["t"][0].truncate_to(4)
+        store["t"][0].append_many(values)
+
+
+def append(path: Path, *values: bytes) -> None:
+    with logstore.open(path) as store:
+        store["t"][0].append_many(values)
+
+
+def test_position_goes_on_in_its_own_log(path: Path, commit: Any) -> None:
+    """What was appended since is what comes."""
+    commit(path)
+    append(path, b"new")
+    with consumer(path) as one:
+        assert drain(one) == [b"new"]
+
+
+def test_position_in_a_log_with_another_batch_below_does_not_count(
+    path: Path, commit: Any
+) -> None:
+    """The offset is in the log, but what lies below it was never read."""
+    commit(path)
+    rolled_back(path, [b"other %d" % n for n in range(20)])
+    with consumer(path, reset="error") as one:
+        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut to offset 9"):
+            one.poll(timeout_ms=1000)
+        one.seek(T0, 4)
+        assert len(drain(one)) == 20
+    with consumer(path, reset="earliest") as one:
+        assert len(drain(one)) == 24
+        commit_again = one.commit if commit is by_commit else None
+        if commit_again is not None:
+            commit_again()
+            assert one.committed(T0) == logstore.OffsetAndMetadata(24)
+
+
+def test_position_whose_batch_was_removed_counts(path: Path, commit: Any) -> None:
+    """Retention says nothing about the log."""
+    commit(path)
+    append(path, b"new")
+    with logstore.open(path) as store:
+        store["t"][0].roll()
+        store["t"][0].delete_before(10)
+    with consumer(path, reset="error") as one:
+        assert drain(one) == [b"new"]
+
+
+def test_commit_keeps_its_proof() -> None:
+    """As a tagged field, which a broker leaves alone."""
+    key = OffsetKey("g", "t", 0)
+    for proof in (None, 0, 0xFFFFFFFF):
+        for topic_id in (None, "1" * 32):
+            given = OffsetCommit(*key, 7, topic_id=topic_id, proof=proof)
+            assert parse_offset_value(key, format_offset_value(given)) == given
+
+
+def test_published_positions_keep_their_proofs_if_there_is_room(path: Path) -> None:
+    """Better a position without a proof than none."""
+    with logstore.open(path) as store:
+        positions = GroupPositions(store, "g")
+        for count, is_kept in ((2, True), (200, True), (300, False)):
+            given = {
+                logstore.TopicPartition("t", n): Positioned(n, "1" * 32, 0xF0000000 + n)
+                for n in range(count)
+            }
+            given[T0] = Positioned(5, "1" * 32)
+            found = positions._parsed(positions.format(given))
+            if not is_kept:
+                given = {key: at._replace(proof=None) for key, at in given.items()}
+            assert found == given
+
+
+def test_assigned_partition_of_a_topic_made_again_is_not_committed(path: Path) -> None:
+    """Nothing that was read of the earlier topic says anything about this one."""
+    with consumer(path) as one:
+        one.assign([T0])
+        drain(one)
+        one.commit()
+        with logstore.open(path) as store:
+            store.delete_topic("t")
+            store.create_topic("t")[0].append(b"again")
+        with pytest.raises(logstore.PartitionNotFoundError):
+            one.poll(timeout_ms=1000)
+        with pytest.raises(logstore.CommitFailedError, match="made again"):
+            one.commit({T0: logstore.OffsetAndMetadata(1)})
+        assert one.committed(T0) is None
+        one.assign([T0])
+        assert drain(one) == [b"again"]
+        one.commit()
+        assert one.committed(T0) == logstore.OffsetAndMetadata(1)
+
+
+def test_position_does_not_count_in_a_partition_of_another_topic(path: Path) -> None:
+    """One that was put back from an earlier topic of the name."""
+    shutil.copytree(path / "t-0", path.parent / "kept")
+    with logstore.open(path) as store:
+        store.delete_topic("t")
+        topic = store.create_topic("t", 2)
+        topic[0].append_many([b"x"] * 10)
+        topic[1].append(b"x")
+    by_commit(path)
+    shutil.rmtree(path / "t-0")
+    shutil.copytree(path.parent / "kept", path / "t-0")
+    with consumer(path) as one:
+        assert one.committed(T0) is None
+        assert one.committed(logstore.TopicPartition("t", 1)) is not None
