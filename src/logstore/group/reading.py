@@ -24,6 +24,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
+from logstore.log.read.proof import proof_of
 from logstore.record.record import TopicRecord
 from logstore.store.inside import views_of
 from logstore.store.partition import Partition
@@ -271,7 +272,10 @@ class PartitionReader:
 
     def proof_of(self, offset: int) -> int | None:
         """The proof of a position, if it is at the end of a batch."""
+        turn = self.turn
         try:
+            if turn is not None and offset <= turn.view.end_offset:
+                return proof_of(turn.view, offset)
             return views_of(self.partition).proof_of(offset)
         except LogStoreError:
             return None  # the next read meets it again

@@ -344,10 +344,13 @@ class Directory:
             n = self.files.read(fd, buffer, 0)
             return bytes(memoryview(buffer)[:n])
 
-    def write_file(self, name: str, data: bytes) -> None:
+    def write_file(self, name: str, data: bytes, *, sync: bool = True) -> None:
         """Replace a small file so that a crash leaves the whole old or new file.
 
         1. Write `name`.tmp. 2. Sync it. 3. Rename it to `name`. 4. Sync the directory.
+
+        Args:
+            sync: without it the caller does step 4.
         """
         temporary = f"{name}.tmp"
         fd = self.create(temporary, exclusive=False)
@@ -357,7 +360,8 @@ class Directory:
         finally:
             self.files.close(fd)
         self.rename(temporary, name)
-        self.sync()
+        if sync:
+            self.sync()
 
     def overwrite_file(self, name: str, data: bytes) -> None:
         """Replace a small file in place, for a full disk: this needs no space if the

@@ -389,10 +389,14 @@ class Catalog:
         found = identity_in(directory)
         kafka_id = kafka_id_of(directory) if found is None else found.kafka_id
         identity = TopicIdentity(topic_id, topic, number, kafka_id, log_id)
-        if found != identity:
-            identity.write(directory)
         count = leading(self.numbers[topic])
-        if count and not self.is_identified(topic):
+        is_noted = not count or self.is_identified(topic)
+        if found != identity:
+            # Nothing is lost with its name but what was appended since: the first
+            # segment is created after it, which syncs the directory.
+            is_new = not any(n.endswith(layout.LOG) for n in directory.names())
+            identity.write(directory, sync=not (is_noted and is_new))
+        if not is_noted:
             settings = {
                 "partitions": count,
                 **self.settings.get(topic, {}),

@@ -66,8 +66,11 @@ class TopicIdentity(NamedTuple):
             value["log_id"],
         )
 
-    def write(self, directory: Directory) -> None:
+    def write(self, directory: Directory, *, sync: bool = True) -> None:
         """Write it, durably.
+
+        Args:
+            sync: also its name; without it the caller syncs the directory.
 
         Raises:
             OSError: as the system gives it.
@@ -79,7 +82,9 @@ class TopicIdentity(NamedTuple):
             "kafka_id": self.kafka_id,
             "log_id": self.log_id,
         }
-        checkpoints.write_state(directory, TOPIC_IDENTITY, value)
+        checkpoints.check_state(directory, TOPIC_IDENTITY, value)
+        data = checkpoints.pack_state(value)
+        directory.write_file(TOPIC_IDENTITY, data, sync=sync)
 
     def id_as(self, topic: str, *, is_copy: bool) -> str:
         """The id of the topic that has its directory now.

@@ -26,12 +26,11 @@ def _batch_at(view: View, offset: int) -> native.BatchHeader | None:
     if not view.start_offset <= offset < view.log_end:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
-        buffer = native.Buffer(LOOKUP_BYTES)
         for segment in view.from_offset(offset):
-            place = segment.locate(offset)
-            for header, _, _ in segment.headers(place, buffer=buffer):
-                if header.last_offset >= offset:
-                    return header
+            place = segment.seek(segment.locate(offset), offset)
+            if place is not None:
+                found = segment.first_header(place.pos, native.Buffer(LOOKUP_BYTES))
+                return None if found is None else found[0]
     return None
 
 
