@@ -284,6 +284,7 @@ FORMAT = page("format.md")
 OWN_FILES = {
     "owner": ".logstore-owner",
     "topics": ".logstore-topics",
+    "topic": ".logstore-topic",
     "published": ".logstore-published",
     "publication": ".logstore-publication",
     "producers": ".logstore-producers",
@@ -318,6 +319,8 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         (config,) = [topic["config"] for topic in value["topics"].values()]
         named = [f"{n}*{topic['partitions']}" for n, topic in value["topics"].items()]
         return {**config, "version": value["version"], "topics": " ".join(named)}
+    if kind == "topic":
+        return {**value, "topic": f"{value['topic']}-{value['partition']}"}
     if kind in ("digest", "closed"):
         return value
     if kind == "published":
@@ -411,6 +414,8 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
         listed |= {"topics.*"}
         # Steps of a creation and a deletion.
         written |= {"topics.*.creating", "topics.*.deleting"}
+        # Of a topic that Kafka has used.
+        written |= {"topics.*.kafka_id"}
     if kind == "partition":
         listed |= {"active"}
         # Of a log that was compacted, and during a swap.

@@ -535,7 +535,9 @@ class Core:
             )
         if self.wanted is None:
             # Of a subscription, the next look at the group drops such a partition.
-            self._check_same(offsets)
+            self.positions.check_same(
+                self.readers[key] for key in offsets if key in self.readers
+            )
             self.have_alone([key for key in offsets if key not in member.held])
         now_ms = self.files.now_ms()
         commits = []
@@ -553,21 +555,6 @@ class Core:
             self._check_at = 0.0  # the next call joins again
             raise
         self._has_unsynced = not durable
-
-    def _check_same(self, keys: Iterable[TopicPartition]) -> None:
-        """Raise `CommitFailedError` for a partition whose topic was made again since it
-        was assigned: what was read of the earlier topic says nothing of this one."""
-        readers = [self.readers[key] for key in keys if key in self.readers]
-        topics = topics_now(self.store, {reader.key.topic for reader in readers})
-        for reader in readers:
-            now = topics.get(reader.key.topic)
-            if now is None or not reader.topic_id or now[0] == reader.topic_id:
-                continue
-            raise CommitFailedError(
-                f"the topic of partition {reader.key} was deleted and made again; this "
-                f"consumer has read the earlier one. Nothing was committed",
-                group=self.in_group().group,
-            )
 
     def in_group(self) -> Membership:
         member = self.join()

@@ -8,7 +8,7 @@ from typing import Final
 
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import ConfigError
-from logstore.group.errors import NoOffsetForPartitionError
+from logstore.group.errors import CommitFailedError, NoOffsetForPartitionError
 from logstore.group.group_file import GroupFile
 from logstore.group.options import OffsetAndMetadata, OffsetAndTimestamp, Options
 from logstore.group.reading import PartitionReader
@@ -111,9 +111,22 @@ class Positions:
         return self._published().read()[0] > 0
 
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
-        """Whether what was committed with a topic's id counts. What was committed
-        before the topic had one does."""
+        """Whether an offset that was committed with a topic's id counts. One from
+        before the topic had an id does."""
         return not topic_id or topic_id == partition_id(self._store, key)
+
+    def check_same(self, readers: Iterable[PartitionReader]) -> None:
+        """Raise `CommitFailedError` for a partition whose topic was made again since it
+        was assigned: offsets of the earlier topic mean nothing in this one."""
+        for reader in readers:
+            now = topics_now(self._store, [reader.key.topic]).get(reader.key.topic)
+            if now is None or not reader.topic_id or now[0] == reader.topic_id:
+                continue
+            raise CommitFailedError(
+                f"the topic of partition {reader.key} was deleted and made again; this "
+                f"consumer has read the earlier one. Nothing was committed",
+                group=self._options.group or "",
+            )
 
     def topic_id(self, key: TopicPartition) -> str:
         """The id of the topic that has the name now; "" if it has none.

@@ -114,7 +114,7 @@ class StoreContext:
         Args:
             before_first_change: removes the clean-shutdown markers.
             starts: returns the start offsets that lie inside a segment.
-            identify: writes down which topic a partition's directory belongs to.
+            identify: records which topic a partition's directory belongs to.
         """
         self._identify = identify
         self._before_first_change = before_first_change
@@ -236,8 +236,8 @@ class StoreContext:
     def identify(
         self, topic: str, partition: int, directory: Directory, log_id: str
     ) -> None:
-        """Before the first append to a partition: write down which topic and which log
-        its directory has.
+        """Before the first append to a partition: record which topic and which log its
+        directory has.
 
         Raises:
             StorageError: it cannot be written; then nothing may be appended.

@@ -141,8 +141,8 @@ class OpenTopics:
         return actions
 
     def _drop_others(self, catalog: Catalog) -> None:
-        """Read-only: what callers have of a topic that was made again raises; whoever
-        asks again gets new objects."""
+        """Read-only: drop the objects of topics that were made again. Those that the
+        callers have raise errors."""
         for name in list(self.topics):
             if self.topics[name].is_of(catalog.topic_id(name)):
                 continue

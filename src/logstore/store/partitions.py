@@ -321,8 +321,8 @@ class PartitionWriters:
         loaded: RecoveredLog,
         stale: PartitionState | None,
     ) -> None:
-        """Nobody has recorded how low a log was cut since its state was written: it is
-        what it was up to the batch that the state vouches for, if that is still there.
+        """Record a cut: the log is known to be unchanged only up to the last batch of
+        its state, if that is still there.
         """
         cuts, low = Cuts(), loaded.start_offset
         if stale is not None:
@@ -330,7 +330,7 @@ class PartitionWriters:
             if tail is not None and tail.stands(directory, stale.active["base_offset"]):
                 low = min(tail.last_offset + 1, loaded.end_offset)
         loaded.cuts = cuts.after(low, self._root.files.now_ms())
-        # What a broker has acknowledged lies below its own end, not below this cut.
+        # This cut removes nothing: a broker's high watermark stays.
         self._begun_at[key] = loaded.cuts.serial
 
     def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:

@@ -313,7 +313,7 @@ class TopicChanges:
         return segments
 
     def _identify(self, key: TopicPartition, directory: Directory, log_id: str) -> None:
-        """Before the first append to a partition: write down which topic it is of."""
+        """Before the first append to a partition: record which topic it is of."""
         catalog = self._catalog
         topic_id = catalog.identify(key, directory, log_id)
         for number in catalog.numbers.get(key.topic, ()):

@@ -1,8 +1,8 @@
 """The ids of topics, from the directories of their partitions.
 
-The catalog has a copy of each id. What is here answers for the topics that it does not
-know: directories that were moved, copied or put back, or that only Kafka has used; and
-for those that another program may have made again.
+The catalog has a copy of each id. This module finds those of other topics: their
+directories were moved, copied or restored, or only Kafka has used them. It also finds
+out whether another program has made a topic again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ __all__ = ["CatalogFile", "TopicIds", "identity_in"]
 
 
 class TopicIds:
-    """Looks into the directories of partitions. What it finds is the same for each
-    process that finds the same directories.
+    """Looks into the directories of partitions. All processes find the same.
 
     Args:
         root: the store's directory.
@@ -42,7 +41,7 @@ class TopicIds:
             yield self._root.child(layout.partition_directory(topic, number))
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """What the first of its partitions says that says anything.
+        """The first identity that one of its partitions has.
 
         Raises:
             OSError: as the system gives it.
@@ -88,7 +87,7 @@ class TopicIds:
 
         Args:
             kafka_ids: Kafka's id of the topic that was there, if it had one: a broker
-                that has fetched the same topic anew has given it the same.
+                that has copied the same topic again has given it the same.
         """
         if any(map(has_own_files, self._directories(topic))):
             return False
@@ -96,8 +95,8 @@ class TopicIds:
 
 
 class CatalogFile:
-    """What the topics file says now, for a handle that another process may have taken
-    the topic from. Any thread may ask.
+    """The ids in the topics file as it is now, for a handle whose topic another process
+    may have deleted. Any thread may ask.
 
     Args:
         root: the store's directory.
@@ -144,7 +143,8 @@ class CatalogFile:
 
 
 def identity_in(directory: Directory) -> TopicIdentity | None:
-    """What a directory says; None if that is damaged, too, or the directory gone."""
+    """The identity in a directory; None also if it is damaged, or there is no such
+    directory."""
     try:
         return TopicIdentity.read(directory)
     except (CorruptCheckpointError, UnsupportedError, FileNotFoundError):

@@ -58,7 +58,7 @@ def _partitions(settings: Mapping[str, Any] | None) -> int:
 
 
 def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings of a topic say that `identify` has found out."""
+    """The settings of a topic that `identify` has found out."""
     return {key: settings[key] for key in ("identified", "kafka_id") if key in settings}
 
 

@@ -16,7 +16,7 @@ __all__ = ["LogTail"]
 _FRAME: Final = struct.Struct(">qi4xb")
 _FRAME_END: Final = 12
 _MAGIC_2: Final = 2
-# Magic 0 and 1 have their checksum behind the length, magic 2 behind the magic.
+# The checksum follows the length in magic 0 and 1, and the magic in magic 2.
 _CRC: Final = struct.Struct(">I")
 _CRC_OLD: Final = 12
 _CRC_NEW: Final = 17
@@ -44,11 +44,11 @@ class LogTail(NamedTuple):
     def find(
         cls, directory: Directory, base_offset: int, position: int, size: int
     ) -> LogTail | None:
-        """The last batch of the first `size` bytes of a segment's log; None if that
-        cannot be told.
+        """The last batch of the first `size` bytes of a segment's log; None if it
+        is unknown.
 
         Args:
-            position: where a batch begins, at the end or not far before it.
+            position: that of a batch, at the end or not far before it.
         """
         try:
             with directory.opened(segment_file(base_offset, LOG)) as fd:
@@ -79,7 +79,7 @@ class LogTail(NamedTuple):
 
 
 def _read(directory: Directory, fd: int, position: int) -> tuple[LogTail, int] | None:
-    """The batch at a position, and where it ends."""
+    """The batch at a position, and its end."""
     head = bytearray(_HEAD_BYTES)
     n = directory.files.read(fd, head, position)
     if n < _FRAME.size:

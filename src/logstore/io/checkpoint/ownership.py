@@ -159,12 +159,10 @@ class Ownership:
             ) from error
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Remove the lines of deleted partitions from Kafka's checkpoints: others of
-        their names begin anew, and a recovery, a reader or a broker would trust the
-        lines.
+        """Remove the lines of deleted partitions from Kafka's checkpoints: a
+        recovery, a reader or a broker would trust the lines for others of their names.
 
-        What counts is what the files say now. Since they were read, retention may have
-        added a line.
+        The files are read again: retention may have added a line since.
 
         Raises:
             OSError: as the system gives it.
@@ -184,8 +182,8 @@ class Ownership:
                 checkpoints.write_offsets(self._root, name, left)
 
     def _lines(self, name: str) -> Mapping[TopicPartition, int]:
-        """What a checkpoint says now; it is read again if it has changed. One that does
-        not follow its format has no lines: a broker has to be told."""
+        """The lines of a checkpoint as it is now; none if it does not follow its
+        format: that is for a broker to see."""
         stamp = self._root.stamp(name)
         if stamp is None:
             return {}

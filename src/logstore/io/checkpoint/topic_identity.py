@@ -1,7 +1,8 @@
 """Which topic, and which log, the files of a partition's directory belong to.
 
-`.logstore-topic` (docs/format.md, "Identity") lies beside the log, so that it goes
-wherever the records go. It is written once, before the first append.
+`.logstore-topic` (docs/format.md, "Identity") is in the same directory as the
+log, so that each copy of the records has it. It is written once, before the first
+append.
 """
 
 from __future__ import annotations

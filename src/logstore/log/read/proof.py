@@ -1,7 +1,7 @@
 """The proof of a position: the checksum of the batch that ends below it.
 
-Two logs that were one may go on apart from each other: copies, or a machine that was
-put back to an earlier state. An offset is in both; the batch below it is not the same.
+Two logs can have the same offsets and different records: copies that both grew, or the
+log of a machine that was restored to an earlier state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HAS_DELETE_HORIZON: Final = 0x40
 
 def _batch_at(view: View, offset: int) -> native.BatchHeader | None:
     """The first batch of a log that does not end before an offset; None: there is none,
-    or that cannot be told now."""
+    or it cannot be read now."""
     if not view.start_offset <= offset < view.log_end:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
@@ -36,7 +36,7 @@ def _batch_at(view: View, offset: int) -> native.BatchHeader | None:
 
 def proof_of(view: View, position: int) -> int | None:
     """The checksum of the batch that ends directly below a position; None: there is
-    none, as at the start of the log, inside of a batch, or behind a gap."""
+    none, as at the start of the log, inside of a batch, or after a gap."""
     header = _batch_at(view, position - 1)
     is_below = header is not None and header.last_offset == position - 1
     return header.crc if header is not None and is_below else None
@@ -45,12 +45,10 @@ def proof_of(view: View, position: int) -> int | None:
 def disproves(view: View, position: int, proof: int, *, may_be_compacted: bool) -> bool:
     """Whether the log has another batch below a position than the one with a checksum.
 
-    Where retention or compaction has removed that, or has written a part of it anew,
-    nothing is said.
+    It does not if retention or compaction has removed the batch, or a part of it.
 
     Args:
-        may_be_compacted: nothing tells whether compressed batches of magic 0 and 1 are
-            whole.
+        may_be_compacted: compressed batches of magic 0 and 1 may have lost records.
     """
     header = _batch_at(view, position - 1)
     if header is None or header.crc == proof:

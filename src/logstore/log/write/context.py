@@ -41,8 +41,8 @@ class StoreServices(Protocol):
     def identify(
         self, topic: str, partition: int, directory: Directory, log_id: str
     ) -> None:
-        """Called before the first append to a partition: write down which topic and
-        which log its directory has. Raises: `StorageError`."""
+        """Called before the first append to a partition: record which topic and which
+        log its directory has. Raises: `StorageError`."""
 
     def unlink_later(
         self,
