@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from faults import (
     agreement,
+    cancellations,
     compactions,
     damages,
     disk_states,
@@ -51,6 +52,7 @@ METHODS: tuple[Method, ...] = tuple(
             second_use,
             lying_input,
             readable,
+            cancellations,
             planted,
         ),
     )

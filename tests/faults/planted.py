@@ -18,6 +18,7 @@ import tempfile
 import logstore
 from faults.method import Part, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
+from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_producers import PRODUCER_BUGS
@@ -567,6 +568,7 @@ BUGS = (
     *BUGS_OF_GROUPS,
     *BUGS_OF_COMPACTION,
     *BUGS_OF_SERVICES,
+    *BUGS_OF_CANCELLATIONS,
 )  # fmt: skip
 
 COUNTS = {

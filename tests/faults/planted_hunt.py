@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from faults import (
     aftermath,
+    cancellations,
     compactions,
     disk_states,
     failing_calls,
@@ -59,6 +60,7 @@ _SINGLE = {
     "second_use": (second_use, 600),
     "lying_input": (lying_input, 2_000),
     "readable": (readable, 300),
+    "cancellations": (cancellations, 200),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.
