@@ -27,6 +27,7 @@ class BatchWalk:
 
     Attributes:
         core: the map, and the decisions of the C core.
+        memory_bytes: of memory that were in use at once, at the most.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class BatchWalk:
         self._decompressed_max = decompressed_max
         self._buffer = native.Buffer(BUFFER_BYTES)
         self._out = native.Buffer(BUFFER_BYTES)
+        self.memory_bytes = 0
+        self._note_memory()
 
-    @property
-    def memory_bytes(self) -> int:
-        """Of memory in use."""
-        return self.core.memory_bytes + self._buffer.capacity + self._out.capacity
+    def _note_memory(self, payload_bytes: int = 0) -> None:
+        """Note the memory in use, beside the payloads of a compressed batch."""
+        buffers = self._buffer.capacity + self._out.capacity
+        used = self.core.memory_bytes + buffers + payload_bytes
+        self.memory_bytes = max(self.memory_bytes, used)
 
     def map_segment(self, segment: Segment) -> Generator[int, None, bool]:
         """Put the keys of a segment into the map. Returns False if it is full.
@@ -93,6 +97,7 @@ class BatchWalk:
         """Put the keys of one batch into the map. False: it is full."""
         payload = self._decompressed(segment, header, file_pos)
         try:
+            self._note_memory(len(payload))
             return self.core.map_payload(header, payload, segment.checks)
         except native.NativeError as error:
             error.pos = header.pos
@@ -128,6 +133,7 @@ class BatchWalk:
                     raise self._error(segment, walked.error, file_pos, last_offset)
                 if stop == native.STOP_FULL and walked.needed > self._out.capacity:
                     self._out = native.Buffer(walked.needed)
+                    self._note_memory()
                 if stop == native.STOP_COMPRESSED:
                     header = self._header(n, pos)
                     self._check_compressed(segment, header, file_pos, last_offset)
@@ -169,6 +175,7 @@ class BatchWalk:
         self._buffer = segment.next_buffer(
             before, n, pos, stop, file_pos, last_offset + 1
         )
+        self._note_memory()
         if self._buffer is before and before.capacity > BUFFER_BYTES and pos:
             self._buffer = native.Buffer(BUFFER_BYTES)
         if self._out.capacity > self._buffer.capacity:
@@ -215,6 +222,7 @@ class BatchWalk:
             return native.seal_header(made, b"")
         level = level_of(self._config, header.codec)
         packed = compress(header.codec, inside, header.magic, level)
+        self._note_memory(len(payload) + len(inside) + 2 * len(packed))
         if header.magic == 2:
             return native.seal_header(made, packed)
         return wrap(

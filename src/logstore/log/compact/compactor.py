@@ -370,6 +370,7 @@ class _Compactor:
         self._expect(decided)
         self._bytes_total += sum(segment.size for segment in extent.segments)
         survey = yield from survey_log(extent.segments, extent.end)
+        self._work.memory = max(self._work.memory, survey.memory_bytes)
         decided = self._decide(extent, facts, min(stable, survey.stable(extent.start)))
         return decided, survey.outcomes(decided.end, self._options.now_ms)
 

@@ -92,10 +92,11 @@ class Survey:
 
     Attributes:
         end: behind the last marker of a transaction; 0 if there is none.
+        memory_bytes: of the largest buffer that was needed to read them.
     """
 
     def __init__(self) -> None:
-        self.end = 0
+        self.end = self.memory_bytes = 0
         self.producers: dict[int, _Producer] = {}
         # (first offset, last offset so far) of each open transaction.
         self.open: dict[int, tuple[int, int]] = {}
@@ -200,7 +201,8 @@ def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Su
     """
     survey = Survey()
     for segment in segments:
-        for n, found in _headers(segment):
+        for n, found, buffer_bytes in _headers(segment):
+            survey.memory_bytes = max(survey.memory_bytes, buffer_bytes)
             for header, marker in found:
                 if header.base_offset < end:
                     survey.take(header, marker)
@@ -210,9 +212,9 @@ def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Su
 
 def _headers(
     segment: Segment,
-) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]]]]:
+) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]], int]]:
     """The batches of producers in a segment, markers with their type; buffer by buffer,
-    each with its bytes."""
+    each with the bytes that were read, and those of the buffer."""
     buffer = native.Buffer(_BUFFER_BYTES)
     pos, last_offset = segment.start
     size = segment.size
@@ -239,7 +241,7 @@ def _headers(
                     position=pos + scan.error.pos,
                     offset=max(scan.error.offset, segment.base_offset),
                 )
-        yield n, found
+        yield n, found, buffer.capacity
         offset = segment.base_offset
         buffer = segment.next_buffer(buffer, n, scan_pos, stop, pos, offset)
         pos += scan_pos

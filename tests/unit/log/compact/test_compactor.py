@@ -140,6 +140,26 @@ def test_many_keys_take_several_passes(tmp_path: Path) -> None:
         assert [r.value for r in partition.read()] == [b"2"] * len(keys)
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_report_has_the_memory_of_large_batches(
+    tmp_path: Path, compression: str
+) -> None:
+    """It is taken beside `max_memory`: buffers for the batch, and for what is in it."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(
+            store,
+            compression_type=compression,
+            max_message_bytes=64 << 20,
+            segment_bytes=1 << 20,
+        )
+        partition.append_many([bytes(20 << 20), b"1"], [b"k", b"z"])
+        partition.append(b"2", b"k")
+        partition.roll()
+        report = partition.compact(max_memory=compactor.MEMORY_MIN)
+        assert report.memory > 20 << 20
+        assert values(partition) == {b"z": b"1", b"k": b"2"}
+
+
 def test_dry_run_ends_with_more_keys_than_have_room(tmp_path: Path) -> None:
     """Each key once: no class of them is much smaller than its share of the offsets."""
     with logstore.open(tmp_path) as store:
