@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import logstore
 from logstore.cli.lookup import Damaged, beginning, next_readable
 from logstore.cli.output import Printer, is_terminal
+from logstore.cli.tail import intact_behind
 from logstore.cli.text import counted, offsets_text
 
 CLEAN, PROBLEMS, UNUSABLE = 0, 1, 2
@@ -128,6 +129,8 @@ class DamageLog:
                     yield from reading(
                         at, stop, isolation=isolation, on_corruption=on_corruption
                     )
+                    if stop is None:
+                        self._look_behind(partition)
                     return
                 except logstore.CorruptRecordError as error:
                     next_offset = self._met(partition, error, at, stop)
@@ -145,6 +148,14 @@ class DamageLog:
             self._warn(f"{name}: {error}")
         except logstore.LogStoreError as error:
             self.refused(name, error)
+
+    def _look_behind(self, partition: logstore.Partition) -> None:
+        """Report intact batches behind the end of a log that was read to its end."""
+        text = intact_behind(partition) if self._printer is not None else ""
+        if text:
+            self.damaged.add(partition.name)
+            self._raise_status(PROBLEMS)
+            self._warn(f"{partition.name}: {text}")
 
     def _offsets(
         self, partition: logstore.Partition, start: Any, stop: Any

@@ -275,3 +275,31 @@ def test_store_of_a_closed_writer_is_not_changed_by_reading_over_damage(
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in partition.parent.rglob("*")
     }
+
+
+@pytest.mark.parametrize("has_more", [True, False])
+@pytest.mark.parametrize("mode", ["raise", "skip"])
+def test_intact_batches_behind_the_end_of_a_killed_log_are_told(
+    run: Any, tmp_path: Path, mode: str, has_more: bool
+) -> None:
+    """A log that a broker did not close ends at its first bad batch behind its recovery
+    point. If intact ones follow, that may be damage: they are told, and the status is
+    1. A torn end alone is what each kill leaves."""
+    path = tmp_path / "made"
+    with logstore.open(path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        partition = store.create_topic("t", config=config)[0]
+        for number in range(10):
+            partition.append(b"%d" % number)
+    killed = tmp_path / "killed"
+    (killed / "t-0").mkdir(parents=True, mode=0o700)
+    log = killed / "t-0" / f"{0:020}.log"
+    log.write_bytes(logs_in(path / "t-0")[0].read_bytes())
+    bad = frames(log)[5 if has_more else 9]
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    points = killed / "recovery-point-offset-checkpoint"
+    points.write_text("0\n1\nt 0 3\n")
+    done = run("records", killed, "--on-corruption", mode)
+    assert done.status == int(has_more)
+    assert len(done.out.splitlines()) == (5 if has_more else 9)
+    assert ("4 intact batches" in done.err) == has_more

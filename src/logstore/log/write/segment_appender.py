@@ -185,19 +185,31 @@ class SegmentWriter:
 
     def disk_full(self, size: int) -> DiskFullError:
         """The error for `size` bytes that do not fit on the disk."""
-        floor = self.store_config.min_free_bytes
-        rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
-        try:
-            free: int | str = self.files.free_bytes(self.fd)
-        except OSError:
-            free = "too few"
+        code, end = errno.ENOSPC, self.state.size + size
+        limit = self.files.resource_limits()[1]
+        if limit is not None and end > limit:
+            code = errno.EFBIG
+            why = f"the file would have {end} bytes, and this process may write {limit}"
+        else:
+            why = self._why_full(size)
         return DiskFullError(
-            f"cannot append {size} bytes to {self.path}: {free} bytes are free{rule}. "
-            f"Nothing was written.",
-            errno=errno.ENOSPC,
+            f"cannot append {size} bytes to {self.path}: {why}. Nothing was written.",
+            errno=code,
             path=self.path,
             action="append to",
         )
+
+    def _why_full(self, size: int) -> str:
+        """Why there is no room for `size` bytes on the file system."""
+        floor = self.store_config.min_free_bytes
+        try:
+            free = self.files.free_bytes(self.fd)
+        except OSError:
+            return "there is no room"
+        if free - size >= floor:
+            return f"the system refuses them, as with a quota, though {free} are free"
+        rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        return f"{free} bytes are free{rule}"
 
     def append(
         self,

@@ -267,3 +267,30 @@ def test_interrupted_deletion_is_finished_where_names_do_not_fit(
         assert partition.start_offset == start
         assert len(logs_in(tmp_path / "orders-0")) == len(partition.segments)
         assert list(partition.read()) == expected(1, start, 60)
+
+
+class FileLimit(FaultyFiles):
+    """A process that may write files of so many bytes, on a disk with room."""
+
+    def resource_limits(self) -> tuple[int | None, int | None]:
+        return None, 4096
+
+
+@pytest.mark.parametrize("error", [errno.EFBIG, errno.EDQUOT, errno.ENOSPC])
+def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> None:
+    """A limit of the process for a file, a quota, or the file system."""
+    full = FullDisk()
+    kinds = {errno.EFBIG: FileLimit(), errno.ENOSPC: full}
+    files = kinds.get(error, FaultyFiles())
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, segment_bytes=1 << 20)
+        full.full = True
+        files.fail("reserve", error)
+        with pytest.raises(logstore.DiskFullError) as caught:
+            partition.append(bytes(8000))
+        full.full = False
+        text = str(caught.value)
+        assert ("this process may write 4096" in text) == (error == errno.EFBIG)
+        assert ("as with a quota" in text) == (error == errno.EDQUOT)
+        assert ("0 bytes are free" in text) == (error == errno.ENOSPC)
+        files.heal()
