@@ -20,6 +20,7 @@ from faults.method import Part, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
+from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
@@ -567,6 +568,7 @@ BUGS = (
     *PRODUCER_BUGS,
     *BUGS_OF_GROUPS,
     *BUGS_OF_COMPACTION,
+    *BUGS_OF_FULL_DISKS,
     *BUGS_OF_SERVICES,
     *BUGS_OF_CANCELLATIONS,
 )  # fmt: skip

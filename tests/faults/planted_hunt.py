@@ -18,6 +18,7 @@ from faults import (
     disk_states,
     failing_calls,
     forks,
+    full,
     groups,
     hand_ins,
     inner_calls,
@@ -61,6 +62,7 @@ _SINGLE = {
     "lying_input": (lying_input, 2_000),
     "readable": (readable, 300),
     "cancellations": (cancellations, 200),
+    "full": (full, 300),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.

@@ -150,7 +150,7 @@ class DamageLog:
             self.refused(name, error)
 
     def _look_behind(self, partition: logstore.Partition) -> None:
-        """Report intact batches behind the end of a log that was read to its end."""
+        """Report intact batches after the end of a log that was read to its end."""
         text = intact_behind(partition) if self._printer is not None else ""
         if text:
             self.damaged.add(partition.name)

@@ -1,4 +1,4 @@
-"""What follows the end of a log in its last file."""
+"""The bytes after the end of a log in its last file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAIT_S: Final = 0.1
 
 
 def intact_behind(partition: logstore.Partition) -> str:
-    """A sentence on intact batches behind the end of a log; "" if there are none.
+    """A sentence on intact batches after the end of a log; "" if there are none.
 
     A log that was not closed ends at its first bad batch, as a kill may leave it. So
     it does where a batch is damaged, and then others follow.
@@ -38,7 +38,7 @@ def _intact_behind(partition: logstore.Partition) -> str:
             return ""
         entries = logstore.inspect_file(path).entries
     except (logstore.LogStoreError, OSError):
-        return ""  # reading has told it, or the writer has removed the file
+        return ""  # reading has reported it, or the writer has removed the file
     is_bad = False
     count, last = 0, end
     for entry in entries:
@@ -52,6 +52,6 @@ def _intact_behind(partition: logstore.Partition) -> str:
         return ""
     return (
         f"the log ends at offset {end}, because {path} has no intact batch at byte "
-        f"{size}, as after a kill. But {counted(count, 'intact batch')} behind that, "
+        f"{size}, as after a kill. But {counted(count, 'intact batch')} after that, "
         f"up to offset {last}, were left out; `logstore-dump records {path}` has them"
     )

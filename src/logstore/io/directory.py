@@ -247,8 +247,8 @@ class Directory:
             self.files.move(fd, old, to_fd, new)
 
     def rename_deleted(self, name: str, new: str) -> bool:
-        """Rename a file that is to be deleted later. Where a full disk has no room for
-        the new name, remove the file at once. Returns whether it was renamed."""
+        """Rename a file that is to be deleted later. If a full disk has no room for the
+        new name, remove the file at once. Returns whether it was renamed."""
         try:
             self.rename(name, new)
         except OSError as error:
@@ -381,7 +381,7 @@ class Directory:
             files.sync(fd)
 
     def write_file_anyway(self, name: str, data: bytes) -> None:
-        """As `write_file`; where a full disk has no room for that, as
+        """As `write_file`; if a full disk has no room for that, as
         `overwrite_file`."""
         try:
             self.write_file(name, data)

@@ -339,9 +339,9 @@ class Producers:
         Args:
             batch: its first batch from there on, which begins at `base`.
             before: where the last batch of the log before that ends; at least `offset`.
-                What was between was compacted away. It was of this producer, as far as
-                there are sequences for it: compactions keep the header of each batch
-                that its next one does not follow at once.
+                The batches between these were compacted away. They were of this
+                producer, as far as there are sequences for them: compactions keep the
+                header of each batch that its next one does not follow at once.
         """
         key = batch.producer_id
         last = _state_of(self._by_id.get(key))[1]
@@ -350,7 +350,7 @@ class Producers:
         if count:
             producer = self._producer(key, batch.epoch)
             last = (last + count) % SEQUENCES
-            # If what is before the offset was compacted away, it is of this producer.
+            # If the batch before the offset was compacted away, it is of this producer.
             is_before = before == offset and (base > before or self.end < offset)
             last_offset = offset - 1 if is_before else _NONE
             producer.batches.clear()

@@ -227,8 +227,8 @@ def _snappy_length(block: memoryview) -> int:
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
-    """The raw blocks of a stream, in xerial's framing or without any. Where a block may
-    begin, another stream of xerial's may: Java's reader goes on with it."""
+    """The raw blocks of a stream, in xerial's framing or without any. In the place of a
+    block another stream of xerial's may begin: Java's reader continues with it."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
         yield data
         return
@@ -330,7 +330,7 @@ def _check_zstd_frames(data: memoryview) -> None:
     pos = 0
     while pos < len(data):
         frame = data[pos:]
-        if frame[1:4] == _ZSTD_SKIPPABLE and frame[0] & 0xF0 == 0x50:
+        if bytes(frame[1:4]) == _ZSTD_SKIPPABLE and frame[0] & 0xF0 == 0x50:
             if len(frame) < 8:
                 raise CodecError("zstd stream ends early")
             pos += 8 + int.from_bytes(frame[4:8], "little")

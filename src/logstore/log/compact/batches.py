@@ -48,7 +48,7 @@ class BatchWalk:
         self._note_memory()
 
     def _note_memory(self, payload_bytes: int = 0) -> None:
-        """Note the memory in use, beside the payloads of a compressed batch."""
+        """Note the memory in use, and the payloads of a compressed batch."""
         buffers = self._buffer.capacity + self._out.capacity
         used = self.core.memory_bytes + buffers + payload_bytes
         self.memory_bytes = max(self.memory_bytes, used)

@@ -106,8 +106,7 @@ class Survey:
         self.aborted: list[TxnEntry] = []
         self.spent: list[int] = []
         # The last offsets of batches of named producers that their next one does not
-        # follow at once. They tell where a producer was at any offset, if the log is
-        # cut there (`Producers.set_before`).
+        # follow at once: for `Producers.set_before`, if the log is cut.
         self.turns = array("q")
 
     def take(self, header: native.BatchHeader, marker: int | None) -> None:

@@ -21,8 +21,8 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     holds both locks.
 
     Raises:
-        DiskFullError: there is no room for what is to be written down. The segments
-            that lie wholly below are dropped nevertheless, so that there will be some.
+        DiskFullError: there is no room for the state. The segments that lie wholly
+            below are dropped nevertheless, so that there will be some.
     """
     try:
         return _delete_before(log, offset, reason)

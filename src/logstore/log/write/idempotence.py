@@ -215,7 +215,7 @@ class Idempotence:
         never raises.
 
         Args:
-            end: behind the last batch that stays; there are none up to the offset.
+            end: after the last batch that stays; there are none up to the offset.
         """
         if not self._context.services.has_named_producers:
             return
@@ -237,8 +237,8 @@ class Idempotence:
     def _add_removed(
         self, producers: Producers, known: Producers, extent: Extent, offset: int
     ) -> None:
-        """Let named producers be where they were at an offset, although batches of
-        theirs before it are gone: their first batch from there on tells it, and the
+        """Set named producers to their last sequences at an offset, although batches of
+        theirs before it are gone: the first batch from there on determines it, and the
         last of all batches of each is always there.
 
         Args:
