@@ -240,7 +240,7 @@ class _Reads(_Program):
 
     async def main(self) -> None:
         rng = self.rng
-        self._may_seek = rng.random() < 0.4
+        self._may_seek = rng.random() < 0.6
         one = logstore.aio.Consumer(
             self.path,
             group="g",
@@ -441,6 +441,7 @@ class _Appends(_Program):
                     await self._publish(store)
 
         await self.together(step)
+        await partition.flush()  # behind appends that the thread has begun
         end = partition.end_offset
         for follower, seen in zip(followers, self._followed, strict=True):
             while len(seen) < end:

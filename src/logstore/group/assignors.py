@@ -162,9 +162,12 @@ class CooperativeStickyAssignor:
         def one_move() -> bool:
             """Move one partition from the member with the most that can give one to a
             member with at least two fewer."""
+            takers_now: dict[str, str] = {}
             for giver in sorted(found, key=lambda id: (-len(found[id]), order[id])):
                 for partition in reversed(found[giver]):
-                    taker = least(partition.topic)
+                    taker = takers_now.get(partition.topic)
+                    if taker is None:
+                        taker = takers_now[partition.topic] = least(partition.topic)
                     if len(found[giver]) - len(found[taker]) >= 2:
                         found[giver].remove(partition)
                         found[taker].append(partition)

@@ -79,6 +79,8 @@ class GroupFile(GroupLog):
     def _forget_records(self) -> None:
         self._offsets: dict[bytes, bytes] = {}
         self._group_record: tuple[bytes, bytes | None] | None = None
+        # The newest one, if it was not parsed yet: those before it do not count.
+        self._unparsed: tuple[bytes, bytes | None] | None = None
         self._others = 0  # how many records of other groups it has
 
     def _take_in_record(self, record: Record) -> None:
@@ -94,14 +96,17 @@ class GroupFile(GroupLog):
             if not self._is_own(key):
                 self._others += 1
                 return
-            header = dict(record.headers).get(HEADER)
-            self._set_state(record.value, header)
+            if record.value is None:
+                self._parse_state()
+                self.state = GroupState(self.state.generation, way=self.state.way)
+                self._group_record = None
+            else:
+                self._unparsed = record.value, dict(record.headers).get(HEADER)
 
-    def _set_state(self, value: bytes | None, header: bytes | None) -> None:
-        if value is None:
-            self.state = GroupState(self.state.generation, way=self.state.way)
-            self._group_record = None
+    def _parse_state(self) -> None:
+        if self._unparsed is None:
             return
+        (value, header), self._unparsed = self._unparsed, None
         try:
             self.state = parse_state(self.group, value, header)
         except LaterVersionError as error:
@@ -122,6 +127,7 @@ class GroupFile(GroupLog):
         return found.group == self.group
 
     def _check_records(self) -> None:
+        self._parse_state()
         if self._others and not self._offsets and self._group_record is None:
             raise self._damaged(0, "its records are those of other groups")
 
