@@ -66,7 +66,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("group_log",),
         ("group_file",),
         ("membership", "options", "reading", "transaction"),
-        ("overview", "positions", "resets"),
+        ("ahead", "overview", "positions", "resets"),
         ("core", "exports"),
         ("inputs",),
         ("consumer",),

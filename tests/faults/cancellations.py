@@ -166,8 +166,8 @@ class _Reads(_Program):
         # The next offset, and all that it was.
         self._next = dict.fromkeys(self._keys, 0)
         self._were = {key: {0} for key in self._keys}
-        # Where a seek may lead that is under way.
-        self._seeks: dict[Any, int] = {}
+        # Where a seek may lead that is under way; None: it was seen to have led there.
+        self._seeks: dict[Any, int | None] = {}
 
     def _note(self, records: list[Any]) -> None:
         """These were given to a task just now."""
@@ -175,7 +175,7 @@ class _Reads(_Program):
             key = logstore.TopicPartition(record.topic, record.partition)
             offset, due = record.offset, self._next[key]
             if offset != due and self._seeks.get(key) == offset:
-                del self._seeks[key]
+                self._seeks[key] = None
                 self.notes["seeks seen"] += 1
             elif offset != due:
                 self.wrong.append(f"{key}: offset {offset} comes, and {due} is due")

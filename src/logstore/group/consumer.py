@@ -360,14 +360,14 @@ class Consumer:
         """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,
         only if it is not time to look at the group. It waits for nothing."""
         with self._call(from_callback=False) as core:
-            return None if at_once and core.is_late else core.next_filled()
+            return None if at_once and core.is_late else core.ahead.next()
 
     def next_many(self, max_records: int | None, *, at_once: bool) -> _Found:
         """For `logstore.aio`: as `next_read`, the records that `poll` returns."""
         limit = self._limit(max_records)
         return self._many(
             lambda core, before: (
-                {} if at_once and core.is_late else core.many_filled(limit, before)
+                {} if at_once and core.is_late else core.ahead.many(limit, before)
             )
         )
 

@@ -18,6 +18,7 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from logstore.group.ahead import Ahead
 from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.generations import Subscription
 from logstore.group.membership import Membership
@@ -53,6 +54,7 @@ class Core:
         callbacks: of the subscription.
         member: its place in the group; None: there is no group, or not yet.
         calls: those of the user that are under way.
+        ahead: records that `fill` has read for tasks.
         positions: where it begins to read.
         before: the positions before a `poll` that is under way, or did not come to its
             end: what it has read was not delivered.
@@ -75,8 +77,7 @@ class Core:
         self.positions = Positions(store, options, None)
         self._turn = 0  # which partition is asked first
         self._current: PartitionReader | None = None  # whose records are delivered
-        # The partitions with records that were read ahead for tasks.
-        self._filled: list[PartitionReader] = []
+        self.ahead = Ahead()
         self._check_at = 0.0
         self._look_at = 0.0
         self._pause_s = GROUP_S_MAX
@@ -225,7 +226,7 @@ class Core:
 
     def _drop(self, keys: Sequence[TopicPartition]) -> None:
         self._current = None
-        self._filled = []
+        self.ahead.clear()
         self._told.difference_update(keys)
         self._untold.difference_update(keys)
         for key in keys:
@@ -383,67 +384,24 @@ class Core:
         return None
 
     def fill(self, limit: int, seconds: float) -> bool:
-        """Read at most `limit` records of all partitions ahead for `next_filled` and
-        `many_filled`, as soon as there are any. Whether there are; none after
-        `seconds`.
+        """Read at most `limit` records ahead for `ahead`, as soon as there are any.
+        Whether there are; none after `seconds`.
 
         Raises: as `collect`.
         """
-        self._filled = self._until(lambda: self._with_ahead(limit), seconds) or []
-        return bool(self._filled)
+        self.ahead.clear()
+        return bool(self._until(lambda: self._fill(limit), seconds))
 
-    def _with_ahead(self, limit: int) -> list[PartitionReader]:
-        found: list[PartitionReader] = []
-        for reader in self._in_turn():
-            try:
-                has_any = self._read(reader, partial(reader.read_ahead, limit))
-            except LogStoreError:
-                if found:
-                    break  # the next call meets it again
-                raise
-            if has_any:
-                found.append(reader)
-                limit -= reader.ahead
-                if limit <= 0:
-                    break
-        return found
+    def _fill(self, limit: int) -> bool:
+        def read(reader: PartitionReader, most: int) -> bool | None:
+            return self._read(reader, partial(reader.read_ahead, most))
+
+        return self.ahead.fill(self._in_turn(), read, limit)
 
     @property
     def is_late(self) -> bool:
         """Whether it is time to look at the group."""
         return self.files.monotonic() >= self._check_at
-
-    def next_filled(self) -> TopicRecord | None:
-        """The next record of those that `fill` has read."""
-        filled, at = self._filled, 0
-        while at < len(filled):
-            if filled[at].is_paused:
-                at += 1
-                continue
-            record = filled[at].next_ahead()
-            if record is not None:
-                return record
-            del filled[at]
-        return None
-
-    def many_filled(
-        self, limit: int, before: Before
-    ) -> dict[TopicPartition, list[TopicRecord]]:
-        """At most `limit` of the records that `fill` has read.
-
-        Args:
-            before: as in `collect`.
-        """
-        found: dict[TopicPartition, list[TopicRecord]] = {}
-        for reader in self._filled:
-            if reader.is_paused or not reader.ahead:
-                continue
-            before.append((reader, reader.position))
-            records = found[reader.key] = reader.take_ahead(limit)
-            limit -= len(records)
-            if limit <= 0:
-                break
-        return found
 
     def _until(
         self, look: Callable[[], _Result | None], seconds: float | None

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from logstore.errors import ConfigError
 from logstore.group.assignors import Assignor, GroupSubscription, checked_assignment
 from logstore.group.errors import GroupError
 from logstore.group.slots import ROWS_MAX, LockFile
@@ -25,6 +24,7 @@ __all__ = [
     "partitions_of",
     "universe",
     "used_rows",
+    "with_rows",
 ]
 
 # Id and partitions of each topic, by name.
@@ -119,15 +119,24 @@ def used_rows(
     }
 
 
+def with_rows(topics: Topics, rows: Mapping[TopicPartition, Row]) -> Topics:
+    """Topics with those of their partitions alone that have a row."""
+    found = {
+        name: (topic_id, tuple(n for n in numbers if TopicPartition(name, n) in rows))
+        for name, (topic_id, numbers) in topics.items()
+    }
+    return {name: topic for name, topic in found.items() if topic[1]}
+
+
 def next_rows(
-    group: str,
     state: GroupState,
     topics: Topics,
     locks: LockFile,
     mine: Collection[int],
     fenced: Collection[int],
 ) -> dict[TopicPartition, Row]:
-    """The table of the next generation.
+    """The table of the next generation. If there are more partitions than rows, those
+    without one are left out, until rows are free.
 
     A partition keeps its row as long as its topic is the same and its holder, if there
     is one, is not thrown out. A row that no partition of `topics` has is forgotten when
@@ -136,9 +145,6 @@ def next_rows(
     Args:
         mine: rows that this member holds.
         fenced: slots of members that are thrown out.
-
-    Raises:
-        ConfigError: there are more partitions than rows.
     """
     locked = set(locks.held_rows())
     rows: dict[TopicPartition, Row] = {}
@@ -161,14 +167,7 @@ def next_rows(
         if is_held and one.topic not in topics:
             rows[one] = row
     free = iter(free_rows({row.number for row in rows.values()} | locked | {*mine}))
-    for one, topic_id in missing:
-        number = next(free, None)
-        if number is None:
-            raise ConfigError(
-                f"group {group!r:.100} asks for more than {ROWS_MAX} partitions, which "
-                f"is the most that it may have; nothing was changed",
-                name="topics",
-            )
+    for (one, topic_id), number in zip(missing, free, strict=False):
         rows[one] = Row(number, topic_id)
     return rows
 

@@ -35,6 +35,7 @@ from logstore.group.generations import (
     partitions_of,
     universe,
     used_rows,
+    with_rows,
 )
 from logstore.group.group_file import GroupFile, record_id
 from logstore.group.others import Others
@@ -100,6 +101,7 @@ class Membership:
         self._wanted = Subscription()
         # The state for which it is known that the member has what it holds.
         self._checked_state: GroupState | None = None
+        self._has_told_of_rows = False
 
     @property
     def generation(self) -> int:
@@ -254,9 +256,8 @@ class Membership:
             pattern=self._wanted.pattern,
             is_idle=False,
         )
-        topics = self._universe(members)
         fenced = {one.slot for one in state.members if gone.get(one.id)}
-        rows = self._next_rows(state, topics, fenced)
+        topics, rows = self._next_rows(state, members, fenced)
         is_same = (
             tuple(members) == state.members
             and numbers_of(topics) == state.topics
@@ -326,9 +327,25 @@ class Membership:
             )
 
     def _next_rows(
-        self, state: GroupState, topics: Topics, fenced: Collection[int]
-    ) -> dict[TopicPartition, Row]:
-        return next_rows(self.group, state, topics, self.slots, self.slots.rows, fenced)
+        self, state: GroupState, members: Iterable[Member], fenced: Collection[int]
+    ) -> tuple[Topics, dict[TopicPartition, Row]]:
+        """The topics that members are to have, and the table. Partitions that no row is
+        left for are read by nobody, and are looked at again by each `check`."""
+        wanted = self._universe(members)
+        rows = next_rows(state, wanted, self.slots, self.slots.rows, fenced)
+        topics = with_rows(wanted, rows)
+        if topics != wanted and not self._has_told_of_rows:
+            left_out = set(partitions_of(wanted)) - set(partitions_of(topics))
+            logger.warning(
+                "group %s asks for %d partitions more than the %d that it may have: "
+                "nobody reads %s and others",
+                self.group[:100],
+                len(left_out),
+                ROWS_MAX,
+                min(left_out),
+            )
+        self._has_told_of_rows = topics != wanted
+        return topics, rows
 
     def _assigned(
         self,
@@ -583,8 +600,7 @@ class Membership:
         members = [m for m in state.members if m.id != self.id and m.slot in alive]
         if state.member(self.id) is None:
             return
-        topics = self._universe(members)
-        rows = self._next_rows(state, topics, ())
+        topics, rows = self._next_rows(state, members, ())
         new = dataclasses.replace(
             state,
             generation=state.generation + 1,

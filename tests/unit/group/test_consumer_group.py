@@ -223,17 +223,38 @@ def test_partitions_and_topics_that_come_and_go_are_seen(
         assert one.committed(T1) == OffsetAndMetadata(1)
 
 
-def test_more_partitions_than_a_group_may_have_are_refused(
-    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_more_partitions_than_a_group_may_have_wait_for_rows(
+    path: Path,
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The error has the limit; the member has not joined."""
-    from logstore.group import generations
+    """The members go on with those that they have, and say once what nobody reads. It
+    is read when a topic is deleted, also if that is made again at once."""
+    from logstore.group import generations, membership
 
-    monkeypatch.setattr(generations, "ROWS_MAX", 3)
-    one = opened()
-    with pytest.raises(logstore.ConfigError, match="more than 3 partitions"):
-        one.poll()
-    assert one.group_metadata()[1:] == (-1, "")
+    monkeypatch.setattr(generations, "ROWS_MAX", 6)
+    monkeypatch.setattr(membership, "ROWS_MAX", 6)
+    one, two = opened(topics=(), pattern=".*"), opened(topics=(), pattern=".*")
+    settle(one, two)
+    generation = one.group_metadata()[1]
+    with logstore.open(path) as store:
+        store.create_topic("u", 3)[0].append(b"u", durable=True)
+        settle(one, two)
+        both = one.assignment() | two.assignment()
+        assert len(one.assignment()) + len(two.assignment()) == len(both) == 6
+        assert {T0, T1, ("u", 0)} <= both
+        assert generation + 1 == one.group_metadata()[1]
+        settle(one, two)
+        texts = {record.getMessage() for record in caplog.records}
+        assert len(texts) == 1
+        assert "partitions more than the 6" in min(texts)
+        assert "and others" in min(texts)
+        store.delete_topic("t")
+        store.create_topic("t", 2)
+        until(lambda: len(one.assignment() | two.assignment()) == 5, one, two)
+        settle(one, two)
+    assert len(one.assignment()) + len(two.assignment()) == 5
 
 
 def test_more_members_than_a_group_may_have_are_refused(
