@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+# Python does not keep a trace function while it calls it, and a frame may get another
+# one meanwhile: each lives on.
+_tracers: list[Any] = []
+
 
 class InterruptAtCall:
     """A context manager that interrupts where a function of the library begins or ends
@@ -15,17 +19,21 @@ class InterruptAtCall:
 
     Attributes:
         has_raised: whether it came to that.
+        seen: how many places there were so far.
     """
 
     class Interrupt(BaseException):
         """As an interrupt from the keyboard, or a limit of time."""
 
     def __init__(self, call: int) -> None:
-        self._left = call
+        self._call = call
+        self.seen = 0
         self.has_raised = False
+        self._tracer = self._trace
+        _tracers.append(self._tracer)
 
     def __enter__(self) -> None:
-        sys.settrace(self._trace)
+        sys.settrace(self._tracer)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
@@ -34,8 +42,15 @@ class InterruptAtCall:
         if "/logstore/" not in frame.f_code.co_filename or self.has_raised:
             return None
         if event in ("call", "return"):
-            self._left -= 1
-            if not self._left:
+            self.seen += 1
+            if self.seen >= self._call and not _is_in_finalizer(frame):
                 self.has_raised = True
                 raise self.Interrupt
-        return self._trace
+        return self._tracer
+
+
+def _is_in_finalizer(frame: Any) -> bool:
+    """Whether an exception would come to nobody: Python prints those of finalizers."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

@@ -20,34 +20,46 @@ from logstore._native.core import (
 if TYPE_CHECKING:
     from logstore._native.segments import IndexCheck
 
-# `find` (pyrecords_find.c) and `PreparedAppend` (pyrecords_append.c) call these.
-connect(
-    *(
-        int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
-        for name in (
-            "ls_offset_index_floor",
-            "ls_scan_batches",
-            "ls_decode",
-            "ls_decode_payload",
-            "ls_decode_headers",
-            "ls_locate_record",
-            "ls_sys_read",
-            "ls_append_records",
-            "ls_sys_write",
-            "ls_time_index_floor",
-            "ls_locate_time",
-            "ls_check_producer",
-            "ls_place_batches",
-            "ls_plan_append",
-            "ls_sys_sync",
-            "ls_sys_hold_lock",
-            "ls_sys_returning_writers",
-            "ls_has_producer",
-            "ls_check_sequences",
-            "ls_add_sequences",
+# The module `_records` calls these (`pyrecords_functions`).
+_CALLED: Final = (
+    "ls_offset_index_floor",
+    "ls_scan_batches",
+    "ls_decode",
+    "ls_decode_payload",
+    "ls_decode_headers",
+    "ls_locate_record",
+    "ls_sys_read",
+    "ls_append_records",
+    "ls_sys_write",
+    "ls_time_index_floor",
+    "ls_locate_time",
+    "ls_check_producer",
+    "ls_place_batches",
+    "ls_plan_append",
+    "ls_sys_sync",
+    "ls_sys_hold_lock",
+    "ls_sys_returning_writers",
+    "ls_has_producer",
+    "ls_check_sequences",
+    "ls_add_sequences",
+)
+
+
+def connect_core(**others: int) -> None:
+    """Tell the module `_records` where the functions of the core are.
+
+    Args:
+        others: for tests: addresses of functions that take the place of some.
+    """
+    connect(
+        *(
+            others.get(name) or int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
+            for name in _CALLED
         )
     )
-)
+
+
+connect_core()
 
 
 class Decoder:

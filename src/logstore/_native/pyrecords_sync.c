@@ -63,7 +63,7 @@ typedef struct {
 static const pylocks_functions *pyrecords_locks;
 static PyTypeObject *pyrecords_durations_type;
 static struct {
-    PyObject *count, *extent, *failed, *fd, *file, *finish, *usual, *written;
+    PyObject *count, *extent, *failed, *fd, *file, *finish, *is_blocked, *is_poisoned, *usual, *written;
 } pyrecords_sync_names;
 
 /* ---------------------------------------------------------------- Durations */
@@ -191,11 +191,17 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 
 /* ---------------------------------------------------------------- after the call of the system: no Python code */
 
-/* Whether nothing is to be done but to show what is durable; -1 with an error set. */
+/*
+ * Whether nothing is to be done but to show what is durable; -1 with an error set.
+ *
+ * The sync was made without the interpreter lock.  Another thread may have rolled the log, closed it or let it rest
+ * meanwhile: then another writer is prepared, or none, and its indexes are not those of the mark.
+ */
 static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_mark *mark)
 {
     const pyrecords_append *prepared = self->prepared;
-    if (self->marked->size >= prepared->quiet_size || self->page->fd == LS_PAGE_TO_OPEN) {
+    if (prepared->writer != mark->writer || self->marked->size >= prepared->quiet_size
+        || self->page->fd == LS_PAGE_TO_OPEN) {
         return 0;
     }
     Py_ssize_t index_written = pyrecords_number(prepared->index, pyrecords_sync_names.written);
@@ -285,9 +291,11 @@ static int pyrecords_after_sync(pyrecords_sync *self, const pyrecords_mark *mark
     return result == NULL ? pyrecords_without_finish(self, mark) : IS_THERE;
 }
 
-/* The sync failed, and is not tried again: -1 with the error set. */
+/* The sync failed, and is not tried again, also if a signal handler raises in here: -1 with the error set. */
 static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mark *mark, int number)
 {
+    pyrecords_set(self->prepared->health, pyrecords_sync_names.is_poisoned, Py_True);
+    pyrecords_set(self->prepared->health, pyrecords_sync_names.is_blocked, Py_True);
     PyObject *failed = PyObject_GetAttr(self->syncs, pyrecords_sync_names.failed);
     PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "Oi", mark->writer, number);
     Py_XDECREF(failed);
@@ -584,6 +592,8 @@ int pyrecords_add_sync(PyObject *module)
         {&pyrecords_sync_names.count, "count"},   {&pyrecords_sync_names.extent, "extent"},
         {&pyrecords_sync_names.failed, "failed"}, {&pyrecords_sync_names.fd, "fd"},
         {&pyrecords_sync_names.file, "file"},     {&pyrecords_sync_names.finish, "finish"},
+        {&pyrecords_sync_names.is_blocked, "is_blocked"},
+        {&pyrecords_sync_names.is_poisoned, "is_poisoned"},
         {&pyrecords_sync_names.usual, "sync_usual"}, {&pyrecords_sync_names.written, "written"},
     };
     if (pyrecords_find_locks() < 0 || pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {

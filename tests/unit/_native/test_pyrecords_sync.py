@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 import logstore
 from logstore import _native as native
+from logstore._native.decoding import connect_core
 from logstore.io.layout import LOCK
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.syncs import Syncs
@@ -204,7 +206,118 @@ def test_appends_after_a_truncation_are_synced(partition: logstore.Partition) ->
         assert partition.durable_offset == number + 1
 
 
+# ---------------------------------------------------------------- beside a sync
+
+
+@contextlib.contextmanager
+def beside_each_sync(work: Callable[[], object]) -> Iterator[None]:
+    """Another thread does some work while a sync of C is under way, which has given
+    the interpreter's lock away."""
+
+    def sync(fd: int) -> int:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+        os.fdatasync(fd)
+        return 0
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)(sync)
+    connect_core(ls_sys_sync=ctypes.cast(function, ctypes.c_void_p).value or 0)
+    try:
+        yield
+    finally:
+        connect_core()
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_sync_during_which_the_log_rolls_covers_what_was_marked(
+    tmp_path: Path, magic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a sync nothing is read that another thread may have replaced meanwhile:
+    the writer and its indexes are those of the mark, or they are not looked at."""
+    config = logstore.TopicConfig(
+        message_format=magic, segment_bytes=2_000, flush_ms=NEVER
+    )
+    with logstore.open(tmp_path / "data") as store:
+        partition = store.create_topic("orders", partitions=1, config=config)[0]
+        for _ in range(3):
+            partition.append(b"x", durable=True)
+        log = writer_of(partition)._log
+        assert log.active.prepared is not None
+        calls = Calls(monkeypatch)
+
+        def roll() -> None:
+            segments = len(partition.segments)
+            while len(partition.segments) == segments:
+                partition.append(b"y" * 900)
+
+        with beside_each_sync(roll):
+            offset = partition.append(b"z", durable=True)
+        assert calls.names == ["finish"]
+        assert partition.durable_offset > offset
+        assert len(partition.segments) > 1
+        partition.append(b"z", durable=True)
+        assert partition.durable_offset == partition.end_offset
+        found = values(partition)
+        assert found[offset] == b"z"
+    with logstore.open(tmp_path / "data") as store:
+        assert values(store.topic("orders")[0]) == found
+
+
+def test_sync_during_which_nothing_is_prepared_any_more_ends_the_usual_way(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a log that rests, or is closed: it has no writer when the sync is over."""
+    calls = Calls(monkeypatch)
+    prepared = writer_of(partition)._log.active.prepared
+    with beside_each_sync(prepared.clear):
+        assert partition.append(b"y", durable=True) == 2
+    assert calls.names == ["finish"]
+    assert partition.durable_offset == 3
+    for number in range(3, 6):
+        assert partition.append(b"z", durable=True) == number
+    assert partition.durable_offset == 6
+
+
+def test_sync_beside_another_append_needs_no_python(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was prepared is what was marked: the step goes on."""
+    calls = Calls(monkeypatch)
+    with beside_each_sync(lambda: partition.append(b"beside")):
+        assert partition.append(b"y", durable=True) == 2
+    assert calls.names == []
+    assert (partition.durable_offset, partition.end_offset) == (3, 4)
+
+
 # ---------------------------------------------------------------- failures
+
+
+def test_failed_sync_is_not_tried_again_though_a_signal_hides_the_failure(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system may have dropped does not count as durable by a later sync."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Syncs, "failed", interrupted)
+    log = writer_of(partition)._log
+    file = os.dup(log.active.writer.fd)
+    null = os.open("/dev/null", os.O_RDWR)  # takes all, and syncs nothing
+    os.dup2(null, log.active.writer.fd)
+    os.close(null)
+    with pytest.raises(KeyboardInterrupt):
+        partition.append(b"y", durable=True)
+    os.dup2(file, log.active.writer.fd)
+    os.close(file)
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(logstore.SyncFailedError):
+            partition.flush()
+        with pytest.raises(logstore.SyncFailedError):
+            partition.append(b"y", durable=True)
+    assert partition.durable_offset == 2
 
 
 def test_sync_that_fails_is_not_tried_again(partition: logstore.Partition) -> None:

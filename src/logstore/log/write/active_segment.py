@@ -210,11 +210,23 @@ class ActiveSegment:
             self.prepared.clear()
 
     def retire(self) -> None:
-        """Stop writing to it; readers keep its file."""
+        """Stop writing to it; readers keep its file. The next `open` begins with what
+        the writer has come to: an undo, for example, gives it another state."""
+        self.prepared.clear()
+        writer = self.writer
+        if writer is not None:
+            self.state, self.index, self.times = (
+                writer.state, writer.index, writer.times,
+            )  # fmt: skip
+            writer.release()
+            self.writer = None
+
+    def replace(self, opened: SegmentWriter) -> None:
+        """Write to a segment that was created after the one that has the writer."""
         self.prepared.clear()
         if self.writer is not None:
             self.writer.release()
-            self.writer = None
+        self.writer = opened
 
     # ------------------------------------------------------------ sync
 
@@ -247,6 +259,9 @@ class ActiveSegment:
         try:
             context.files.sync(writer.fd if fd is None else fd)
         except OSError as error:
+            # This comes first and makes no call that could be interrupted: a sync that
+            # failed is not tried again.
+            self._health.is_poisoned = self._health.is_blocked = True
             raise self.sync_failed(writer, durable, error) from error
         self.sync_times.add(context.files.monotonic() - begun)
 

@@ -470,8 +470,7 @@ class LogWriter:
         self._add_segment(base)
         # The old writer stays until the new one exists: without any, no undo works.
         opened = active.open(self.extent.segments[-1], self.rest)
-        active.retire()
-        active.writer = opened
+        active.replace(opened)
         self.set_durable(base)
         if not self.point.is_barred:
             self.point.record(self.extent, opened.state.copy())
@@ -528,7 +527,6 @@ class LogWriter:
             return
         self.sync_all()
         writer.give_back_space()
-        active.state = writer.state
         # Closing must record the end even if nothing is written from here on.
         self.point.is_recorded = False
         active.retire()

@@ -47,7 +47,8 @@ class PartitionWriter:
         syncs: makes it durable.
         replacement: replaces its segments by compacted ones.
         lock, sync_lock: of the log; see docs/design.md.
-        is_end_recorded: False if a full disk prevented recording the end of the log.
+        is_end_recorded: False while `close` has not recorded the end of the log: a full
+            disk prevented it, or the call was interrupted.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class PartitionWriter:
         self.appends = Appender(self._log, self.syncs)
         self.replacement = Replacement(self._log)
         self.is_end_recorded = True
-        # Closing is complete.
+        # Closing is complete, and what it raised.
         self._is_finished = False
+        self._failure: LogStoreError | None = None
 
     # ------------------------------------------------------------ what readers see
 
@@ -262,7 +264,11 @@ class PartitionWriter:
         self.replacement.stop(reason)
         with self.sync_lock, self.lock:
             if self._is_finished:
+                if self._failure is not None:
+                    # An interrupt has kept it from its caller, perhaps.
+                    raise self._failure.with_traceback(None)
                 return
+            self.is_end_recorded = False  # until it is, whatever ends this call
             if health.is_intact:
                 with contextlib.suppress(StorageError):
                     self._log.repair()
@@ -275,13 +281,16 @@ class PartitionWriter:
                 if health.failed is not None and health.is_unheard:
                     raise health.failed
             except LogStoreError as error:
-                self._end_close()
                 if isinstance(error, SyncFailedError):
-                    raise health.fail(error) from error.__cause__
+                    health.fail(error)
+                self._failure = error
+                self._end_close()
                 raise
             except OSError as error:
+                failure = storage_error(error, "close", self.directory.path)
+                self._failure = failure
                 self._end_close()
-                raise storage_error(error, "close", self.directory.path) from error
+                raise failure from error
             self._end_close()
 
     def _end_close(self) -> None:
@@ -292,6 +301,7 @@ class PartitionWriter:
     def _finish(self, record_end: bool) -> None:
         log, point, writer = self._log, self._log.point, self._log.active.writer
         if writer is None and (point.is_known or not record_end or not self.segments):
+            self.is_end_recorded = True
             return
         writer = writer or log.writable()
         log.active.sync(writer, log.extent.durable)
@@ -303,12 +313,12 @@ class PartitionWriter:
             log.idempotence.write_snapshot(log.extent)
             if record_end:
                 point.write(log.extent, writer.state)
+            self.is_end_recorded = True
         except OSError as error:
             failed = storage_error(error, "close", self.directory.path)
             if not isinstance(failed, DiskFullError):
                 raise failed from error
             # All records are durable; the next opening rebuilds the missing files.
-            self.is_end_recorded = False
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.context.name, failed
             )
