@@ -161,8 +161,8 @@ BUGS_OF_SERVICES = (
     Bug(
         "a commit counts before it is written",
         "group/group_file.py",
-        (("        made = self._append_at_once(slots, data, len(items), "
-          "durable=durable)\n",
+        (("        made = self._append_at_once(\n            slots, data, len(items), "
+          "lambda: self._note(items), durable=durable\n        )\n",
           "        self._note(items)\n        return True\n"),),
         "kills",
     ),

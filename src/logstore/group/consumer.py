@@ -114,7 +114,8 @@ class Consumer:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        self._is_closed = True  # until it is complete
+        # Until it is complete: no call is let in; nothing is left to be closed.
+        self._is_closed = self._is_finished = True
         self._own_store: Store | None = None
         self._options = Options.of(
             group=group,
@@ -139,7 +140,7 @@ class Consumer:
             if self._own_store is not None:
                 self._own_store.close()
             raise
-        self._is_closed = False
+        self._is_closed = self._is_finished = False
         if topics or pattern is not None:
             self._core.wanted = wanted
         self._core.callbacks = Callbacks(on_assign, on_revoke, on_lost)
@@ -167,7 +168,7 @@ class Consumer:
 
     def __del__(self) -> None:
         # The files are closed with their last reference, which ends the membership.
-        if getattr(self, "_is_closed", True) or native.forks() != self._forks:
+        if getattr(self, "_is_finished", True) or native.forks() != self._forks:
             return
         text = f"{self!r} was not closed"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
@@ -182,6 +183,9 @@ class Consumer:
         """
         if self._is_closed:
             raise StoreClosedError(f"{self!r} is closed")
+        return self._enter(from_callback)
+
+    def _enter(self, from_callback: bool) -> native.Call[Core]:
         self._check_fork()
         core = self._core
         # Looked at here first: each record of an iteration comes this way.
@@ -598,24 +602,28 @@ class Consumer:
 
     def close(self) -> None:
         """Call `on_revoke`, commit if it commits by itself, leave the group, and close
-        a store that it has opened. Closing twice is allowed.
+        a store that it has opened. Closing twice is allowed; so is closing again after
+        an interrupt, which continues from there.
 
         Raises: what the callback or the commit raise; it is closed in any case.
         """
         self._close(commits=True)
 
     def _close(self, *, commits: bool) -> None:
-        if self._is_closed:
+        if self._is_finished:
             return
         if native.forks() != self._forks:
-            self._is_closed = True
+            self._is_closed = self._is_finished = True
             self._core.abandon()
             return
-        with self._call(from_callback=False) as core:
+        with self._enter(from_callback=False) as core:
             try:
                 core.close(commits=commits)
             finally:
                 self._is_closed = True
+                core.abandon()  # an interrupt may have cut it short
                 if self._own_store is not None:
                     with contextlib.suppress(LogStoreError):
                         self._own_store.close()
+                # Last: what is interrupted before is done again.
+                self._is_finished = True

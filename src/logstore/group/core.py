@@ -104,7 +104,7 @@ class Core:
         """
         options, store = self.options, self.store
         if self.member is None and options.group is not None:
-            self.member = Membership(
+            member = Membership(
                 files_directory(store),
                 options.group,
                 lambda: topics_now(store),
@@ -113,7 +113,10 @@ class Core:
                 interval_ms=options.max_poll_interval_ms,
                 evicts=options.on_stuck == "evict",
             )
-            self.positions = Positions(self.store, options, self.member.file)
+            positions = Positions(store, options, member.file)
+            # Together, with no call in between that could be interrupted: without the
+            # group's file a consumer knows nothing of what was committed.
+            self.member, self.positions = member, positions
         return self.member
 
     def coordinate(self, *, at_once: bool = False) -> bool:

@@ -185,12 +185,7 @@ class GroupFile(GroupLog):
         """
         items = self._batches.items(self.group, commits, removed, state)
         data = self._batches.batch(items, self._base_for(items))
-        self._append(slots, data, len(items))
-        self._note(items)
-        if state is not None:
-            _, value, header = items[0]
-            assert value is not None
-            self.state, self._group_record = state, (value, header)
+        self._append(slots, data, len(items), lambda: self._note(items, state))
         if self._end >= self._rewrite_at or self._is_doubtful:
             self._rewrite_if_worth(slots)
 
@@ -207,13 +202,17 @@ class GroupFile(GroupLog):
             )
         return base
 
-    def _note(self, items: Sequence[Item]) -> None:
-        """Note the offsets of records that were appended."""
+    def _note(self, items: Sequence[Item], state: GroupState | None = None) -> None:
+        """Note records that were appended: offsets, and the state of the first one."""
         for key, value, _ in items:
             if value is None:
                 self._offsets.pop(key[2:], None)
             elif key[:2] != _GROUP_TYPE:
                 self._offsets[key[2:]] = value
+        if state is not None:
+            _, value, header = items[0]
+            assert value is not None
+            self.state, self._group_record = state, (value, header)
 
     def append_at_once(
         self, slots: Slots, commits: Sequence[OffsetCommit], *, durable: bool
@@ -231,11 +230,11 @@ class GroupFile(GroupLog):
         data = self._batches.batch(items, self._base_for(items))
         if self._end + len(data) >= self._rewrite_at:
             return False
-        made = self._append_at_once(slots, data, len(items), durable=durable)
+        made = self._append_at_once(
+            slots, data, len(items), lambda: self._note(items), durable=durable
+        )
         if made is None:
             return False
-        if made.is_appended:
-            self._note(items)
         self._finish(slots, made, durable=durable)
         return made.is_appended
 

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from logstore import _native as native
@@ -154,10 +155,11 @@ class GroupLog:
                 self._files, self._root.open(self.name, write=self._write_mode)
             )
             info = self._files.stat(file.fd)
+            file_id = FileId(info.inode)
             self._forget()
-            self._file = file
+            # Nothing is called from here on.
+            self._file, self._id = file, file_id
             self._identity = info.device, info.inode
-            self._id = FileId(info.inode)
             return info.size
         if info.size < self._end:
             reason = f"it has {info.size} bytes, and had {self._end} whole ones before"
@@ -286,7 +288,7 @@ class GroupLog:
 
     def _id_with(self, data: bytes) -> FileId:
         """The id of the file with `data`, whole batches, at its beginning."""
-        return FileId(self._identity[1], data[:8] + data[_CRC_POS : _CRC_POS + 4])
+        return FileId(self._identity[1], _first_of(data))
 
     def _damaged(self, position: int, reason: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -308,16 +310,26 @@ class GroupLog:
 
     # ------------------------------------------------------------ appending
 
-    def _append(self, slots: Slots, data: bytes, count: int) -> None:
+    def _append(
+        self, slots: Slots, data: bytes, count: int, note: Callable[[], None]
+    ) -> None:
         """Append a batch of `count` records, with the mutex, after `refresh_held`.
+
+        Args:
+            note: notes these records, as if they were read.
 
         Raises:
             DiskFullError, StorageError: nothing was appended.
         """
         with storage_errors("write", self.path):
             self._write(slots, data)
-        self._end += len(data)
-        self._last_offset += count
+        self._pass(len(data), count, note)
+
+    def _pass(self, size: int, count: int, note: Callable[[], None]) -> None:
+        """Go on behind `count` records that were appended."""
+        note()
+        # Nothing is called from here on: what is interrupted before is read again.
+        self._end, self._last_offset = self._end + size, self._last_offset + count
 
     def _write(self, slots: Slots, data: bytes) -> None:
         if self._file is None:
@@ -341,11 +353,20 @@ class GroupLog:
             raise
 
     def _append_at_once(
-        self, slots: Slots, data: bytes, count: int, *, durable: bool
+        self,
+        slots: Slots,
+        data: bytes,
+        count: int,
+        note: Callable[[], None],
+        *,
+        durable: bool,
     ) -> Made | None:
         """Take the mutex, append a batch of `count` records, and sync it if `durable`,
         all in one call, if nothing is in the way. None: nothing was tried. `_finish`
         does the rest, or raises.
+
+        Args:
+            note: as in `_append`.
         """
         if not self._is_confirmed or self._is_doubtful or self._file is None:
             return None
@@ -357,8 +378,7 @@ class GroupLog:
             )
         made = self._calls.make(self._end, data, durable=durable)
         if made.is_appended:
-            self._end += len(data)
-            self._last_offset += count
+            self._pass(len(data), count, note)
         return made
 
     def _finish(self, slots: Slots, made: Made, *, durable: bool) -> None:
@@ -407,18 +427,20 @@ class GroupLog:
                 return
             if self._doubts(slots):
                 raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
-            if slots.take_sync_turn():
-                break
+            # In this order an interrupt leaves no lock: to give back what was not taken
+            # does nothing.
+            try:
+                if slots.take_sync_turn():
+                    self._sync_now(slots, upto)
+                    return
+            finally:
+                slots.end_sync_turn()
             now = self._files.monotonic()
             deadline = now + _SYNC_WAIT_S if deadline is None else deadline
             if now > deadline:
                 self._sync_file(slots)  # the one with the turn hangs
                 return
             time.sleep(_SYNC_PAUSE_S)
-        try:
-            self._sync_now(slots, upto)
-        finally:
-            slots.end_sync_turn()
 
     def _is_durable(self, point: DurablePoint, identity: _Identity, end: int) -> bool:
         # One that was compacted was synced before it was renamed.
@@ -482,12 +504,20 @@ class GroupLog:
         if not is_doubtful:
             self._sync_file(slots)
         slots.set_durable_point(FileId(), 0, is_new=True, is_doubtful=is_doubtful)
+        file_id = FileId(info.inode, _first_of(data))
+        end, last_offset = len(data), self._last_offset + count
         self._root.rename(temporary, self.name)
-        self._file, self._identity = file, (info.device, info.inode)
-        self._calls = None
-        self._id, self._is_confirmed = self._id_with(data), False
-        self._end, self._last_offset = len(data), self._last_offset + count
+        # Nothing is called until all is that of the new file; what is interrupted
+        # before finds another file of this name, and reads it.
+        self._calls, self._is_confirmed = None, False
+        self._end, self._last_offset = end, last_offset
+        self._file, self._id, self._identity = file, file_id, (info.device, info.inode)
         self._root.sync()
         self._is_doubtful = False
         slots.set_durable_point(self._id, len(data), is_new=True)
         self._is_confirmed = True
+
+
+def _first_of(data: bytes) -> bytes:
+    """What tells the first of some whole batches from others: its offset and CRC."""
+    return data[:8] + data[_CRC_POS : _CRC_POS + 4]

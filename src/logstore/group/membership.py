@@ -182,8 +182,17 @@ class Membership:
         """
         self.slots.polled()
         self.file.refresh()
+        self._release_strays()
         if self.id and self.file.state.member(self.id) is None:
             self.forget()
+
+    def _release_strays(self) -> None:
+        """Give back rows that a call has taken, or was to give back, and that was
+        interrupted then: nobody else would get them."""
+        if len(self.slots.rows) > len(self.held):
+            held = {row.number for row in self.held.values()}
+            for number in self.slots.rows - held:
+                self.slots.release(number)
 
     def check(self) -> None:
         """After a `look`: begin the next generation if there is a reason.
@@ -573,7 +582,7 @@ class Membership:
     def leave(self) -> None:
         """Leave the group: the others begin the next generation at once."""
         try:
-            if self.id:
+            if self.id and self.slots.fd >= 0:
                 self.slots.locked(self._leave_held, _WAIT_S)
         except (LogStoreError, BusyError) as error:
             # Its locks end in any case, and the others see that.

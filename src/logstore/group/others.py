@@ -80,6 +80,8 @@ class Others:
             stuck_ms = info.stuck_ms(at_ms)
             if stuck_ms is None:
                 self._reported.discard(member.slot)
+            elif not self._slots.is_alive(member.slot):
+                continue  # it has ended, and the next generation is without it
             elif self._evicts:
                 found.add(member.id)
             elif member.slot not in self._reported:

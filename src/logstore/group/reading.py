@@ -122,12 +122,18 @@ class PartitionReader:
 
     def seek(self, offset: int | None) -> None:
         """Deliver from an offset on; None: from where the consumer says."""
-        if offset is None or self.base is None or not self.has_delivered:
-            self.base = offset
-        self.position = offset
+        base = self.base
+        if offset is None or base is None or not self.has_delivered:
+            base = offset
+        self._move(offset, base)
+
+    def _move(self, position: int | None, base: int | None) -> None:
+        """Deliver from a position on: all of it, or nothing, with an interrupt."""
+        self._begin_again()
+        # Nothing is called from here on.
+        self.position, self.base = position, base
         self.error = self._behind = None
         self._step = 1 << 30
-        self._begin_again()
 
     def _begin_again(self) -> None:
         self._items, self._run, self.turn = None, None, None
@@ -218,15 +224,14 @@ class PartitionReader:
     def back_to(self, position: int | None) -> None:
         """Deliver again from a position on, which it had before: the records since then
         were read, and nobody has got them."""
-        self.position, self._behind = position, None
         self._begin_again()
+        self.position, self._behind = position, None
 
     def rewind(self) -> None:
         """Deliver again what was delivered since the last commit: from `base` on, as
         soon as the consumer knows that nobody else has committed since."""
-        base, self.has_delivered = self.base, False
-        self.seek(None)
-        self.base = base
+        self._move(None, self.base)
+        self.has_delivered = False
 
     def set_committed(self, offset: int) -> None:
         """Note what was committed."""
@@ -372,9 +377,11 @@ class Waiter:
         wanted = (lock, journal and journal[0], *directories, *ids)
         if wanted != self._watched:
             # Changes before the watch are not reported.
-            self._watched, self._watch = wanted, None
+            self._watched, self._watch = (), None
+            watch: native.OpenFile | None = None
             with contextlib.suppress(OSError):
-                self._watch = self._begin(directories, slots)
+                watch = self._begin(directories, slots)
+            self._watched, self._watch = wanted, watch
             return True
         if self._watch is None:
             time.sleep(min(seconds, _UNWATCHED_S_MAX))

@@ -238,7 +238,7 @@ class Slots(LockFile):
     Attributes:
         group: the id of the group.
         slot: that of the member; None if it has none.
-        rows: those whose partitions it has.
+        rows: those whose partitions it has, or may have after an interrupt.
 
     Raises:
         StorageError: the system refuses; the file system may be read-only.
@@ -292,7 +292,13 @@ class Slots(LockFile):
             self._check_name()
             return work()
         finally:
-            self._unlock(_MUTEX)
+            try:
+                self._unlock(_MUTEX)
+            except BaseException:
+                # An interrupt at its first instruction must not leave the mutex: this
+                # member may do nothing more for a long time.
+                self._unlock(_MUTEX)
+                raise
 
     def _take_mutex(self, wait_s: float) -> None:
         deadline, pause = None, _PAUSE_S_MIN
@@ -347,7 +353,6 @@ class Slots(LockFile):
         for slot in range(MEMBERS_MAX):
             if slot in taken or not self._lock(_MEMBERS_AT + slot):
                 continue
-            self.slot = slot
             pid, start, boot = self._process
             now_ms, at_ms = self.files.now_ms(), clock_ms(self.files)
             data = _INFO.pack(
@@ -355,6 +360,8 @@ class Slots(LockFile):
             )
             self._write(data, _INFOS_AT + _INFO_BYTES * slot)
             self._written_at_ms, self._interval_ms = at_ms, interval_ms
+            # Last: a call that is interrupted before takes the same slot again.
+            self.slot = slot
             return slot
         return None
 
@@ -382,9 +389,11 @@ class Slots(LockFile):
 
     def take(self, row: int) -> bool:
         """Take the partition of a row; False if another member has it."""
-        if not self._lock(_ROWS_AT + row):
-            return False
+        # First: what is interrupted behind the lock is given back by `release`.
         self.rows.add(row)
+        if not self._lock(_ROWS_AT + row):
+            self.rows.discard(row)
+            return False
         slot = MEMBERS_MAX if self.slot is None else self.slot
         self._write(_HOLDER.pack(slot + 1), _HOLDERS_AT + _HOLDER.size * row)
         return True

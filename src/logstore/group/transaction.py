@@ -355,28 +355,28 @@ class ConsumerTransaction:
             self._inputs.settle()
 
     def _commit(self) -> None:
-        turn = self._take_turn()
+        # In this order an interrupt leaves no lock: to give back what was not taken
+        # does nothing.
         try:
+            self._wait_for_turn()
             for _ in range(_ATTEMPTS):
                 if self._attempt():
                     return
         finally:
-            if turn:
-                self._slots.end_publish_turn()
+            self._slots.end_publish_turn()
         raise CommitFailedError(
             f"{_ATTEMPTS} times another member has published first; nothing was "
             f"published",
             group=self._positions.identity,
         )
 
-    def _take_turn(self) -> bool:
-        """Whether it is this member's; one that hangs may have it for ever."""
+    def _wait_for_turn(self) -> None:
+        """Take it; not for ever, since one that hangs may have it."""
         deadline = time.monotonic() + _TURN_WAIT_S
         while not self._slots.take_publish_turn():
             if time.monotonic() > deadline:
-                return False
+                return
             time.sleep(_TURN_PAUSE_S)
-        return True
 
     def _attempt(self) -> bool:
         """Publish; False: another member was faster."""
