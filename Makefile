@@ -5,7 +5,7 @@
 #
 # The other targets are listed by `make help`.  PYTHON chooses the interpreter, WORKERS
 # the number of processes that test (one for each core), PYTEST_ARGS goes to pytest,
-# DEMO_ARGS to the demo.
+# DEMO_ARGS to the demo; STORM is how many calls threads make under each sanitizer.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -17,6 +17,7 @@ DEMO_ARGS   ?=
 SIZE        ?= commit
 FAULTS_ARGS ?=
 BENCH_ARGS  ?=
+STORM       ?= 20000
 
 VPY := $(VENV)/bin/python
 PYTEST := $(VPY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
@@ -36,7 +37,7 @@ NATIVE_TESTS := $(wildcard tests/unit/_native tests/faults/test_faults.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-spark test test-all lint format faults bench bench-page instructions docs \
-	sanitize coverage wheel wheels pictures clean
+	sanitize sanitize-address sanitize-thread coverage wheel wheels pictures clean
 
 help:
 	@echo "make demo        set up and show logstore at work"
@@ -49,7 +50,7 @@ help:
 	@echo "make bench       benchmarks"
 	@echo "make bench-page  measure all of docs/benchmarks.md, with its tables and plots (an hour)"
 	@echo "make instructions  count the instructions that tests/test_instructions.py expects"
-	@echo "make sanitize    C tests and fuzzing under address and undefined sanitizers"
+	@echo "make sanitize    C tests, fuzzing and threads under sanitizers; STORM=1000000 calls"
 	@echo "make coverage    coverage of Python and of C"
 	@echo "make docs        build the documentation as a site, in build/site"
 	@echo "make wheel       build the manylinux wheel of this machine into dist/"
@@ -207,25 +208,41 @@ pictures: $(TEST_STAMP)
 # a variable, which no time stamp shows.
 define build_variant
 	@rm -rf build/$(1)
-	@$(2)=1 $(VPY) setup.py --quiet build --build-base build/$(1) \
+	@$(2) $(VPY) setup.py --quiet build --build-base build/$(1) \
 	  --build-temp build/$(1)/temp --build-lib build/$(1)/lib
 endef
 
 # Leaks are off because the interpreter's own would hide ours; PYTHONMALLOC shows the
 # sanitizer every object.
-sanitize: $(TEST_STAMP)
-	$(call build_variant,sanitize,LOGSTORE_SANITIZE)
+WITH_ASAN = PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:detect_stack_use_after_return=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)"
+# The interpreter is not instrumented, but its calls that take its lock are seen.  Arrow
+# is not, and has threads of its own.
+WITH_TSAN = LOGSTORE_STORMS_ARROW=0 \
+	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=0:report_signal_unsafe=0 \
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)"
+
+sanitize: sanitize-address sanitize-thread
+
+sanitize-address: $(TEST_STAMP)
+	$(call build_variant,sanitize,LOGSTORE_SANITIZE=1)
 	@test -n "$(NATIVE_TESTS)" || { echo "no tests of the C core yet" >&2; exit 1; }
-	@PYTHONPATH=build/sanitize/lib PYTHONMALLOC=malloc \
-	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:detect_stack_use_after_return=1 \
-	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	  LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	@PYTHONPATH=build/sanitize/lib $(WITH_ASAN) \
 	  $(VPY) -m pytest -p no:cacheprovider $(NATIVE_TESTS) \
 	  -k "native or fuzz" $(PYTEST_ARGS)
+	@PYTHONPATH=build/sanitize/lib:tests $(WITH_ASAN) \
+	  $(VPY) -m faults --only storms --count $(STORM)
+
+sanitize-thread: $(TEST_STAMP)
+	$(call build_variant,tsan,LOGSTORE_SANITIZE=thread)
+	@PYTHONPATH=build/tsan/lib:tests $(WITH_TSAN) \
+	  $(VPY) -m faults --only storms --count $(STORM)
 
 # gcov names the C files as they were compiled; headers of the system are left out.
 coverage: $(TEST_STAMP)
-	$(call build_variant,coverage,LOGSTORE_COVERAGE)
+	$(call build_variant,coverage,LOGSTORE_COVERAGE=1)
 	@PYTHONPATH=build/coverage/lib $(VPY) -m pytest --cov --cov-report=term $(PYTEST_ARGS)
 	@echo; echo "C core:"
 	@find build/coverage -name '*.gcda' -exec $(GCOV) --no-output --relative-only {} + \

@@ -26,6 +26,7 @@ from faults import (
     reentry,
     replacements,
     second_use,
+    storms,
 )
 from faults.method import Method, as_method
 
@@ -45,6 +46,7 @@ METHODS: tuple[Method, ...] = tuple(
             reentry,
             interrupts,
             forks,
+            storms,
             limits,
             full,
             damages,

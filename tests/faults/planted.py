@@ -24,6 +24,7 @@ from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
+from faults.planted_storms import BUGS_OF_STORMS
 
 NAME = "planted"
 UNIT = "bugs caught"
@@ -571,6 +572,7 @@ BUGS = (
     *BUGS_OF_FULL_DISKS,
     *BUGS_OF_SERVICES,
     *BUGS_OF_CANCELLATIONS,
+    *BUGS_OF_STORMS,
 )  # fmt: skip
 
 COUNTS = {

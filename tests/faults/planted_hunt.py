@@ -33,6 +33,7 @@ from faults import (
     reentry,
     replacements,
     second_use,
+    storms,
     watched,
 )
 from faults.cases import guarded
@@ -63,6 +64,7 @@ _SINGLE = {
     "readable": (readable, 300),
     "cancellations": (cancellations, 200),
     "full": (full, 300),
+    "storms": (storms, 300),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.

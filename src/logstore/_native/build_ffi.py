@@ -4,7 +4,7 @@ setup.py names ``ffibuilder`` and runs from the root of the repository. By hand,
 there: ``python src/logstore/_native/build_ffi.py`` puts the module next to this file.
 
 LOGSTORE_SANITIZE=1 builds with the address and undefined behaviour sanitizers,
-LOGSTORE_COVERAGE=1 for gcov.
+LOGSTORE_SANITIZE=thread with the thread sanitizer, LOGSTORE_COVERAGE=1 for gcov.
 """
 
 import os
@@ -83,16 +83,19 @@ PYTHON_HEADERS = [
     "pyrecords_append.h",
 ]
 
+_SANITIZERS = {"1": "address,undefined", "thread": "thread"}
+
 
 def compile_args() -> list[str]:
     """Flags for our files and cffi's; ls_internal.h has those for our files only."""
     args = ["-std=c11", "-Wall", "-Wextra", "-Wvla", "-fvisibility=hidden"]
     # cffi's glue has functions that do not use `self`.
     args += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
-    if os.environ.get("LOGSTORE_SANITIZE") == "1":
+    sanitizers = _SANITIZERS.get(os.environ.get("LOGSTORE_SANITIZE", ""))
+    if sanitizers:
         args += ["-O1", "-g", "-UNDEBUG", "-fno-wrapv", "-fno-omit-frame-pointer"]
         args += ["-U_FORTIFY_SOURCE"]  # hides from the sanitizer what it catches
-        args += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+        args += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=undefined"]
     elif os.environ.get("LOGSTORE_COVERAGE") == "1":
         args += ["-O0", "-g", "--coverage", "-U_FORTIFY_SOURCE"]
     else:
@@ -110,8 +113,9 @@ def link_args() -> list[str]:
     args = []
     if sys.platform == "linux":
         args += ["-Wl,-z,relro,-z,now,-z,noexecstack"]
-    if os.environ.get("LOGSTORE_SANITIZE") == "1":
-        args += ["-fsanitize=address,undefined"]
+    sanitizers = _SANITIZERS.get(os.environ.get("LOGSTORE_SANITIZE", ""))
+    if sanitizers:
+        args += [f"-fsanitize={sanitizers}"]
     elif os.environ.get("LOGSTORE_COVERAGE") == "1":
         args += ["--coverage"]
     return args

@@ -1,0 +1,39 @@
+"""Planted bugs that only threads and interrupts show."""
+
+from __future__ import annotations
+
+from faults.planted_bug import Bug
+
+BUGS_OF_STORMS = (
+    Bug(
+        "an append that an interrupt has cut short is not undone",
+        "log/write/appender.py",
+        (("            log.pending, log.health.is_blocked, log.health.is_torn = saved, "
+          "True, True\n            log.roll_back(error)\n",
+          "            if isinstance(error, Exception):\n"
+          "                log.pending = saved\n                log.roll_back(error)\n"),),
+        "storms",
+    ),
+    Bug(
+        "what closing has not finished begins with an older state",
+        "log/write/active_segment.py",
+        (("            self.state, self.index, self.times = (\n"
+          "                writer.state, writer.index, writer.times,\n"
+          "            )  # fmt: skip\n", ""),
+         ("        self.prepared.clear()\n        writer = self.writer\n",
+          "        self.prepared.clear()\n        writer = self.writer\n"
+          "        self.state = self.state.copy()\n")),
+        "storms",
+    ),
+    Bug(
+        "an append of many records takes no lock",
+        "log/write/appender.py",
+        (("        with log.lock:\n            log.get_ready()\n"
+          "            base = log.extent.end\n"
+          "            self.check_expected(expected_offset, count)\n",
+          "        if True:\n            log.get_ready()\n"
+          "            base = log.extent.end\n"
+          "            self.check_expected(expected_offset, count)\n"),),
+        "storms",
+    ),
+)  # fmt: skip
