@@ -43,6 +43,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "is_disk_full",
+    "error_text",
     "is_system_error",
     "made_again",
     "partly_done",
@@ -583,6 +584,12 @@ class CorruptCheckpointError(CorruptionError):
 
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, for the middle of a sentence; an interrupt says nothing but
+    its name."""
+    return str(error) or type(error).__name__
 
 
 def is_system_error(error: BaseException) -> TypeGuard[OSError]:

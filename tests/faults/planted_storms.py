@@ -11,7 +11,8 @@ BUGS_OF_STORMS = (
         (("            log.pending, log.health.is_blocked, log.health.is_torn = saved, "
           "True, True\n            log.roll_back(error)\n",
           "            if isinstance(error, Exception):\n"
-          "                log.pending = saved\n                log.roll_back(error)\n"),),
+          "                log.pending = saved\n"
+          "                log.roll_back(error)\n"),),
         "storms",
     ),
     Bug(

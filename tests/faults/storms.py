@@ -47,7 +47,7 @@ _WORTH: Final = 400
 _NEVER: Final = 1 << 60
 # What an opening may have found: nothing of that is damage.
 _HARMLESS: Final = ("index-rebuilt", "leftovers-removed", "swap-finished", "torn-tail")
-# Python that is not instrumented, beside code that is, knows nothing of Arrow's threads.
+# Arrow has threads of its own, and is not instrumented: not under the thread sanitizer.
 _WITH_ARROW: Final = os.environ.get("LOGSTORE_STORMS_ARROW", "1") == "1"
 
 if _WITH_ARROW:
@@ -339,9 +339,7 @@ class _Storm:
             ledger.check_durable(append, partition)
 
     def _read(self, partition: logstore.Partition, ledger: Ledger) -> None:
-        found = [
-            (record.offset, record.value) for record in partition.read(limit=200)
-        ]
+        found = [(record.offset, record.value) for record in partition.read(limit=200)]
         ledger.check_seen(found)
 
     def _cut(

@@ -202,3 +202,12 @@ def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
         facts = {k: v for k, v in vars(made).items() if k != "appended"}
         assert facts == vars(error)
         assert getattr(made, "errno", None) == getattr(error, "errno", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(KeyboardInterrupt(), "KeyboardInterrupt"), (OSError(5, "bad"), "[Errno 5] bad")],
+)
+def test_text_of_an_error_is_never_empty(error: BaseException, text: str) -> None:
+    """A message that names its cause has one also where a signal was that."""
+    assert errors.error_text(error) == text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
+from logstore._native._records import PreparedAppend
 
 __all__ = ["ProducerTable", "TableBatch"]
 
@@ -31,16 +32,28 @@ class TableBatch(NamedTuple):
 
 class ProducerTable:
     """Producers of one log. Whoever has the log's lock may change it; C does so in
-    `PreparedAppend`."""
+    `PreparedAppend`. It takes memory (7 KiB) when it gets its first producer: most logs
+    have none."""
 
-    __slots__ = ("_next", "_raw", "_slots")
+    __slots__ = ("_next", "_raw", "_slots", "_watcher")
 
     def __init__(self) -> None:
-        self._raw = ffi.new("ls_producer[]", _PRODUCERS_MAX)
+        self._raw: Any = ()
         # The places of producers, by id; where the next one goes.
         self._slots: dict[int, int] = {}
         self._next = 0
+        self._watcher: tuple[PreparedAppend, int] | None = None
+
+    def show_to(self, prepared: PreparedAppend, expiry_ms: int) -> None:
+        """From its first producer on, C appends their batches."""
+        self._watcher = prepared, expiry_ms
+
+    def _make(self) -> None:
+        self._raw = ffi.new("ls_producer[]", _PRODUCERS_MAX)
         self.clear()
+        if self._watcher is not None:
+            prepared, expiry_ms = self._watcher
+            prepared.watch(self, self.address, len(self), expiry_ms)
 
     def clear(self) -> None:
         """No producer is known."""
@@ -60,6 +73,8 @@ class ProducerTable:
     ) -> None:
         """Set what the next batch of a producer must follow. The batches of the one
         whose place it takes have been taken."""
+        if not self._raw:
+            self._make()
         slot = self._slots.get(producer_id)
         if slot is None:
             slot = self._next
@@ -101,8 +116,8 @@ class ProducerTable:
 
     @property
     def address(self) -> int:
-        """Of the structs, which live as long as this."""
-        return int(ffi.cast("uintptr_t", self._raw))
+        """Of the structs, which live as long as this; 0: there are none yet."""
+        return int(ffi.cast("uintptr_t", self._raw)) if self._raw else 0
 
     def __len__(self) -> int:
         return _PRODUCERS_MAX

@@ -28,6 +28,7 @@ from logstore.errors import (
     StorageError,
     SyncFailedError,
     TopicNotFoundError,
+    error_text,
     is_system_error,
     storage_error,
 )
@@ -432,7 +433,7 @@ class Publisher:
                 self._is_in_doubt = True
                 return SyncFailedError(
                     f"it was published to {root.path}, and a power cut may take it "
-                    f"back: {error}. Open the store again and repeat it.",
+                    f"back: {error_text(error)}. Open the store again and repeat it.",
                     errno=getattr(error, "errno", None),
                     path=root.path,
                     action=what,

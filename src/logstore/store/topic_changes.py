@@ -7,6 +7,7 @@ or undoes, what was interrupted around it (docs/durability.md).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable
 
 from logstore._native.locks import logger
@@ -87,7 +88,7 @@ class TopicChanges:
             self._catalog.check_collision(name)
             if config is None:
                 config = self._context.store_config.topic_defaults
-            self._create(name, range(partitions), config)
+            self._create(name, range(partitions), dataclasses.replace(config))
             return self._topics.find(name)
 
     def _existing(
@@ -157,7 +158,8 @@ class TopicChanges:
         self._topics.check_writable(f"configure topic {name}")
         check_kind("config", config, TopicConfig)
         with self._context.lock:
-            self._configure_held(name, config)
+            # A copy, which checks them: what is frozen can be changed by force.
+            self._configure_held(name, dataclasses.replace(config))
 
     def _configure_held(self, name: str, config: TopicConfig) -> None:
         numbers = self._topics.partition_numbers(name)
@@ -211,12 +213,16 @@ class TopicChanges:
             self._delete_held(name)
 
     def _delete_held(self, name: str) -> None:
-        topic = self._topics.find(name)
+        self._topics.find(name)  # or raise
         self._context.begin_writing()
         numbers = self._catalog.numbers[name]
         renamed: list[str] = []
         users: list[Segment] = []
-        delay_ms = topic.config.file_delete_delay_ms
+        try:
+            delay_ms = self._catalog.config(name).file_delete_delay_ms
+        except ConfigError:
+            # Its settings count for nothing else: it can be deleted.
+            delay_ms = TopicConfig().file_delete_delay_ms
         settings = self._catalog.settings.get(name, {"partitions": leading(numbers)})
         going = TopicNotFoundError(
             f"topic {name} is being deleted, which was cut short by an error; "

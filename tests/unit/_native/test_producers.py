@@ -123,3 +123,24 @@ def test_partial_batches_are_not_read_beyond_their_buffer() -> None:
     far = data[:8] + struct.pack(">I", 0xFFFFFFFF) + data[12:]
     assert check(table, far)
     assert table.address == int(ffi.cast("uintptr_t", table._raw))
+
+
+def test_table_takes_memory_with_its_first_producer() -> None:
+    """Most logs have no producer that numbers its records."""
+    table = ProducerTable()
+    watched: list[tuple[object, ...]] = []
+
+    class Prepared:
+        def watch(self, *given: object) -> None:
+            watched.append(given)
+
+    table.show_to(Prepared(), DAY)  # type: ignore[arg-type]
+    table.clear()
+    table.remove(7)
+    assert not table.has_batches
+    assert (table.address, watched) == (0, [])
+    table.set(7, 0, 0, NOW)
+    assert watched == [(table, table.address, len(table), DAY)]
+    table.set(8, 0, 0, NOW)
+    assert len(watched) == 1
+    assert check(table, one(7, 0, 1))

@@ -586,3 +586,19 @@ def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
         store.delete_topic("orders")
         with pytest.raises(logstore.TopicNotFoundError):
             topic.numbers  # noqa: B018
+
+
+def test_settings_that_were_changed_by_force_are_refused(tmp_path: Path) -> None:
+    """What is frozen can be changed by force: it is checked again where it counts."""
+    config = TopicConfig()
+    object.__setattr__(config, "segment_bytes", -1)
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.ConfigError, match="segment_bytes=-1"):
+            store.create_topic("orders", config=config)
+        assert store.topics() == []
+        topic = store.create_topic("orders")
+        with pytest.raises(logstore.ConfigError, match="segment_bytes=-1"):
+            topic.configure(config)
+        topic.append(b"v")
+        store.delete_topic("orders")
+        assert store.topics() == []

@@ -176,8 +176,7 @@ class LogWriter:
         self.page = DurablePage(self.context, self.rest)
         self.epochs = LeaderEpochs(self.context)
         self.idempotence = Idempotence(self.context, loaded.end_offset)
-        table = self.idempotence.table
-        prepared.watch(table, table.address, len(table), EXPIRY_MS)
+        self.idempotence.table.show_to(prepared, EXPIRY_MS)
         self.digests = SealedDigests(self.context, loaded.digested)
         self.pending: Savepoint | None = None
         self._deleted = loaded.deleted

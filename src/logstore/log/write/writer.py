@@ -13,6 +13,7 @@ from logstore.errors import (
     LogStoreError,
     StorageError,
     SyncFailedError,
+    error_text,
     is_system_error,
     storage_error,
 )
@@ -240,8 +241,8 @@ class PartitionWriter:
     def fail(self, error: BaseException) -> None:
         """Refuse all appends: the next opening of the store cuts what follows here."""
         self.health.cannot_undo(
-            f"a publication to {self.context.name} could not be undone: {error}. Open "
-            f"the store again."
+            f"a publication to {self.context.name} could not be undone: "
+            f"{error_text(error)}. Open the store again."
         )
 
     def hide_from(self, offset: int, publisher: native.Mutex | None = None) -> None:
