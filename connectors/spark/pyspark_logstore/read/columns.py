@@ -129,9 +129,7 @@ def _microseconds(batch: Any, kind: Any, partition: TopicPartition) -> Any:
         return array.cast(kind)
     except pa.ArrowInvalid as error:
         times = array.cast(pa.int64())
-        is_too_far = pc.or_(
-            pc.greater(times, MILLIS_MAX), pc.less(times, -MILLIS_MAX)
-        )
+        is_too_far = pc.or_(pc.greater(times, MILLIS_MAX), pc.less(times, -MILLIS_MAX))
         index = pc.index(is_too_far, True).as_py()
         offset = batch.column("offset")[index].as_py()
         raise LogStoreError(

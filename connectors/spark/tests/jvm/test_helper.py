@@ -44,7 +44,6 @@ class Asked:
         self.send(operation, **arguments)
         return self.answer()
 
-
     def rows(self, operation: str, **arguments: Any) -> list[int]:
         """The offsets of the stream before the answer."""
         self.send(operation, **arguments)
