@@ -110,7 +110,8 @@ static int pylocks_take(pylocks_mutex *self, int top, int wait)
         Py_BEGIN_ALLOW_THREADS
         status = PyThread_acquire_lock_timed(lock, -1, 1);
         Py_END_ALLOW_THREADS
-        if (status == PY_LOCK_INTR && PyErr_CheckSignals() < 0) {
+        /* A handler may have forked: in the child the lock is a new one, and this thread holds nothing. */
+        if (status == PY_LOCK_INTR && (PyErr_CheckSignals() < 0 || pylocks_renew(self) < 0)) {
             return -1;
         }
     }

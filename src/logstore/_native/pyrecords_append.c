@@ -53,7 +53,7 @@ PyObject *pyrecords_append_one(pyrecords_append *self, PyObject *const *args, Py
     }
     int32_t value_len, key_len;
     pyrecords_source from = {
-        .rows = {.count = 1, .timestamp_all = self->is_append_time ? -1 : timestamp},
+        .rows = {.count = 1, .timestamp_all = timestamp},
         .base = self->state->last_offset + 1,
     };
     from.rows.value = pyrecords_single(args[0], &value_len);
@@ -306,8 +306,8 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     PyObject *before = self->owner;
     Py_INCREF(owner);
     self->owner = owner;
-    Py_XDECREF(before);
     self->state = (ls_segment_state *)(uintptr_t)state;
+    Py_XDECREF(before); /* only now: the state was in it */
     self->limits = *(const ls_roll_limits *)(uintptr_t)limits;
     self->fd = fd;
     self->magic = magic;

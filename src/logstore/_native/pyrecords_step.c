@@ -164,8 +164,10 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
     if (!is_whole) {
         return 0;
     }
+    /* Here, and not before the check: the settings may have changed meanwhile. */
     if (self->is_append_time) {
         rows.timestamp = NULL;
+        rows.timestamp_all = -1;
     }
     if (rows.timestamp_all < 0) {
         rows.timestamp_all = now;

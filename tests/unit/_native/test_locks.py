@@ -450,3 +450,35 @@ def test_bad_arguments_are_refused() -> None:
         native.defer(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         type(native.Mutex(3, "a").attempt())()
+
+
+def test_fork_of_a_handler_in_a_thread_that_waits_goes_on_in_both() -> None:
+    """In the child nobody else holds the lock that its thread waits for."""
+    mutex = native.Mutex(1, "one")
+    children: list[int] = []
+
+    def fork(*_: object) -> None:
+        children.append(os.fork())
+
+    before = signal.signal(signal.SIGALRM, fork)
+    thread = held_by_another(mutex, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with mutex:
+            if children == [0]:
+                os._exit(0 if mutex.is_mine else 1)
+    finally:
+        if children == [0]:
+            os._exit(2)
+        signal.signal(signal.SIGALRM, before)
+    thread.join()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(children[0], os.WNOHANG)
+        if pid:
+            assert status == 0
+            return
+        time.sleep(0.02)
+    os.kill(children[0], signal.SIGKILL)
+    os.waitpid(children[0], 0)
+    pytest.fail("the child waits for a thread that is not there")
