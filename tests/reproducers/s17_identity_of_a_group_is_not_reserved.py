@@ -1,10 +1,11 @@
-"""A publisher has the identity "group:billing", which no call refuses. The group
+"""A publisher has the identity "group:billing", if no call refuses it. The group
 "billing" is unusable: each poll raises CorruptCheckpointError, also for a group that
 commits with `commit()`; a group that commits by transactions loses its positions.
 
 Usage: python s17_identity_of_a_group_is_not_reserved.py
 """
 
+import contextlib
 import logging
 import tempfile
 
@@ -31,8 +32,14 @@ def publish(path):
         s.publish([done], identity="group:billing", sequence=last + 1)
 
 
+def try_to_publish(path):
+    """A refusal is what is to be: nothing is published then."""
+    with contextlib.suppress(ls.ConfigError):
+        publish(path)
+
+
 path = fresh()
-publish(path)
+try_to_publish(path)
 try:
     with ls.Consumer(path, group="billing", topics=["t"], reset="earliest") as c:
         n = sum(map(len, c.poll(timeout_ms=500).values()))
@@ -51,6 +58,6 @@ for _ in range(2):
                     tx.append("out", r.value)
     except ls.LogStoreError as e:
         said.append(f"a group with transactions: {type(e).__name__}")
-    publish(path)
+    try_to_publish(path)
 print(f"WRONG {'; '.join(said)}" if said else "OK")
 raise SystemExit(bool(said))

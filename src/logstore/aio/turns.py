@@ -111,7 +111,7 @@ class Turns:
         self._read = read
         self._executor: ThreadPoolExecutor | None = None
         self.is_ended = False
-        # What waits for its turn, in order; None: the tasks that wait for records.
+        # The calls that wait, in order; None: the tasks that wait for records.
         self._queue: deque[_Call[Any] | None] = deque()
         self._is_queued = False
         self._waiters: dict[_Waiter, None] = {}
@@ -124,7 +124,7 @@ class Turns:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody uses the consumer, or waits for his turn."""
+        """Whether no call and no task uses the consumer, or waits for its turn."""
         return not self._running and not self._queue and self._holder is None
 
     def check_open(self) -> None:
@@ -204,7 +204,7 @@ class Turns:
                 self._is_queued = False
                 self._serve()
             else:
-                return  # the thread may not read beside the loop
+                return  # the thread may not read now
 
     def _begin(self, call: _Call[Any]) -> None:
         try:
@@ -372,7 +372,7 @@ class Turns:
             self._again()
 
     def _fail(self, asked: list[_Waiter], error: BaseException) -> None:
-        """A reading has failed: that is told to the first task that has asked for it.
+        """A reading has failed: the first task that has asked for it gets the error.
         The others try it again."""
         for waiter in asked:
             if waiter in self._waiters and not waiter.future.done():
@@ -399,4 +399,4 @@ def _resolve(
 
 
 def _do_nothing(done: Future[Any]) -> None:
-    """What has become of it is of no interest."""
+    """Its result is of no interest."""

@@ -86,8 +86,8 @@ class Consumer:
         on_assign, on_revoke, on_lost: as in `subscribe`.
 
     Raises:
-        ConfigError, TypeError: an argument cannot be used; or there is a group, and the
-            store is where it is not opened for writing without a setting.
+        ConfigError, TypeError: an argument cannot be used; or there is a group, and
+            opening the store for writing would need a setting.
         StoreNotFoundError, StorageError: the store cannot be opened.
     """
 
@@ -326,7 +326,7 @@ class Consumer:
         return max_records
 
     def _many(self, take: Callable[[Core, Before], _Found]) -> _Found:
-        """The records that `take` returns. What cuts the call short delivers none."""
+        """The records that `take` returns. A call that is cut short delivers none."""
         before: Before = []
         try:
             with self._call(from_callback=False) as core:

@@ -103,8 +103,8 @@ def free_rows(taken: Collection[int]) -> Iterable[int]:
 def used_rows(
     state: GroupState, locks: LockFile, mine: Collection[int]
 ) -> dict[TopicPartition, Row]:
-    """The table without the rows that nobody needs: those of partitions that are not
-    distributed, and that no member holds. Whoever takes such a one gets another row.
+    """The table without the rows of partitions that are not distributed, and that no
+    member holds. A member that takes such a partition gets another row.
 
     Args:
         mine: as in `next_rows`.

@@ -339,7 +339,7 @@ class Membership:
         self, state: GroupState, members: Iterable[Member], fenced: Collection[int]
     ) -> tuple[Topics, dict[TopicPartition, Row]]:
         """The topics that members are to have, and the table. Partitions that no row is
-        left for are read by nobody, and are looked at again by each `check`."""
+        left for have no reader, and are looked at again by each `check`."""
         wanted = self._universe(members)
         rows = next_rows(state, wanted, self.slots, self.slots.rows, fenced)
         topics = with_rows(wanted, rows)
@@ -347,7 +347,7 @@ class Membership:
             left_out = set(partitions_of(wanted)) - set(partitions_of(topics))
             logger.warning(
                 "group %s asks for %d partitions more than the %d that it may have: "
-                "nobody reads %s and others",
+                "no member reads %s and others",
                 self.group[:100],
                 len(left_out),
                 ROWS_MAX,

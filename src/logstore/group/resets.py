@@ -73,8 +73,8 @@ def reset_offsets(
         TopicNotFoundError: one of the topics, or of those of the group, is not here.
         CommitFailedError: the group commits by transactions, whose offsets are with the
             publications of the store; or another process does not give back its mutex.
-        ConfigError: arguments that cannot be meant; or the store is where it is not
-            opened for writing without a setting, and this is no `dry_run`.
+        ConfigError: arguments that cannot be meant; or this is no `dry_run`, and
+            opening the store for writing would need a setting.
         CorruptCheckpointError: the group's file is damaged.
         UnsupportedError: a later version wrote it.
         DiskFullError, StorageError: nothing was committed.

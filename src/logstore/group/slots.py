@@ -76,7 +76,7 @@ _Result = TypeVar("_Result")
 
 
 def clock_ms(files: Files) -> int:
-    """Now, by a clock that is the same for all processes and that nobody sets: it
+    """Now, by a clock that is the same for all processes and that cannot be set: it
     stands still while the machine is suspended, as its processes do."""
     return int(files.monotonic() * 1000)
 

@@ -237,7 +237,7 @@ class ConsumerTransaction:
         self._timeout_ms = timeout_ms
         # Value, key, time and headers of each record.
         self._rows: dict[TopicPartition, list[tuple[Any, Any, int | None, Any]]] = {}
-        self._last: TopicPartition | None = None  # where a record was added last
+        self._last: TopicPartition | None = None  # it got the last record
         self._state = state
 
     def __enter__(self) -> ConsumerTransaction:

@@ -353,7 +353,7 @@ def prepare_beside(root: Directory, config: StoreConfig) -> None:
     the files of a group): the checks of `prepare_root`, and `root.access`, the same as
     that of the owner's own files, since the owner must read them.
 
-    Where the owner has given its group access, another user of it may do this.
+    If the owner has given its group access, another user of it may do this.
 
     Raises: as `prepare_root`.
     """
@@ -371,7 +371,7 @@ def prepare_beside(root: Directory, config: StoreConfig) -> None:
         root.access = access._replace(group=access.group | group)
 
 
-# What is refused, and what is not.
+# The text of a refusal, and of the way that is left.
 _OPENED: Final = "opened for writing", "read_only=True is always possible"
 _BESIDE: Final = (
     "written to: it gets no files of groups, and nothing staged or handed in",

@@ -121,7 +121,7 @@ GROUP_IDENTITY: Final = "group:"
 def check_own_identity(identity: object) -> None:
     """Raise `ConfigError` if an identity is not for callers: what they publish under it
     would take the place of what logstore publishes itself."""
-    # Anything but a text is refused where it is used.
+    # Anything but a text is refused later.
     if isinstance(identity, str) and identity.startswith(GROUP_IDENTITY):
         raise ConfigError(
             f"identity {identity[:100]!r} is not for callers: under those that begin "

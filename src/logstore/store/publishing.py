@@ -57,8 +57,8 @@ class PublishingStore:
             identity, sequence: as they will be given to `publish`.
 
         Raises:
-            ConfigError: they are invalid; or the store is where it is not opened for
-                writing without a setting. Nothing was created.
+            ConfigError: they are invalid; or opening the store for writing would need
+                a setting. Nothing was created.
         """
         check_own_identity(identity)
         return self._stage(identity, sequence)

@@ -229,7 +229,7 @@ def test_more_partitions_than_a_group_may_have_wait_for_rows(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The members go on with those that they have, and say once what nobody reads. It
+    """The members continue with those that they have, and say once what is not read. It
     is read when a topic is deleted, also if that is made again at once."""
     from logstore.group import generations, membership
 
