@@ -284,6 +284,8 @@ def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> Non
     files = kinds.get(error, FaultyFiles())
     with open_store(tmp_path, files=files) as store:
         partition = new_partition(store, segment_bytes=1 << 20)
+        append_one(partition)
+        partition.roll()
         full.full = True
         files.fail("reserve", error)
         with pytest.raises(logstore.DiskFullError) as caught:
