@@ -218,7 +218,8 @@ BUGS = (
     Bug(
         "truncation without a commit",
         "log/write/truncation.py",
-        (("    log.point.write(log.extent, state, is_truncating=True)\n", ""),),
+        (("        log.point.write(during, state, is_truncating=True, in_place=True)\n",
+          ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
     ),
