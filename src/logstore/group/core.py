@@ -460,7 +460,7 @@ class Core:
             reader = self.readers.get(key)
             if reader is None or reader.position is None:
                 continue
-            if reader.position != reader.committed:
+            if reader.position != reader.committed or reader.is_disproved:
                 found[key] = OffsetAndMetadata(reader.position)
         return found
 

@@ -63,6 +63,7 @@ class PartitionReader:
         has_delivered: whether it has delivered records since the last commit; a `seek`
             does not change that.
         committed: the offset that was committed last, as far as it is known.
+        is_disproved: that offset is of another log.
         is_paused: whether `poll` leaves it out.
         error: raised by each `poll` until a `seek`; None: none.
         turn: the last end of the log that it has reached.
@@ -83,6 +84,7 @@ class PartitionReader:
         "committed",
         "error",
         "has_delivered",
+        "is_disproved",
         "is_paused",
         "key",
         "partition",
@@ -106,6 +108,7 @@ class PartitionReader:
         self.base: int | None = None
         self.committed: int | None = None
         self.has_delivered = False
+        self.is_disproved = False
         self.is_paused = False
         self.error: LogStoreError | None = None
         self.turn: Turn | None = None
@@ -236,6 +239,7 @@ class PartitionReader:
     def set_committed(self, offset: int) -> None:
         """Note what was committed."""
         self.committed = self.base = offset
+        self.is_disproved = False
 
     @property
     def has_begun(self) -> bool:
@@ -295,6 +299,7 @@ class PartitionReader:
         views = views_of(self.partition)
         if proof is None or not views.disproves(offset, proof):
             return
+        self.is_disproved = True
         raise OffsetOutOfRangeError(
             offset,
             self.partition.start_offset,

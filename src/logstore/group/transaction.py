@@ -464,7 +464,12 @@ class ConsumerTransaction:
                     f"was published",
                     group=self._positions.identity,
                 )
-            if position.offset != before:
+            # The same offset may be in another log now.
+            is_disproved = there is not None and there.proof not in (
+                None,
+                position.proof,
+            )
+            if position.offset != before or is_disproved:
                 changed[key] = position
         return changed
 

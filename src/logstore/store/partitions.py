@@ -294,7 +294,8 @@ class PartitionWriters:
             text = str(refusal)
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
         is_known = has_id or key.topic in catalog.settings
-        if not is_known and has_own_files(directory):
+        # Where another program has written, there may never have been an id.
+        if self._ownership.is_own and not is_known and has_own_files(directory):
             text = (
                 f"nothing says which id topic {key.topic} had; it has the new id "
                 f"{topic_id}, so offsets that were committed for it do not count"

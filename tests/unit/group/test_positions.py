@@ -154,3 +154,15 @@ def test_position_does_not_count_in_a_partition_of_another_topic(path: Path) -> 
     with consumer(path) as one:
         assert one.committed(T0) is None
         assert one.committed(logstore.TopicPartition("t", 1)) is not None
+
+
+def test_position_is_committed_again_at_the_same_offset_of_another_log(
+    path: Path, commit: Any
+) -> None:
+    """It has another proof: else what was read of this log would come again."""
+    commit(path)
+    rolled_back(path, [b"other %d" % n for n in range(6)])
+    commit(path)
+    with consumer(path, reset="error") as one:
+        assert one.committed(T0) == logstore.OffsetAndMetadata(10)
+        assert drain(one) == []

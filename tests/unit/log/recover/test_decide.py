@@ -23,6 +23,8 @@ from logstore.io.checkpoint.partition_state import (
 )
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
+    FOREIGN_PARTITION,
+    ID_RENEWED,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,
@@ -257,7 +259,7 @@ ROWS = [
 ]  # fmt: skip
 
 # Decided for a store, or by an act that fails: see the tests below.
-ELSEWHERE = {OTHER_WRITER, UNPUBLISHED, TAIL_KEPT}
+ELSEWHERE = {FOREIGN_PARTITION, ID_RENEWED, OTHER_WRITER, TAIL_KEPT, UNPUBLISHED}
 
 
 def table() -> list[str]:
