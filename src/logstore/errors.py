@@ -403,8 +403,8 @@ class PublicationConflictError(LogStoreError):
 
 
 class PublicationTimeoutError(LogStoreError, TimeoutError):
-    """Nobody has published a request in time. It is unknown whether somebody will: the
-    request stays. `Store.published` tells, and handing it in again publishes it once.
+    """No process has published a request in time. The request stays, and may be
+    published later: `Store.published` tells, and handing it in again publishes it once.
 
     Attributes:
         identity: the name of the publisher.

@@ -18,8 +18,8 @@ _WAIT_S: Final = 0.1
 def intact_behind(partition: logstore.Partition) -> str:
     """A sentence on intact batches after the end of a log; "" if there are none.
 
-    A log that was not closed ends at its first bad batch, as a kill may leave it. So
-    it does where a batch is damaged, and then others follow.
+    A log that was not closed ends at its first bad batch, as a kill may leave it. If
+    other batches follow that one, it is damaged.
     """
     text = _intact_behind(partition)
     if text:

@@ -160,7 +160,7 @@ class CommitCalls:
         )
 
     def _end_early(self, done: int, end: int, *, is_durable: bool) -> None:
-        """After `done` calls, not all; -1: nobody knows how many."""
+        """After `done` calls, not all; -1: the number is unknown."""
         if done == _WRITE:
             # Cut off what was written; else the next member that appends does.
             with contextlib.suppress(OSError):

@@ -326,7 +326,7 @@ class GroupLog:
         self._pass(len(data), count, note)
 
     def _pass(self, size: int, count: int, note: Callable[[], None]) -> None:
-        """Go on behind `count` records that were appended."""
+        """Continue after `count` records that were appended."""
         note()
         # Nothing is called from here on: what is interrupted before is read again.
         self._end, self._last_offset = self._end + size, self._last_offset + count
@@ -519,5 +519,5 @@ class GroupLog:
 
 
 def _first_of(data: bytes) -> bytes:
-    """What tells the first of some whole batches from others: its offset and CRC."""
+    """Distinguishes the first of some whole batches from others: its offset and CRC."""
     return data[:8] + data[_CRC_POS : _CRC_POS + 4]

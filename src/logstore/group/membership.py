@@ -425,7 +425,7 @@ class Membership:
     def take_alone(
         self, wanted: Iterable[TopicPartition], topics: Topics
     ) -> list[TopicPartition]:
-        """Take partitions that nobody has assigned; those that were free."""
+        """Take partitions that no member was assigned; those that were free."""
         wanted = list(wanted)
 
         def work() -> list[TopicPartition]:

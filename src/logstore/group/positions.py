@@ -145,8 +145,8 @@ class Positions:
 
         Raises:
             NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
-            OffsetOutOfRangeError: another batch than the one that was committed behind
-                is in the log.
+            OffsetOutOfRangeError: the log has another batch than the one below the
+                committed offset.
         """
         if self._file is not None:
             commit, proof = self._committed([reader.key]).get(reader.key, (None, None))

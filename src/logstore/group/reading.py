@@ -112,7 +112,7 @@ class PartitionReader:
         self.is_paused = False
         self.error: LogStoreError | None = None
         self.turn: Turn | None = None
-        # Damage behind the records that were read last: raised by the next read.
+        # Damage after the records that were read last: the next read raises it.
         self._behind: CorruptRecordError | None = None
         self._durable_only = durable_only
         self._isolation = isolation
@@ -226,7 +226,7 @@ class PartitionReader:
 
     def back_to(self, position: int | None) -> None:
         """Deliver again from a position on, which it had before: the records since then
-        were read, and nobody has got them."""
+        were read, and not delivered."""
         self._begin_again()
         self.position, self._behind = position, None
 

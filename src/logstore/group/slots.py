@@ -1,4 +1,4 @@
-"""The lock file of a consumer group: its members, and who holds which partition.
+"""The lock file of a consumer group: its members, and the partitions that each holds.
 
 Each member has one open file of its own, and on it locks of single bytes that belong to
 the open file (OFD locks): they exclude two members of one process, too, and end with

@@ -604,7 +604,7 @@ class Files(ByteLocks):
         return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set_event(self, fd: int) -> None:
-        """Wake whoever waits for an event, now or later."""
+        """Wake the threads that wait for an event, now or later."""
         os.eventfd_write(fd, 1)
 
     def clear_event(self, fd: int) -> None:

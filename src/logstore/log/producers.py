@@ -316,7 +316,7 @@ class Producers:
         self, offset: int, keys: Iterable[int]
     ) -> dict[int, tuple[int, SentBatch]]:
         """Of named producers, the first known batch that ends at or after an offset,
-        with the offset where it begins."""
+        with its first offset."""
         found = {}
         for key in keys:
             producer = self._by_id[key]
@@ -334,7 +334,7 @@ class Producers:
         return found
 
     def set_before(self, batch: SentBatch, base: int, before: int, offset: int) -> None:
-        """Set a named producer to where it was at an offset.
+        """Set a named producer to its state at an offset.
 
         Args:
             batch: its first batch from there on, which begins at `base`.

@@ -516,7 +516,7 @@ def _message_key_len(data: bytearray, header: native.BatchHeader) -> Any:
 
 
 def _decoder() -> native.Decoder:
-    """One that nobody uses, a new one or not."""
+    """One that is not in use, a new one or not."""
     try:
         return _spare_decoders.pop()
     except IndexError:

@@ -297,7 +297,7 @@ def hand_in(
     publish_as_owner: Callable[[PublicationRequest], Publication],
     watches: deque[FileWatch],
 ) -> Publication:
-    """Have a request published by who has the lock; see `Store.submit`.
+    """Have a request published by the process with the lock; see `Store.submit`.
 
     Args:
         watches: those that no call uses now.
@@ -436,7 +436,7 @@ class _Requester:
         )
 
     def _check_lost(self, file: RequestFile) -> None:
-        """Raise unless it was unlinked by who could not write the answer."""
+        """Raise unless it was unlinked because the answer could not be written."""
         refused = layout.REFUSED_PREFIX + file.name.removeprefix(layout.REQUEST_PREFIX)
         if self._root.exists(refused):
             path = self._root.path_of(refused)
@@ -449,7 +449,7 @@ class _Requester:
             )
 
     def _take_over(self) -> Publication | None:
-        """Become the publisher; None: somebody else has."""
+        """Become the publisher; None: another process has."""
         for _ in range(_LOCK_TRIES):
             try:
                 return self._publish_as_owner(self._request)

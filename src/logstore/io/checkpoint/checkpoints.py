@@ -477,7 +477,7 @@ def write_prepared(
     of the file.
 
     Args:
-        in_place: change it in place where a full disk has no room for a second file.
+        in_place: change it in place if a full disk has no room for a second file.
     """
     data = _pack(text)
     _write(directory, name, data, in_place=in_place)

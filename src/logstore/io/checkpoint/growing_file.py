@@ -76,7 +76,7 @@ class GrowingFile:
         """Write the file whole, durably; `text` is JSON as `state_text` makes it.
 
         Args:
-            in_place: where a full disk has no room for a second file, change it in
+            in_place: if a full disk has no room for a second file, change it in
                 place: a power failure during that can damage it.
 
         Raises:

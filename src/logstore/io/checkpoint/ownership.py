@@ -55,7 +55,7 @@ _OFFSETS_BY_PARTITION: Final = (
 
 
 class OwnershipKey(NamedTuple):
-    """Stamps of the files that say who owns a store; None if there is no file."""
+    """Stamps of the files that name the owner of a store; None if there is no file."""
 
     owner: FileStamp | None
     clean_shutdown: FileStamp | None

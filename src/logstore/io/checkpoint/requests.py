@@ -353,7 +353,7 @@ class RequestFile:
         return (info.device, info.inode) == (mine.device, mine.inode)
 
     def remove(self) -> None:
-        """Withdraw it: somebody else has answered it, or nobody is to."""
+        """Withdraw it: it has an answer, or needs none."""
         if self.is_there:
             self._root.unlink(self.name, missing_ok=True)
 

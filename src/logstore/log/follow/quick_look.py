@@ -76,7 +76,7 @@ class QuickLook:
     def begin(self) -> None:
         """Call before a whole look."""
         self.forget()
-        # Who reads once makes one look: the guards would be of no use.
+        # A reader that reads once makes one look: the guards would be of no use.
         if not self._is_first:
             self._begun = self.guards_now()
         self._is_first = False

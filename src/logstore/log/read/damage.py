@@ -99,7 +99,7 @@ def place_after(
 def check_follows(segment: Segment, pos: int, last_offset: int, offset: int) -> None:
     """Raise if the offsets of the batch at `pos` are not above `last_offset`, where the
     batch before it ends. One of the two has a wrong offset, which no checksum covers:
-    in a log that may have gaps, only the next header tells.
+    in a log that may have gaps, only the next header shows that.
 
     `offset` is the first offset that was not delivered.
     """
@@ -107,7 +107,7 @@ def check_follows(segment: Segment, pos: int, last_offset: int, offset: int) -> 
         return
     following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
     if following is None or following[0].last_offset > last_offset:
-        return  # damage there is met by whoever reads it
+        return  # a read of that batch raises its damage
     reason = f"offset {following[0].last_offset} lies behind offset {last_offset}"
     raise segment.error_of(Damage(reason, 0, offset), pos, offset)
 

@@ -204,8 +204,8 @@ def _without_doubtful(
     place: OffsetPosition,
     offset: int,
 ) -> tuple[int, int]:
-    """(end, last offset) without the last batch, if the one behind it says that its
-    offset is wrong: the next fetch would begin behind what it hides.
+    """(end, last offset) without the last batch, if the next one shows that its offset
+    is wrong: the next fetch would begin after the records that it hides.
 
     Raises:
         CorruptRecordError: it is the only one.

@@ -343,7 +343,7 @@ class SegmentWalk:
     def _check_beyond(self, n: int, buffer_pos: int) -> None:
         """Raise `Damage` if the batch after the stop cannot be in this segment: its
         offset, which no checksum covers, may be the reason why the walk ended. In a log
-        that may have gaps, the one after it tells."""
+        that may have gaps, the one after it shows that."""
         at, segment = self.reader.pos, self.segment
         scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
         for header in scan.headers:

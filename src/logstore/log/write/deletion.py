@@ -81,7 +81,7 @@ def rename_deleted(
     is_needed: bool = False,
 ) -> None:
     """Rename the files of dropped segments; another process may still read them. On a
-    full disk a file is removed at once where its new name does not fit.
+    full disk a file is removed at once if its new name does not fit.
 
     Raises:
         StorageError: a file keeps its name, which matters in two cases: not
