@@ -25,6 +25,7 @@ BUGS_OF_STORMS = (
           "        self.prepared.clear()\n        writer = self.writer\n"
           "        self.state = self.state.copy()\n")),
         "storms",
+        quick=1,
     ),
     Bug(
         "an append of many records takes no lock",
@@ -36,5 +37,6 @@ BUGS_OF_STORMS = (
           "            base = log.extent.end\n"
           "            self.check_expected(expected_offset, count)\n"),),
         "storms",
+        quick=1,
     ),
 )  # fmt: skip

@@ -188,7 +188,7 @@ class Membership:
 
     def _release_strays(self) -> None:
         """Give back rows that a call has taken, or was to give back, and that was
-        interrupted then: nobody else would get them."""
+        interrupted then, for the other members."""
         if len(self.slots.rows) > len(self.held):
             held = {row.number for row in self.held.values()}
             for number in self.slots.rows - held:

@@ -389,7 +389,7 @@ class Slots(LockFile):
 
     def take(self, row: int) -> bool:
         """Take the partition of a row; False if another member has it."""
-        # First: what is interrupted behind the lock is given back by `release`.
+        # Before the lock: an interrupted call leaves it to `release`.
         self.rows.add(row)
         if not self._lock(_ROWS_AT + row):
             self.rows.discard(row)
