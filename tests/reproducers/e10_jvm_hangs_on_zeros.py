@@ -40,7 +40,7 @@ def ask(name):
 for name in ("logstore", "logstore-jvm"):
     thread = threading.Thread(target=ask, args=(name,), daemon=True)
     thread.start()
-    thread.join(35 if name == "logstore" else 20)
+    thread.join(60)
 hung = "logstore-jvm" not in told
 spark.sparkContext.cancelAllJobs()
 time.sleep(3)
@@ -50,7 +50,7 @@ busy = [
     if any("logstore.spark.TaskReader" in str(x) for x in e.getValue())
 ]
 if hung:
-    by_jvm = f"no answer in 20 s; 3 s after cancelAllJobs still in TaskReader: {busy}"
+    by_jvm = f"no answer in 60 s; 3 s after cancelAllJobs still in TaskReader: {busy}"
 else:
     by_jvm = told["logstore-jvm"][1]
 sparkling.end(hung, f"logstore: {told['logstore'][1]}; logstore-jvm: {by_jvm}")
