@@ -77,7 +77,7 @@ def loss_of(report: logstore.RepairReport) -> Loss:
         if a.first_offset is not None and a.last_offset is not None
     }
     return Loss(
-        report.mode,
+        report.mode or "",
         len(report.actions),
         len({os.path.dirname(action.path) for action in losing}),
         sum(last - first + 1 for _, first, last in offsets),

@@ -94,14 +94,13 @@ class Sources:
         if kind == PARTITION and parsed is not None:
             self.partitions = [store.topic(parsed[1])[int(parsed[2])]]
         else:
-            self._find_partitions(store, sorted(os.listdir(full)))
+            self._find_partitions(store)
 
-    def _find_partitions(self, store: logstore.Store, names: list[str]) -> None:
+    def _find_partitions(self, store: logstore.Store) -> None:
         for name in self._chosen(store.topics()):
             topic = store.topic(name)
-            numbers = _numbers(names, name)
-            for number in sorted(self._numbers) or numbers:
-                if number not in numbers:
+            for number in sorted(self._numbers) or topic.numbers:
+                if number not in topic.numbers:
                     continue
                 try:
                     self.partitions.append(topic[number])
@@ -252,8 +251,3 @@ def _listed(names: list[str]) -> str:
     if len(names) <= 8:
         return ", ".join(names) or "none"
     return ", ".join(names[:8]) + f" and {counted(len(names) - 8, 'more topic')}"
-
-
-def _numbers(directories: list[str], topic: str) -> list[int]:
-    parsed = (_DIRECTORY.fullmatch(name) for name in directories)
-    return sorted(int(match[2]) for match in parsed if match and match[1] == topic)

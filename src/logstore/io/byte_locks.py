@@ -92,6 +92,12 @@ class ByteLocks:
             ranges += [(first, low), (high, stop)]
         return sorted(found)
 
+    def forget_cached(self, fd: int, pos: int, size: int) -> None:
+        """Let the next read of a range come from the disk, as far as the system can: a
+        page that was not written back stays. An error is ignored, too."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, pos, max(size, 0), os.POSIX_FADV_DONTNEED)
+
     def boot_id(self) -> bytes:
         """16 bytes that are others after each start of the machine; empty: unknown."""
         return _boot_id()

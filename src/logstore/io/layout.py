@@ -18,6 +18,7 @@ __all__ = [
     "CLEANED",
     "CLEAN_SHUTDOWN",
     "CLOSED",
+    "DAMAGED",
     "DELETED",
     "DURABLE",
     "GROUP_PREFIX",
@@ -96,6 +97,8 @@ TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 TOPIC_IDENTITY = ".logstore-topic"
 DURABLE = ".logstore-durable"
+DAMAGED = ".logstore-damaged"
+# Of earlier releases; it is read once more, and not written.
 CLOSED = ".logstore-closed"
 PRODUCERS = ".logstore-producers"
 PUBLICATION = ".logstore-publication"

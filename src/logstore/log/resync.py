@@ -28,7 +28,13 @@ from logstore.segment import (
     Segment,
 )
 
-__all__ = ["Sound", "first_offset_of", "next_valid", "next_valid_batch"]
+__all__ = [
+    "Sound",
+    "first_offset_of",
+    "is_behind_torn",
+    "next_valid",
+    "next_valid_batch",
+]
 
 # Offset, length, magic; in magic 2 the last offset delta and the number of records
 # (docs/format.md, "Record batch of magic 2").
@@ -126,6 +132,18 @@ def next_valid(
     at = _skip_zeros(segment, pos)
     following = -1 if following is None else following
     return next_valid_batch(segment, at, last + 1, following=following)
+
+
+def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:
+    """Whether an intact batch can be the one behind a batch at `pos` that goes on past
+    the end of the file. Otherwise it is part of its records, which hold another log:
+    the offsets of the batch at `pos` say so, if two of its fields agree on them."""
+    stated = _stated_offsets(segment, pos)
+    if stated.last < 0:
+        return True
+    first = intact.first_offset()
+    is_next = first == stated.last + 1
+    return is_next or (first > stated.last and not segment.is_contiguous)
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:

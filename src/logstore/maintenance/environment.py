@@ -302,6 +302,7 @@ class _Tally:
         self.of_others: list[str] = []
         self.leftovers: list[str] = []
         self.torn: list[str] = []
+        self.damaged: list[str] = []
         self.unreadable: list[str] = []
 
     def add(self, name: str, info: Any, *, is_known: bool) -> None:
@@ -318,6 +319,8 @@ class _Tally:
             self.of_others.append(name)
         if base.startswith(layout.TORN_PREFIX):
             self.torn.append(name)
+        elif base == layout.DAMAGED:
+            self.damaged.append(name)
         elif base.endswith(
             (layout.DELETED, layout.CLEANED, layout.SWAP, ".tmp", "-delete", "-stray")
         ):
@@ -331,6 +334,7 @@ class _Tally:
             ("foreign", NOTE, self.foreign, "not named as by Kafka or logstore:"),
             ("leftovers", NOTE, self.leftovers, "left over, or about to be removed:"),
             ("torn", NOTE, self.torn, "kept copies of torn tails:"),
+            ("damage", PROBLEM, self.damaged, "damage was found, not repaired yet:"),
             ("unreadable", PROBLEM, self.unreadable, "cannot be listed:"),
         )
         for kind, level, names, text in rows:

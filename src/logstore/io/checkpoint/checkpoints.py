@@ -52,12 +52,14 @@ __all__ = [
 ]
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
-_STATE_VERSION: Final = 1
+STATE_VERSION: Final = 1
+# Of the state of a damaged partition: an earlier release must not cut its log.
+DAMAGED_VERSION: Final = 2
 _encode: Final = json.JSONEncoder(
     separators=(",", ":"), sort_keys=True, ensure_ascii=False
 ).encode
 # Files of which there are later versions, too, and the last of them.
-_LATER_VERSIONS: Final = {PUBLICATION: 3, PUBLISHED: 2}
+_LATER_VERSIONS: Final = {PARTITION_STATE: 2, PUBLICATION: 3, PUBLISHED: 2}
 # Limits of reading: a file, its nesting, its numbers.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
@@ -235,7 +237,7 @@ def _json(value: object) -> str:
 def state_text(value: Mapping[str, Any]) -> str:
     """The JSON of a state file. It is not escaped, so that 10,000 identities of 1,000
     characters each stay below `STATE_BYTES_MAX`."""
-    return _json({"version": _STATE_VERSION, **value})
+    return _json({"version": STATE_VERSION, **value})
 
 
 def pack_state(value: Mapping[str, Any]) -> bytes:
@@ -318,15 +320,15 @@ def entry_value(path: str, body: bytes, name: str = "") -> dict[str, Any]:
     """
     value = _parsed(path, body)
     version = value.get("version") if isinstance(value, dict) else None
-    known = _LATER_VERSIONS.get(name, _STATE_VERSION)
+    known = _LATER_VERSIONS.get(name, STATE_VERSION)
     if isinstance(version, int) and version > known:
         raise UnsupportedError(
             f"{path} has version {version}, this logstore knows {known}: a "
             f"later one has written it. Use that one; nothing was changed",
             path=path,
         )
-    if not isinstance(version, int) or version < _STATE_VERSION:
-        raise _bad(path, f"its version is {version}, not {_STATE_VERSION}")
+    if not isinstance(version, int) or version < STATE_VERSION:
+        raise _bad(path, f"its version is {version}, not {STATE_VERSION}")
     return dict(value)
 
 

@@ -24,7 +24,6 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import (
     PartitionMetadata,
     PartitionState,
-    was_closed,
 )
 from logstore.io.checkpoint.recovery_report import (
     OTHER_WRITER,
@@ -70,6 +69,7 @@ class Ownership:
     Attributes:
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly.
+        is_same_boot: the machine was not started since logstore began to write.
         is_writing: `begin` was called: the clean-shutdown markers are removed.
         is_recorded: since `begin`, the owner file says that logstore is the writer. It
             does not if the disk was full.
@@ -83,6 +83,7 @@ class Ownership:
         self._root = root
         self.is_own = False
         self.is_clean = False
+        self.is_same_boot = False
         self.is_writing = False
         self.is_recorded = False
         self._persist: Callable[[], None] = _nothing
@@ -116,6 +117,7 @@ class Ownership:
     def read_owner(self, report: Callable[[RecoveryAction], None]) -> None:
         """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.store_epoch = False, uuid.uuid4().hex
+        self.is_same_boot = False
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
@@ -129,7 +131,7 @@ class Ownership:
             return
         if owner is None:
             return
-        clean, fingerprints, store_epoch = owner
+        clean, fingerprints, store_epoch, boot = owner
         if checkpoints.store_fingerprint(self._root) not in fingerprints:
             self._report(
                 report,
@@ -140,9 +142,15 @@ class Ownership:
             )
             return
         self.is_own, self.is_clean, self.store_epoch = True, clean, store_epoch
+        self.is_same_boot = bool(boot) and boot == self._boot()
 
-    def _owner(self) -> tuple[bool, list[Any], str] | None:
-        """clean, fingerprints, store epoch of the owner file; None if there is none."""
+    def _boot(self) -> str:
+        """Identifies the run of the machine; empty if that is not known."""
+        return self._root.files.boot_id().hex()
+
+    def _owner(self) -> tuple[bool, list[Any], str, str] | None:
+        """clean, fingerprints, store epoch, boot id of the owner file; None if there is
+        none."""
         try:
             value = checkpoints.read_state(self._root, layout.OWNER)
         except CorruptCheckpointError:
@@ -151,7 +159,12 @@ class Ownership:
         if value is None:
             return None
         try:
-            return bool(value["clean"]), [*value["fingerprints"]], value["generation"]
+            return (
+                bool(value["clean"]),
+                [*value["fingerprints"]],
+                value["generation"],
+                str(value.get("boot", "")),
+            )
         except (KeyError, TypeError) as error:
             path = self._root.path_of(layout.OWNER)
             raise CorruptCheckpointError(
@@ -233,19 +246,17 @@ class Ownership:
             self.is_own and state.store_epoch == self.store_epoch
         ):
             state, stale = None, state
-        is_clean = self.is_clean
-        if self.is_own and not is_clean:
-            is_clean = was_closed(directory, self.store_epoch, state)
-        return PartitionMetadata(
+        return PartitionMetadata.of(
+            directory,
             state,
-            is_clean,
-            self.points.get(key, 0),
-            self.starts.get(key, 0),
-            self.is_own,
             state_error,
-            self.store_epoch,
-            key in self.points,
-            stale,
+            is_own=self.is_own,
+            is_clean=self.is_clean,
+            is_same_boot=self.is_same_boot,
+            store_epoch=self.store_epoch,
+            point=self.points.get(key),
+            log_start=self.starts.get(key, 0),
+            stale=stale,
         )
 
     # ------------------------------------------------------------ writing
@@ -334,14 +345,15 @@ class Ownership:
 
     def _says(
         self,
-        owner: tuple[bool, list[Any], str],
+        owner: tuple[bool, list[Any], str, str],
         fingerprints: Iterable[dict[str, Any]],
     ) -> bool:
-        """Whether an owner file is of a store that is not clean, of this epoch, and
-        has these fingerprints among its own."""
-        clean, known, store_epoch = owner
+        """Whether an owner file is of a store that is not clean, of this epoch and this
+        run of the machine, and has these fingerprints among its own."""
+        clean, known, store_epoch, boot = owner
         is_known = all(one in known for one in fingerprints)
-        return not clean and store_epoch == self.store_epoch and is_known
+        is_now = store_epoch == self.store_epoch and boot == self._boot()
+        return not clean and is_now and is_known
 
     def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's log start offsets so that they stay correct."""
@@ -401,6 +413,7 @@ class Ownership:
             "clean": clean,
             "fingerprints": list(fingerprints),
             "generation": self.store_epoch,
+            "boot": self._boot(),
         }
 
 

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
-from logstore.errors import CorruptCheckpointError, LogStoreError, UnsupportedError
+from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.state_fields import boolean, integer
+from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
-from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
+from logstore.io.layout import OFFSET_MAX, PARTITION_STATE
 
 __all__ = ["PartitionMetadata", "PartitionState", "StateGrowth"]
 
@@ -57,6 +58,8 @@ class PartitionState:
             another state is written, files with these names and `.swap` are leftovers.
         tail: the last batch of the active segment when the file was last written
             whole; None: unknown, or the segment was empty.
+        is_damaged: `.logstore-damaged` is there, too. An earlier release does not know
+            that file, and refuses the version that this gives the state.
         file_end: where the file ended that it was read from.
     """
 
@@ -73,6 +76,7 @@ class PartitionState:
     compactions: int = 0
     swapping: tuple[int, ...] = ()
     tail: LogTail | None = None
+    is_damaged: bool = False
     file_end: FileEnd | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -102,6 +106,8 @@ class PartitionState:
             compaction["swapping"] = list(self.swapping)
         if self.tail is not None:
             compaction["tail"] = list(self.tail)
+        if self.is_damaged:
+            compaction["version"] = checkpoints.DAMAGED_VERSION
         return {
             **compaction,
             "start_offset": self.start_offset,
@@ -127,6 +133,9 @@ class PartitionState:
         if found is None:
             return None
         value, file_end = found
+        is_damaged = value["version"] == checkpoints.DAMAGED_VERSION
+        if is_damaged and "active" not in value:
+            return None  # it only has the version
         try:
             # A file of an earlier version does not name it.
             unknown = 0 if value["is_gapless"] else OFFSET_MAX
@@ -144,6 +153,7 @@ class PartitionState:
                 _int64("compactions", value.get("compactions", 0), 0),
                 tuple(_int64("swapping", b, 0) for b in value.get("swapping", [])),
                 _tail(value.get("tail")),
+                is_damaged,
                 file_end,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -194,31 +204,6 @@ class StateGrowth(NamedTuple):
 def _with_rows(value: Mapping[str, Any], rows: str) -> str:
     text = checkpoints.state_text({**value, "sealed": None})
     return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
-
-
-def closed_mark(store_epoch: str, state: PartitionState | None) -> dict[str, Any]:
-    """The content of `.logstore-closed` for a partition in which damage was found after
-    the store had been closed: until the partition is written to again, its end is that
-    of a closed log, however the store is stopped from then on."""
-    active = {"base_offset": -1, "size": -1} if state is None else state.active
-    return {
-        "generation": store_epoch,
-        "base_offset": active["base_offset"],
-        "size": active["size"],
-    }
-
-
-def was_closed(
-    directory: Directory, store_epoch: str, state: PartitionState | None
-) -> bool:
-    """Whether a valid `.logstore-closed` says that the log was closed. One that cannot
-    be read counts as valid: the log that it protects must not be cut."""
-    try:
-        value = checkpoints.read_state(directory, CLOSED)
-    except (CorruptCheckpointError, UnsupportedError):
-        return True
-    expected = closed_mark(store_epoch, state)
-    return value is not None and all(value[name] == expected[name] for name in expected)
 
 
 # In a state file: the largest timestamp of a sealed segment is not known yet.
@@ -344,6 +329,11 @@ class PartitionMetadata:
         is_point_known: whether Kafka's recovery points name the partition.
         stale: logstore's own state, if it does not count; None if it does, or there is
             none.
+        is_same_boot: the machine has not been started since logstore began to write:
+            the kernel had all that was appended, though not the disk.
+        closed_at: what the recovery point says of a store that was closed; -1: it was
+            not, or there is none.
+        verdicts: on its damage, as they are recorded.
     """
 
     state: PartitionState | None
@@ -355,6 +345,66 @@ class PartitionMetadata:
     store_epoch: str = ""
     is_point_known: bool = True
     stale: PartitionState | None = None
+    is_same_boot: bool = False
+    closed_at: int = -1
+    verdicts: Verdicts = NO_VERDICTS
+
+    @property
+    def is_written(self) -> bool:
+        """Whether logstore was the last to write to this log."""
+        return self.state is not None or self.state_error is not None
+
+    @classmethod
+    def of(
+        cls,
+        directory: Directory,
+        state: PartitionState | None,
+        state_error: LogStoreError | None,
+        *,
+        is_own: bool,
+        is_clean: bool,
+        is_same_boot: bool,
+        store_epoch: str,
+        point: int | None,
+        log_start: int,
+        stale: PartitionState | None = None,
+    ) -> PartitionMetadata:
+        """Of a partition, with the verdicts in its directory.
+
+        Args:
+            state: if it counts.
+            is_clean: the last writer of the store stopped cleanly.
+            point: Kafka's recovery point; None: there is none.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        verdicts = Verdicts.read(directory)
+        active = None if state is None else state.active
+        closed_at = -1
+        is_truncating = state is not None and state.is_truncating
+        if is_own and is_clean and point is not None and not is_truncating:
+            closed_at = point
+        if is_own and not is_clean:
+            verdicts = verdicts.with_earlier(directory)
+            is_clean = verdicts.says_closed(store_epoch, active)
+        elif state is not None and closed_at not in (-1, state.durable_offset):
+            # The mark is of another end than the state.
+            is_clean = False
+        return cls(
+            state,
+            is_clean,
+            point or 0,
+            log_start,
+            is_own,
+            state_error,
+            store_epoch,
+            point is not None,
+            stale,
+            is_same_boot,
+            closed_at,
+            verdicts,
+        )
 
     @property
     def swapping(self) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError
 from logstore.io.layout import (
     CLOSED,
+    DAMAGED,
     OFFSET_MAX,
     OWNER,
     PARTITION_MAX,
@@ -35,6 +36,8 @@ __all__ = [
 
 # Bytes that are kept with a publication.
 METADATA_BYTES_MAX: Final = 4096
+# So many verdicts a partition keeps.
+VERDICTS_MAX: Final = 100
 # So many partitions all topics may have.
 STORE_PARTITIONS_MAX: Final = 2_000_000
 # Of a producer: a batch has 16 bits for it.
@@ -85,6 +88,37 @@ def _check_closed(value: dict[str, Any]) -> None:
         raise ValueError("generation is no text")
     for name in ("base_offset", "size"):
         integer(name, value[name], -1, OFFSET_MAX)
+
+
+# The end of the year 9999.
+_LAST_TIME_MS: Final = 253_402_300_799_999
+_VERDICT_TEXTS: Final = ("kind", "detail", "digest", "reason", "release")
+_VERDICT_NUMBERS: Final = (
+    "segment",
+    "position",
+    "size",
+    "good_end",
+    "end_position",
+    "end_offset",
+    "time_ms",
+)
+
+
+def _check_damaged(value: dict[str, Any]) -> None:
+    for row in _list("rows", value["rows"]):
+        if not isinstance(row, dict):
+            raise ValueError("a verdict is no object")
+        for name in _VERDICT_TEXTS:
+            if not isinstance(row[name], str):
+                raise ValueError(f"{name} is no text")
+        for name in _VERDICT_NUMBERS:
+            integer(name, row[name], -1, OFFSET_MAX)
+        integer("time_ms", row["time_ms"], 0, _LAST_TIME_MS)
+    closed = value.get("closed")
+    if closed is not None:
+        if not isinstance(closed, dict):
+            raise ValueError("closed is no object")
+        _check_closed(closed)
 
 
 def _check_topics(value: dict[str, Any]) -> None:
@@ -216,6 +250,7 @@ def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
 CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     OWNER: _check_owner,
     CLOSED: _check_closed,
+    DAMAGED: _check_damaged,
     TOPICS: _check_topics,
     TOPIC_IDENTITY: _check_identity,
     PUBLICATION: _check_publication,

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.files import FileStamp
+from logstore.io.layout import LOG, segment_file
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
@@ -64,7 +65,7 @@ def is_other_log(
     was: RecoveredLog, metadata: PartitionMetadata, first: int, *, is_foreign: bool
 ) -> bool:
     """Whether a log was cut, or is about to be, or was compacted, or has another owner,
-    or has lost segments before `first`, since it was loaded."""
+    or has lost its last segment or those before `first`, since it was loaded."""
     state = metadata.state
     if state is None or is_foreign:
         return (state is None) != is_foreign
@@ -76,7 +77,16 @@ def is_other_log(
         or state.cuts.serial != was.cuts.serial
         or state.compactions != was.compactions
         or state.start_offset < max(first, was.start_offset)
+        or _is_last_lost(was, state)
     )
+
+
+def _is_last_lost(was: RecoveredLog, state: PartitionState) -> bool:
+    """Whether the active segment of a state has no file: that is made first."""
+    base = state.active["base_offset"]
+    if not was.segments or base <= was.active_state.raw.base_offset:
+        return False
+    return not was.segments[-1].directory.exists(segment_file(base, LOG))
 
 
 def has_come_back(logs: Sequence[int], first: int, log_start: int) -> bool:

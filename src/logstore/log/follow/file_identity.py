@@ -309,6 +309,8 @@ class LogFiles:
         """Whether another program has changed the last file."""
         if not self.is_foreign or not segments:
             return False
+        if segments[-1].is_lost:
+            return self._directory.exists(segments[-1].file(LOG))  # it is back
         stamp = _stamp(self._directory.stat(segments[-1].file(LOG)))
         if stamp != self._last and self._is_damaged_as_before(segments[-1], stamp):
             self._last = stamp

@@ -34,7 +34,7 @@ from logstore.io.layout import (
 from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
-from logstore.log.recover.plan import Finding, Plan
+from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Finding, Plan
 from logstore.log.recover.rebuild import (
     cut_transactions,
     index_segment,
@@ -66,8 +66,13 @@ def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
 
 
 def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
-    """The log that a plan describes, if nothing is carried out."""
-    return _Application(context, plan, survey).log()
+    """The log that a plan describes, if nothing is carried out; its actions are why it
+    takes no appends."""
+    application = _Application(context, plan, survey)
+    for finding in plan.findings:
+        if CASES[finding.label] == TAKES_NO_APPENDS:
+            application.report(finding)
+    return application.log()
 
 
 # ------------------------------------------------------- operations that names show
@@ -234,6 +239,9 @@ class _Application:
         else:
             empty = native.SegmentState(plan.start_offset)
             reading = Reading(empty, OffsetEntries(), TimeEntries())
+        if plan.damage is None and reading.state.last_offset + 1 < plan.start_offset:
+            # The next record gets the start offset, which lies beyond the end.
+            reading.state.raw.last_offset = plan.start_offset - 1
         segments = self.segments(reading.state)
         # If the torn tail could not be cut, nothing after the durable point was synced.
         has_failed = plan.damage is None and self.damage is not None
@@ -398,7 +406,10 @@ class _Application:
         index, times = OffsetEntries(), TimeEntries()
         if plan.is_indexed and self.survey.loaded is not None:
             index, times = self.survey.loaded
-        assert state is not None  # else it was walked over
+        if state is None:  # else it was walked over, unless it is lost
+            return Reading(
+                native.SegmentState(plan.segments[-1].base_offset), index, times
+            )
         return Reading(segment_state(state.active), index, times)
 
     def recover_transactions(self, log: RecoveredLog) -> None:

@@ -33,10 +33,12 @@ def decide(facts: Facts) -> Plan:
         draft.log_end()
     except EndUnknownError:
         is_end_unknown = True
+    draft.written_verdicts()
     draft.digests()
     return Plan(
         findings=tuple(draft.findings),
         damage=draft.damage,
+        verdicts=draft.verdicts,
         is_end_unknown=is_end_unknown,
         segments=tuple(draft.segments),
         **draft.result,  # type: ignore[arg-type]

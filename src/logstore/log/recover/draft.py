@@ -6,6 +6,8 @@ import os
 
 from logstore.io import layout
 from logstore.io.checkpoint.recovery_report import (
+    CORRUPT,
+    DAMAGE_GONE,
     LEFTOVERS_REMOVED,
     STATE_DAMAGED,
     SWAP_FINISHED,
@@ -25,6 +27,7 @@ from logstore.log.recover.names import classify, readable
 from logstore.log.recover.plan import (
     CASES,
     TAKES_NO_APPENDS,
+    UNREAD_VERDICT,
     Damage,
     Finding,
     PlannedSegment,
@@ -46,6 +49,7 @@ class Draft:
         dropped, deleted: as in `Plan`.
         segments: of the log, in order; the last one gets its end at last.
         result: the other fields of the plan.
+        verdicts: that were recorded, and stay.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -60,6 +64,17 @@ class Draft:
         self.dropped: tuple[int, ...] = ()
         self.deleted: tuple[int, ...] = ()
         self.result: dict[str, object] = {}
+        self.verdicts = tuple(s.verdict for s in facts.standings if s.is_there)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the partition takes no appends: nothing of it is cut or built."""
+        return self.damage is not None or bool(self.verdicts or self._fault)
+
+    @property
+    def _fault(self) -> str:
+        """Why the verdicts cannot be read; "" if they can."""
+        return self.metadata.verdicts.fault
 
     # -- findings
 
@@ -141,6 +156,57 @@ class Draft:
         if error is not None:
             message = f"{error}; the log was checked as if it were not there"
             self.add_finding(STATE_DAMAGED, layout.PARTITION_STATE, message)
+
+    # -- verdicts
+
+    def is_condemned(self, base: int) -> bool:
+        """Whether damage in a segment was recorded and is there: then a bad batch
+        of it is no torn tail, whatever the marks say now."""
+        return bool(self._fault) or any(v.segment == base for v in self.verdicts)
+
+    def written_verdicts(self) -> None:
+        """At last: damage that was recorded counts also if nothing that was read
+        now shows it. Damage that is gone is reported."""
+        name = layout.DAMAGED
+        for standing in self.facts.standings:
+            if not standing.is_there:
+                v, message = standing.verdict, standing.message
+                self.add_finding(
+                    DAMAGE_GONE,
+                    name,
+                    message,
+                    position=v.position,
+                    first_offset=v.good_end,
+                    base=v.segment,
+                )
+        if self.damage is not None:
+            return
+        if self._fault:
+            self.refuse(
+                CORRUPT,
+                name,
+                f"damage was recorded, and cannot be read: {self._fault}",
+                position=0,
+                offset=-1,
+                is_file=True,
+                detail=UNREAD_VERDICT,
+            )
+        for v in self.verdicts[:1]:
+            self.refuse(
+                v.kind,
+                v.name,
+                f"{v.reason} (found by release {v.release or '?'} of logstore, and the "
+                f"bytes have not become a whole log since; repair it)",
+                position=v.position,
+                offset=v.good_end,
+                base=v.segment,
+                size=max(v.end_position - v.position, 0),
+                detail=v.detail,
+            )
+
+    def known_end(self, base: int) -> int:
+        """Where the log ended when its damage was found, but not below `base`."""
+        return max([base, *(v.end_offset for v in self.verdicts)])
 
     # -- names
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.verdicts import Verdict
 
 __all__ = [
     "Facts",
@@ -18,8 +19,9 @@ __all__ = [
     "ReadIndexes",
     "ReadLog",
     "Refusal",
+    "Standing",
     "Walk",
-    "is_durability_unknown",
+    "needs_more",
 ]
 
 
@@ -59,7 +61,11 @@ class Walk(NamedTuple):
         is_unknown_magic: because of a magic above 2.
         is_no_log: the file does not begin as a log does.
         has_more: valid batches follow after the first invalid bytes (looked for only
-            if nothing says how far the log was flushed).
+            if `needs_more`), which are not those of a call that was not finished.
+        is_misplaced: the batch at `pos` is intact; only its offset does not follow
+            those before, or is too far from the segment's name.
+        readable_end: the offset up to which a reader reads nevertheless; -1: it raises
+            an error there.
         refusal: the file could not be read; the other fields mean nothing then.
     """
 
@@ -72,6 +78,8 @@ class Walk(NamedTuple):
     is_unknown_magic: bool = False
     is_no_log: bool = False
     has_more: bool = False
+    is_misplaced: bool = False
+    readable_end: int = -1
     refusal: Refusal | None = None
 
     @property
@@ -87,12 +95,14 @@ class ReadLog(NamedTuple):
         is_from_state: walk from the durable point of the own state, else from byte 0.
         is_last: it is the last segment: also check what only a reader can check.
         end: where the log ends at the latest; -1: at the end of the file.
+        is_end: only from the last entry of its index on.
     """
 
     base: int
     is_from_state: bool = False
     is_last: bool = False
     end: int = -1
+    is_end: bool = False
 
 
 class ReadIndexes(NamedTuple):
@@ -105,6 +115,19 @@ class ReadIndexes(NamedTuple):
 
     base: int
     is_lost: bool = False
+
+
+class Standing(NamedTuple):
+    """What the bytes say to a verdict that was recorded.
+
+    Attributes:
+        is_there: the damage is there as it was, or that is unknown.
+        message: why not: as a sentence; "" if it is.
+    """
+
+    verdict: Verdict
+    is_there: bool = True
+    message: str = ""
 
 
 Question: TypeAlias = ReadLog | ReadIndexes
@@ -130,6 +153,7 @@ class Facts:
         swap_ends: base offset -> next offset of the logs of a committed swap.
         sizes: base offset -> size of each `.log` file that may be in use.
         walks, indexes: the answers to questions.
+        standings: of the verdicts that were recorded.
     """
 
     path: str
@@ -140,6 +164,7 @@ class Facts:
     sizes: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
     walks: Mapping[ReadLog, Walk] = dataclasses.field(default_factory=dict)
     indexes: Mapping[ReadIndexes, bool] = dataclasses.field(default_factory=dict)
+    standings: tuple[Standing, ...] = ()
 
     def walk(self, question: ReadLog) -> Walk:
         try:
@@ -154,7 +179,17 @@ class Facts:
             raise MissingFactError(question) from None
 
 
-def is_durability_unknown(metadata: PartitionMetadata) -> bool:
-    """Whether nothing says how far a log was flushed: another program wrote it, and
-    left neither a mark of a clean stop nor a recovery point."""
-    return not (metadata.is_own or metadata.clean or metadata.is_point_known)
+def needs_more(metadata: PartitionMetadata) -> bool:
+    """Whether an intact batch after a bad one shows that the bad one is damage, and no
+    torn tail.
+
+    If logstore wrote last: whether the machine runs since, so that the kernel had all
+    that was appended; after another start, pages may be missing anywhere. Otherwise,
+    whether nothing says how far the log was flushed: neither a mark of a clean stop nor
+    a recovery point.
+    """
+    if metadata.clean:
+        return False
+    if metadata.state is not None:
+        return metadata.is_same_boot
+    return not metadata.is_point_known

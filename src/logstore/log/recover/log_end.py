@@ -10,6 +10,7 @@ from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     LOST_END,
     LOST_SEGMENT,
+    START_BEYOND_END,
     TORN_TAIL,
 )
 from logstore.io.layout import INDEX, TIME_INDEX, segment_file
@@ -20,7 +21,7 @@ from logstore.log.recover.facts import (
     ReadLog,
     Refusal,
     Walk,
-    is_durability_unknown,
+    needs_more,
 )
 from logstore.log.recover.plan import EXTRA_BYTES, Tail
 from logstore.log.recover.segments import SegmentsDraft
@@ -52,8 +53,15 @@ class EndDraft(SegmentsDraft):
             state.active["base_offset"] == self.segments[-1].base_offset
         ):
             self.own_end(state)
+        elif self.segments[-1].is_lost:
+            base = self.segments[-1].base_offset
+            self.ends_at(self.segments[-1].size, self.known_end(base), base)
         else:
             self.foreign_end()
+        end = self.known_end(0)
+        if self.segments[-1].next_offset < end:
+            # A read that reaches the missing part must raise an error.
+            self.ends_at(self.segments[-1].size, end, self.segments[-1].next_offset)
 
     def lost_log(self, start: int) -> None:
         """There is no segment at all, although there were records."""
@@ -100,10 +108,17 @@ class EndDraft(SegmentsDraft):
         if 0 <= size < durable:
             self.lost_end(base, size, durable, own)
         is_whole = clean and size == durable
-        point = self.metadata.recovery_point
-        if is_whole and point > end and not own.is_truncating:
+        point = self.metadata.closed_at
+        if clean:
+            point = max(point, self.metadata.recovery_point)
+        if size == durable and point > end and not own.is_truncating:
             self.older_partition(base, durable, point, end)
             self.ends_at(durable, point)
+            return
+        is_closed = clean or self.metadata.closed_at >= 0
+        if segment.is_lost and not is_closed and not own.is_truncating:
+            # More was appended to it than the state says, perhaps durably.
+            self.ends_at(durable, end + 1, end)
             return
         is_cut = own.is_truncating and not self.facts.is_writable
         if size < durable or is_cut or (is_whole and is_indexed):
@@ -187,6 +202,8 @@ class EndDraft(SegmentsDraft):
         if self.facts.is_writable and not metadata.clean:
             # Readers check what they read; the owner of the log must know of damage.
             self.unflushed_segments(point)
+        if self.facts.is_writable and metadata.state is None:
+            self.sealed_ends()
         segment = self.segments[-1]
         durable = max(point, segment.base_offset)
         self.tail(ReadLog(segment.base_offset, is_last=True), 0, durable)
@@ -207,6 +224,23 @@ class EndDraft(SegmentsDraft):
             else:
                 self.check_valid(segment, walk)
 
+    def sealed_ends(self) -> None:
+        """The ends of sealed segments of which no own state says how long they are:
+        what follows their last batch is damage, as zeros are."""
+        for segment in self.segments[:-1]:
+            if self.damage is not None:
+                return
+            base = segment.base_offset
+            if segment.is_lost or not segment.size or base in self.walked:
+                continue
+            walk = self.facts.walk(ReadLog(base, is_end=True))
+            if not walk.is_whole:
+                walk = self.facts.walk(ReadLog(base))  # or its index is wrong
+            if walk.refusal is not None:
+                self.unreadable(base, walk.refusal)
+            else:
+                self.check_valid(segment, walk)
+
     def tail(
         self,
         question: ReadLog,
@@ -220,6 +254,7 @@ class EndDraft(SegmentsDraft):
         `durable_pos` and `durable_offset`: there is no torn tail below them.
         """
         base, clean = question.base, self.metadata.clean
+        floor = max(durable_offset, self.metadata.closed_at)
         walk = self.facts.walk(question)
         is_torn_at_once = walk.refusal is None and not (walk.is_whole or walk.batches)
         if question.is_from_state and is_torn_at_once:
@@ -239,25 +274,28 @@ class EndDraft(SegmentsDraft):
         if not walk.is_whole:
             # The damage may be in the offset of a batch: after a clean stop there is no
             # torn tail, whatever the offset of the last batch is.
-            below = walk.pos < durable_pos or end < durable_offset or clean
-            if below or self.is_foreign(walk):
+            below = walk.pos < durable_pos or end < floor or clean
+            if below or self.is_condemned(base) or self.is_foreign(walk):
                 # Records are served up to here; reading what follows raises an error.
                 self.corrupt(base, walk, size=walk.size - walk.pos)
                 size = max(walk.size, durable_pos)
-                self.ends_at(size, max(durable_offset, end + 1))
+                self.ends_at(size, max(floor, end + 1, walk.readable_end))
                 return
             self.torn_tail(base, walk)
         elif walk.pos == durable_pos and end > durable_offset:
             self.denied_end(base, walk, durable_offset)
             self.ends_at(walk.pos, durable_offset)
             return
-        elif end < durable_offset and (walk.batches or clean):
-            self.below_recovery_point(base, walk, durable_offset)
-            self.ends_at(walk.pos, durable_offset)
+        elif end < floor and (walk.batches or clean or floor > durable_offset):
+            self.below_recovery_point(base, walk, floor)
+            self.ends_at(walk.pos, floor)
             return
+        elif self.start > end and not self.is_refused:
+            self.start_beyond_end(end)
+            end = self.start
         durable = durable_offset
         self.result["durable_before"] = min(max(durable, min(self.start, end)), end)
-        if self.facts.is_writable and self.damage is None:
+        if self.facts.is_writable and not self.is_refused:
             if not clean:
                 self.result["rewritten_from"] = durable_pos, durable_offset
             durable = end
@@ -266,13 +304,15 @@ class EndDraft(SegmentsDraft):
             self.last_indexes(is_rebuilt=is_rebuilt, size=walk.pos)
 
     def is_foreign(self, walk: Walk) -> bool:
-        """Whether the log ends with bytes that are not understood, or that may have
-        been flushed: these are not cut. If logstore wrote last, a magic above 2 is
-        garbage, since it writes none."""
-        if self.metadata.is_own:
+        """Whether the log ends with bytes that are not understood, or that are no torn
+        tail: these are not cut. If logstore wrote this log last, a magic above 2 is
+        garbage, since it writes none. A broker keeps, and serves, an intact batch
+        whatever its offset is."""
+        if walk.has_more and needs_more(self.metadata):
+            return True
+        if self.metadata.is_written:
             return walk.is_unsupported and not walk.is_unknown_magic
-        is_flushed = walk.has_more and is_durability_unknown(self.metadata)
-        return walk.is_unsupported or walk.is_no_log or is_flushed
+        return walk.is_unsupported or walk.is_no_log or walk.is_misplaced
 
     def torn_tail(self, base: int, walk: Walk) -> None:
         """After a stop that was not clean, the last segment ends past its durable point
@@ -280,7 +320,7 @@ class EndDraft(SegmentsDraft):
         name, first = self.name_of(base), walk.last_offset + 1
         size = walk.size - walk.pos
         self.result["tail"] = Tail(name, walk.pos, size, first, walk.reason)
-        if self.damage is None:
+        if not self.is_refused:
             self.result["is_tail_cut"] = True
             self.add_finding(
                 TORN_TAIL,
@@ -320,10 +360,24 @@ class EndDraft(SegmentsDraft):
             more=" The partition takes no appends.",
         )
 
+    def start_beyond_end(self, end: int) -> None:
+        """The log start offset lies beyond the end, as another program has left them:
+        the log goes on at its start, as a broker lets it."""
+        self.add_finding(
+            START_BEYOND_END,
+            "",
+            f"the log of {self.facts.path} ends at offset {end}, and its start offset "
+            f"is {self.start}: nothing of it can be read, and the next record gets "
+            f"offset {self.start}",
+            size=0,
+            first_offset=self.start,
+            base=self.segments[-1].base_offset,
+        )
+
     def last_indexes(self, *, is_rebuilt: bool, size: int) -> None:
         """Missing indexes of the last segment of a closed log are written, as closing
         does it: there may be no append that would write them."""
-        if not self.facts.is_writable or self.damage is not None or not size:
+        if not self.facts.is_writable or self.is_refused or not size:
             return
         base = self.segments[-1].base_offset
         files = {segment_file(base, suffix) for suffix in (INDEX, TIME_INDEX)}

@@ -15,11 +15,13 @@ from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     FOREIGN_PARTITION,
     ID_RENEWED,
+    DAMAGE_GONE,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,
     LOST_SEGMENT,
     OTHER_WRITER,
+    START_BEYOND_END,
     STATE_DAMAGED,
     SWAP_FINISHED,
     TAIL_KEPT,
@@ -28,6 +30,7 @@ from logstore.io.checkpoint.recovery_report import (
     UNREADABLE,
     UNSUPPORTED,
 )
+from logstore.io.checkpoint.verdicts import Verdict
 from logstore.log.recover.facts import ReadLog, Refusal
 
 __all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
@@ -35,12 +38,13 @@ __all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
 # The meaning of a case for the partition.
 IS_CUT: Final = "bytes are put aside and cut"
 IS_REPAIRED: Final = "nothing is lost"
-IS_REPORTED: Final = "a file counts as missing"
+IS_REPORTED: Final = "a file counts as missing, or does not count any more"
 TAKES_NO_APPENDS: Final = "nothing is changed, and the partition takes no appends"
 
 # The thing that is `corrupt`, if not a batch.
 EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
+UNREAD_VERDICT: Final = "unread-verdict"
 
 # The labelled cases, in the order of the table in docs/design.md. `decide` finds those
 # of one partition; `other-writer`, `unpublished`, `foreign-partition` and `id-renewed`
@@ -56,6 +60,8 @@ CASES: Final[dict[str, str]] = {
     FOREIGN_PARTITION: TAKES_NO_APPENDS,
     ID_RENEWED: IS_REPORTED,
     STATE_DAMAGED: IS_REPORTED,
+    START_BEYOND_END: IS_REPORTED,
+    DAMAGE_GONE: IS_REPORTED,
     UNPUBLISHED: IS_CUT,
     LOST_END: TAKES_NO_APPENDS,
     LOST_SEGMENT: TAKES_NO_APPENDS,
@@ -154,6 +160,7 @@ class Plan:
 
     Attributes:
         findings: the cases that apply, in the order in which they are dealt with.
+        verdicts: those that were recorded and stay.
         damage: why it takes no appends; None if it does.
         is_end_unknown: the damage hides where the log ends: it cannot be used at all.
         truncated: (base offset, size) of the last segment that an interrupted
@@ -182,6 +189,7 @@ class Plan:
 
     findings: tuple[Finding, ...] = ()
     damage: Damage | None = None
+    verdicts: tuple[Verdict, ...] = ()
     is_end_unknown: bool = False
     truncated: tuple[int, int] | None = None
     dropped: tuple[int, ...] = ()

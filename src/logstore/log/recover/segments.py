@@ -15,6 +15,7 @@ from logstore.io.checkpoint.recovery_report import (
     TORN_TAIL,
     UNSUPPORTED,
 )
+from logstore.io.checkpoint.verdicts import NO_SEGMENT
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, segment_file
 from logstore.log.recover.draft import Draft, EndUnknownError
 from logstore.log.recover.facts import Facts, ReadLog, Refusal, Walk
@@ -30,6 +31,8 @@ class SegmentsDraft(Draft):
         super().__init__(facts)
         state = self.state
         self.time_digests = {row[0]: row[5] for row in state.sealed} if state else {}
+        # Base offsets of the sealed segments whose batches were all asked for.
+        self.walked: set[int] = set()
 
     def listed_segments(self) -> None:
         """The segments in order; all but the last have the size of their file."""
@@ -38,6 +41,8 @@ class SegmentsDraft(Draft):
         active = state.active["base_offset"] if state else -1
         # A missing segment stays in the list: reading it raises an error.
         bases = {*self.logs, *rows, *([active] if state else [])}
+        known = {v.segment: v for v in self.verdicts if v.kind == LOST_SEGMENT}
+        bases |= known.keys() - {NO_SEGMENT}
         first, missing = min(rows, default=active), []
         for base in sorted(bases):
             if first < base < active and base not in rows:
@@ -53,6 +58,9 @@ class SegmentsDraft(Draft):
                 size, next_offset = rows[base][1:3]
                 if not is_lost:
                     self.sealed_size(base, size)
+            elif base in known and is_lost:
+                # Not empty: a log of another program may have gaps.
+                size = max(known[base].end_position, 1)
             elif not is_lost:
                 size = self.size_of(base)
                 if size < 0 and base != active:
@@ -153,12 +161,13 @@ class SegmentsDraft(Draft):
                     # What follows is of the log, and not what comes between.
                     self._foreign_before(slot, end)
                     return
-                for leftover in self.segments[slot + 1 :]:
-                    self.roll_leftover(leftover)
-                self.result["put_aside"] = tuple(
-                    leftover.base_offset for leftover in self.segments[slot + 1 :]
-                )
+                leftovers = self.segments[slot + 1 :]
                 del self.segments[slot + 1 :]
+                if not self.is_refused:
+                    for leftover in leftovers:
+                        self.roll_leftover(leftover)
+                    bases = tuple(leftover.base_offset for leftover in leftovers)
+                    self.result["put_aside"] = bases
                 return
 
     def _foreign_before(self, slot: int, end: int) -> None:
@@ -206,6 +215,7 @@ class SegmentsDraft(Draft):
 
     def check_valid(self, segment: PlannedSegment, walk: Walk) -> bool:
         """Whether a sealed segment that was read is valid; else it is damage."""
+        self.walked.add(segment.base_offset)
         if walk.is_whole and walk.last_offset < segment.next_offset:
             return True
         if walk.is_whole:
@@ -267,5 +277,5 @@ class SegmentsDraft(Draft):
         if self.state is None and self.metadata.state_error is None:
             sealed = set()  # another program may have changed the segments
         self.result["digested"] = frozenset(sealed)
-        if self.damage is None:
+        if not self.is_refused:
             self.result["stale_digests"] = frozenset(bases - sealed)

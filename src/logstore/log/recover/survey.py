@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from logstore import _native as native
-from logstore.errors import CorruptRecordError, StorageError
+from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint.partition_state import PartitionState, segment_state
 from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
@@ -32,13 +32,20 @@ from logstore.log.recover.facts import (
     ReadLog,
     Refusal,
     Walk,
-    is_durability_unknown,
+    needs_more,
 )
 from logstore.log.recover.names import classify, committed_swaps, readable
 from logstore.log.recover.plan import Plan
-from logstore.log.resync import next_valid
+from logstore.log.recover.standing import standings_of
+from logstore.log.resync import is_behind_torn, next_valid
 from logstore.log.scan import TailScan, scan_log
-from logstore.segment import LOOKUP_BYTES, OffsetPosition, Segment, SegmentGoneError
+from logstore.segment import (
+    FRAME_BYTES,
+    LOOKUP_BYTES,
+    OffsetPosition,
+    Segment,
+    SegmentGoneError,
+)
 
 __all__ = ["Reading", "Survey", "survey"]
 
@@ -126,6 +133,9 @@ class _Surveyor:
             {base: self.size(base) for base in self.transitions},
             walks,
             indexes,
+            standings_of(
+                context, {b: self.name(b) for b in self.transitions}, walks.__getitem__
+            ),
         )
         plan = decide(facts)
         facts = dataclasses.replace(facts, walks=dict(walks), indexes=dict(indexes))
@@ -185,7 +195,7 @@ class _Surveyor:
                 if question.end >= 0:
                     size = min(size, question.end)
                 scan, reading = self.scan(question, fd, size, begin)
-            has_more = self.has_more(question, scan)
+            has_more, is_misplaced, readable_end = self.behind(question, scan)
         except OSError as error:
             return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
         except SegmentGoneError:
@@ -204,22 +214,41 @@ class _Surveyor:
             status == native.E_MAGIC,
             scan.pos == 0 and status in (native.E_NO_MAGIC, native.E_LENGTH),
             has_more,
+            is_misplaced,
+            readable_end,
         )
 
-    def has_more(self, question: ReadLog, scan: TailScan) -> bool:
-        """Whether valid batches follow after invalid bytes, if this must be known."""
+    def behind(self, question: ReadLog, scan: TailScan) -> tuple[bool, bool, int]:
+        """`has_more`, `is_misplaced` and `readable_end` of a walk, if they must be
+        known."""
         metadata = self.context.metadata
-        if scan.is_whole or not question.is_last or not is_durability_unknown(metadata):
-            return False
+        if scan.is_whole or not question.is_last or metadata.clean:
+            return False, False, -1
         segment = self.segment(question.base)
         segment.size, segment.next_offset = scan.size, native.OFFSET_MAX
-        return next_valid(segment, scan.pos, scan.last_offset) is not None
+        is_misplaced, has_more, readable_end = False, False, -1
+        if not metadata.is_written:
+            buffer = native.Buffer(LOOKUP_BYTES)
+            is_misplaced = segment.first_header(scan.pos, buffer) is not None
+        if is_misplaced:
+            readable_end = _readable_end(segment, scan)
+        if needs_more(metadata) and not (
+            metadata.is_written and _is_unfinished(segment, scan.pos)
+        ):
+            intact = next_valid(segment, scan.pos, scan.last_offset)
+            is_torn = scan.error is None and scan.stop == native.STOP_PARTIAL
+            has_more = intact is not None and not (
+                is_torn and not is_behind_torn(segment, scan.pos, intact)
+            )
+        return has_more, is_misplaced, readable_end
 
     def begin(self, question: ReadLog) -> native.SegmentState:
         """The state from which to walk over a segment."""
         own = self.own(question.base)
         if own is not None and question.is_from_state:
             return segment_state(own.active)
+        if question.is_end:
+            return self.before_end(question.base)
         if own is not None:
             created_ms = own.active["created_ms"]
         else:
@@ -229,17 +258,24 @@ class _Surveyor:
                 created_ms = info.mtime_ns // 1_000_000
         return native.SegmentState(question.base, created_ms)
 
+    def before_end(self, base: int) -> native.SegmentState:
+        """The state at the last entry of the index of a sealed segment."""
+        segment, state = self.segment(base), native.SegmentState(base)
+        size = self.size(base)
+        segment.size = size if isinstance(size, int) else 0
+        index = OffsetEntries.load(segment._index_bytes(INDEX), segment.size)
+        if index.count:
+            # If it is wrong, what is read from here is not whole.
+            state.raw.size = index.entry(index.count - 1)[1]
+        return state
+
     def scan(
         self, question: ReadLog, fd: int, size: int, begin: native.SegmentState
     ) -> tuple[TailScan, Reading]:
         segment = self.segment(question.base)
 
-        def walk(end: int) -> tuple[TailScan, Reading]:
-            reading = Reading(begin.copy(), OffsetEntries(), TimeEntries())
-            if question.is_last and question.is_from_state and self.loaded is not None:
-                index, times = self.loaded
-                reading = Reading(begin.copy(), index.copy(), times.copy())
-            scan = scan_log(
+        def scanned(reading: Reading, end: int) -> TailScan:
+            return scan_log(
                 self.context.directory,
                 fd,
                 end,
@@ -250,6 +286,21 @@ class _Surveyor:
                 checks=segment.checks,
                 on_checked=self.context.on_checked,
             )
+
+        def walk(end: int) -> tuple[TailScan, Reading]:
+            reading = Reading(begin.copy(), OffsetEntries(), TimeEntries())
+            if question.is_last and question.is_from_state and self.loaded is not None:
+                index, times = self.loaded
+                reading = Reading(begin.copy(), index.copy(), times.copy())
+            scan = scanned(reading, end)
+            if not scan.is_whole and self.context.writable:
+                # Memory may be at fault: damage is what the disk gives a second time.
+                self.context.directory.files.forget_cached(fd, scan.pos, end - scan.pos)
+                again = scanned(reading, end)
+                scan = again._replace(
+                    batches=scan.batches + again.batches,
+                    has_wrappers=scan.has_wrappers or again.has_wrappers,
+                )
             return scan, reading
 
         scan, reading = walk(size)
@@ -269,7 +320,7 @@ class _Surveyor:
 
     def keep(self, question: ReadLog, reading: Reading) -> None:
         if not question.is_last:
-            if question.is_from_state:
+            if question.is_from_state or question.is_end:
                 return
             entries = reading.index, reading.times
             size = sum(one.count * one.entry_bytes for one in entries)
@@ -303,6 +354,26 @@ class _Surveyor:
         index.synced, times.synced = count, time_count
         self.loaded = index, times
         return True
+
+
+def _is_unfinished(segment: Segment, pos: int) -> bool:
+    """Whether a call of several batches was not finished there: logstore writes the
+    frame of the first one last."""
+    frame = native.Buffer(FRAME_BYTES)
+    return not any(frame.raw[: segment.read(frame.view, pos)])
+
+
+def _readable_end(segment: Segment, scan: TailScan) -> int:
+    """As in `Walk`: the offsets go on, but are too far from the segment's name for an
+    index."""
+    place, last = OffsetPosition(scan.pos, scan.last_offset), -1
+    try:
+        for header, _, pos in segment.headers(place, checks=native.CHECK_ALL):
+            if pos + header.size == segment.size:
+                last = header.last_offset
+    except (CorruptRecordError, UnsupportedError):
+        return -1
+    return last + 1 if last > scan.last_offset else -1
 
 
 def _is_borne_out(segment: Segment, index: OffsetEntries) -> bool:

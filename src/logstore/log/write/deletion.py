@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable
 
 from logstore._native.locks import logger
 from logstore.errors import DiskFullError, OffsetOutOfRangeError, storage_error
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
-from logstore.io.layout import DELETED, SEGMENT_SUFFIXES, segment_file
+from logstore.io.layout import (
+    DELETED,
+    PARTITION_STATE,
+    SEGMENT_SUFFIXES,
+    segment_file,
+)
 from logstore.log.read.view import slot_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["delete_before", "rename_deleted"]
+__all__ = ["delete_before", "delete_before_damaged", "rename_deleted"]
 
 
 def delete_before(log: LogWriter, offset: int, reason: str) -> int:
@@ -40,10 +48,7 @@ def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
     segments; 4. rename the files to `.deleted`; 5. unlink them later.
     """
     context, extent = log.context, log.extent
-    if not extent.start <= offset <= extent.end:
-        raise OffsetOutOfRangeError(
-            offset, extent.start, extent.end, partition=context.name
-        )
+    _check_range(log, offset)
     if offset == extent.start and slot_of(extent.segments, offset) == 0:
         return offset
     writer = log.writable()
@@ -62,15 +67,60 @@ def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
     if offset > kept[0].base_offset or dropped:
         context.services.start_moved(context.topic, context.partition)
     rename_deleted(log, dropped, is_committed=is_committed)
+    _tell(log, offset, reason, dropped)
+    return offset
+
+
+def delete_before_damaged(log: LogWriter, offset: int, reason: str) -> int:
+    """The same for a damaged log, whose last segment stays as it is.
+
+    Of the state file only the start and the list of segments change: what it says of
+    the end is what was durable. Without one that counts, the new names are the commit.
+    """
+    context, extent = log.context, log.extent
+    _check_range(log, offset)
+    needed = slot_of(extent.segments, offset)
+    if offset == extent.start and needed == 0:
+        return offset
+    context.services.begin_writing()
+    directory = context.directory
+    dropped, kept = extent.segments[:needed], extent.segments[needed:]
+    try:
+        state = PartitionState.read(directory)
+        if state is not None and state.store_epoch != context.services.store_epoch:
+            state = None
+        if state is not None:
+            bases = {segment.base_offset for segment in kept}
+            sealed = [row for row in state.sealed if row[0] in bases]
+            new = dataclasses.replace(state, start_offset=offset, sealed=sealed)
+            checkpoints.write_state(directory, PARTITION_STATE, new.to_dict())
+    except OSError as error:
+        raise storage_error(error, "write the state of", directory.path) from error
+    log.extent = extent._replace(segments=kept, start=offset)
+    context.services.start_moved(context.topic, context.partition)
+    rename_deleted(log, dropped, is_committed=state is not None)
+    _tell(log, offset, reason, dropped)
+    return offset
+
+
+def _check_range(log: LogWriter, offset: int) -> None:
+    extent = log.extent
+    if not extent.start <= offset <= extent.end:
+        raise OffsetOutOfRangeError(
+            offset, extent.start, extent.end, partition=log.context.name
+        )
+
+
+def _tell(log: LogWriter, offset: int, reason: str, dropped: Iterable[Segment]) -> None:
+    sizes = [segment.size for segment in dropped]
     logger.info(
         "%s starts at offset %d: %s; %d segments with %d bytes deleted",
-        context.name,
+        log.context.name,
         offset,
         reason,
-        len(dropped),
-        sum(segment.size for segment in dropped),
+        len(sizes),
+        sum(sizes),
     )
-    return offset
 
 
 def rename_deleted(

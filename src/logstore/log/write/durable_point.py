@@ -40,8 +40,10 @@ class DurablePoint:
     Attributes:
         is_barred: the state file says that all bytes after its durable point will be
             removed: readers in other processes do not look there.
-        is_truncating: the same, found by recovery: an opening would cut what is
-            appended.
+        must_record: before the first append the state file must be written: it says
+            that a truncation is under way, so that an opening would cut what is
+            appended; or there is none of a log that another program wrote, so that an
+            opening would take our records for those of the other program.
         is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync, or at opening if all
             of it was durable then; else that of no segment. It is one object, which C
@@ -63,7 +65,7 @@ class DurablePoint:
         "is_barred",
         "is_recorded",
         "is_scheduled",
-        "is_truncating",
+        "must_record",
         "swapping",
         "synced",
     )
@@ -74,7 +76,8 @@ class DurablePoint:
         self._context = context
         self._active = active
         self.is_barred = False
-        self.is_truncating = loaded.is_truncating
+        is_of_others = bool(loaded.segments) and not loaded.is_recorded
+        self.must_record = loaded.is_truncating or is_of_others
         self.compactions = loaded.compactions
         self.swapping: tuple[int, ...] = ()
         self.is_recorded = loaded.is_recorded

@@ -72,6 +72,12 @@ class Health:
         """Whether nothing will ever be appended or synced again."""
         return bool(self.closed or self.failed or self.damage)
 
+    @property
+    def is_only_damaged(self) -> bool:
+        """Whether damage is the one reason: then records may still be deleted."""
+        is_other = self.closed or self.suspended or self.failed
+        return self.damage is not None and not is_other
+
     def check(self, repair: Callable[[], None]) -> None:
         """Raise the reason if nothing may be written.
 

@@ -409,10 +409,9 @@ class LogWriter:
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
                 self.point.record(self.extent, active.state)
-            if self.point.is_truncating:
-                # While the state says so, the next opening cuts what is appended.
+            if self.point.must_record:
                 self.point.commit(self.extent, active.state)
-                self.point.is_truncating = False
+                self.point.must_record = False
             segments = self.extent.segments
             active.writer = active.open(segments[-1], self.rest)
             # Also what a recovery has made durable.

@@ -83,7 +83,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     except BaseException as error:
         if not is_begun and isinstance(error, OSError) and is_disk_full(error):
             # Whatever the state file says: it is written before the next append.
-            log.point.is_truncating = True
+            log.point.must_record = True
             active.state, active.index, active.times = kept
             segments[-1].show_indexes(active.index, active.times)
             log.extent = undone

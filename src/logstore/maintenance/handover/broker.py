@@ -262,6 +262,16 @@ class Broker:
                 if is_here and note.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
                     text = f"{note.message}: it is cut"
                     yield HandoverFinding("torn-tail", CHANGES, note.path, text, {})
+        there = {one.path for one in self._facts.partitions}
+        for problem in damage.problems:
+            name = problem.path.rpartition("/")[2]
+            is_partition = layout.parse_partition_directory(name) is not None
+            if is_partition and problem.kind == kinds.LOST_SEGMENT:
+                if problem.path in there:
+                    continue
+                text = f"{problem.message}. A broker serves an empty log in its place"
+                values = {"firstOffset": None, "message": problem.message}
+                yield HandoverFinding("damage", LOSES, problem.path, text, values)
 
     def _broken(self, one: PartitionFacts, problem: kinds.Problem) -> HandoverFinding:
         values = {"firstOffset": problem.first_offset, "message": problem.message}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
 from logstore.maintenance.repair.plan import Source
@@ -24,8 +25,10 @@ from logstore.maintenance.verify.report import (
     PRODUCER_SNAPSHOT,
     STATE,
     TIME_INDEX_FAULT,
+    TORN_TAIL,
     TXN_INDEX_FAULT,
     UNREADABLE,
+    ZERO_TAIL,
     Run,
 )
 
@@ -46,6 +49,8 @@ class Assessment:
             refuses to read: (path, message). The log then stays as it is.
         missing: base offsets of segments that must exist and do not.
         has_aborts: whether the log has markers that abort a transaction.
+        verdicts: of earlier openings on its damage. They are no finding: the check
+            looks at the bytes.
     """
 
     context: Context
@@ -55,6 +60,13 @@ class Assessment:
     foreign: list[tuple[str, str]]
     missing: list[int]
     has_aborts: bool = False
+    verdicts: Verdicts = NO_VERDICTS
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether anything is wrong with the log, a torn tail included."""
+        tails = [note for note in self.notes if note.kind in (TORN_TAIL, ZERO_TAIL)]
+        return bool(self.foreign or self.problems or tails)
 
     @property
     def is_contiguous(self) -> bool:
@@ -130,9 +142,9 @@ def assess(
     run: Run, facts: StoreFacts, directory: Directory, threads: int
 ) -> Assessment:
     """Check a partition and collect the facts for a decision."""
-    context = facts.context(directory, run)
+    context, verdicts = facts.context(directory, run).without_verdicts()
     state = context.state
-    seen = Assessment(context, [], run.problems, run.notes, [], [])
+    seen = Assessment(context, [], run.problems, run.notes, [], [], verdicts=verdicts)
 
     def record(log: LogCheck) -> None:
         if log.is_foreign or log.is_unreadable or log.is_deleted:

@@ -10,13 +10,15 @@ leaves a log that lacks an intact batch which is not in the quarantine:
 5. the log: remove, cut, rewrite, from its end to its beginning (`rewrite`);
 6. the files derived from it: indexes, leader epochs;
 7. the empty segment that prevents offsets from being assigned again;
-8. logstore's own state, if logstore was the last writer.
+8. logstore's own state, if logstore was the last writer;
+9. the verdicts of earlier openings on the damage (`.logstore-damaged`) go.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from typing import Final
 
 from logstore import _native as native
 from logstore.config import TopicConfig
@@ -30,7 +32,13 @@ from logstore.io.checkpoint.partition_state import (
     PartitionState,
     state_fields,
 )
-from logstore.io.checkpoint.recovery_report import LEFTOVERS_REMOVED, SWAP_FINISHED
+from logstore.io.checkpoint.recovery_report import (
+    LEFTOVERS_REMOVED,
+    LOST_END,
+    SWAP_FINISHED,
+)
+from logstore.io.checkpoint.recovery_report import LOST_SEGMENT as SEGMENT_IS_LOST
+from logstore.io.checkpoint.verdicts import forget_verdicts
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import (
@@ -64,12 +72,16 @@ from logstore.maintenance.repair.report import (
     SKIPPED,
     STATE_BUILT,
     TIDIED,
+    VERDICT_GONE,
     RepairAction,
 )
 from logstore.maintenance.repair.rewrite import Rewrite
 from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
+
+_LOSSES: Final = (LOST_END, SEGMENT_IS_LOST)
 
 
 @dataclasses.dataclass(slots=True)
@@ -124,7 +136,7 @@ class PartitionRepair:
         config: TopicConfig,
         facts: StoreFacts,
         ownership: RepairedOwnership,
-        mode: str,
+        mode: str | None,
         outside: str | None,
         *,
         dry_run: bool,
@@ -136,13 +148,18 @@ class PartitionRepair:
         self.ownership = ownership
         self.mode = mode
         self.dry_run = dry_run
-        self.quarantine = Quarantine(directory, mode, outside, is_root=False)
+        self.quarantine = Quarantine(directory, mode or "", outside, is_root=False)
         self.actions: list[RepairAction] = []
         self.end: int | None = None
         self._must_write = False
 
     def run(self, run: Run, threads: int) -> Assessment:
         """Repair the partition; returns the facts from before."""
+        if self.mode is None:
+            seen = assess(run, self.facts, self.directory, threads)
+            if not (seen.has_damage or self._has_losses(run)):
+                self._forget_verdicts(seen)
+            return seen
         if not self.dry_run:
             self._tidy(run)
         seen = assess(run, self.facts, self.directory, threads)
@@ -162,6 +179,7 @@ class PartitionRepair:
             or seen.problems
             or self._must_write
         ):
+            self._forget_verdicts(seen)
             return seen
         if not self.dry_run:
             self.ownership.begin()
@@ -176,7 +194,30 @@ class PartitionRepair:
         if not self.dry_run:
             self._change(seen, plan, bad_indexes)
             self.end = plan.end
+        self._forget_verdicts(seen)
         return seen
+
+    def _has_losses(self, run: Run) -> bool:
+        """Whether something is still missing that a verdict says was there: no check of
+        the bytes finds that, and to do without it takes a mode."""
+        context = self.facts.context(self.directory, None)
+        facts, _ = plan_of(run, self.directory, context)
+        return any(
+            standing.is_there and standing.verdict.kind in _LOSSES
+            for standing in facts.standings
+        )
+
+    def _forget_verdicts(self, seen: Assessment) -> None:
+        """The log is whole, as far as a deep check can tell: what an opening wrote down
+        of its damage goes, before the log may be written to."""
+        verdicts = seen.verdicts
+        if not self.dry_run:
+            forget_verdicts(self.directory)
+        if verdicts:
+            path = self.directory.path_of(layout.DAMAGED)
+            found = verdicts.fault or "; ".join(v.reason for v in verdicts.rows[:3])
+            message = f"{path} says: {found}. Nothing of that is left in the log"
+            self._report(VERDICT_GONE, path, message)
 
     # -- 1. names
 
@@ -438,10 +479,6 @@ class PartitionRepair:
                 directory.unlink(name, missing_ok=True)
         self._write_down(seen, plan, bases)
         self._build_transactions(seen, bases)
-        if directory.exists(layout.CLOSED):
-            # The segment may be written to from here on.
-            directory.unlink(layout.CLOSED, missing_ok=True)
-            directory.sync()
         for name in directory.names():
             parsed = layout.parse_segment_file(name)
             if (

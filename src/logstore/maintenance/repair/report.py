@@ -22,6 +22,7 @@ INDEX_BUILT: Final = "index-rebuilt"
 STATE_BUILT: Final = "state-rebuilt"
 PUT_ASIDE: Final = "put-aside"
 TIDIED: Final = "tidied"
+VERDICT_GONE: Final = "damage-gone"
 # Parts that were not changed.
 LEFT_ALONE: Final = "left-alone"
 LEFT_OUT: Final = "left-out"
@@ -35,7 +36,7 @@ class RepairAction:
         label: which case of the table in docs/design.md: ``cut``, ``skipped``,
             ``segment-removed``, ``segment-renamed``, ``lost-accepted``, ``end-kept``,
             ``index-rebuilt``, ``state-rebuilt``, ``put-aside``, ``tidied``,
-            ``left-alone``, ``left-out``.
+            ``damage-gone``, ``left-alone``, ``left-out``.
         path: absolute path of the file.
         position: byte where it begins; None if a position has no meaning.
         bytes: how many bytes were taken out of the log.
@@ -63,14 +64,14 @@ class RepairReport:
         actions: all changes made; with `dry_run` all that would be made.
         remaining: the problems that `verify` (with ``deep``) finds now. With `dry_run`
             nothing was repaired, so these are all.
-        mode: ``cut`` or ``skip``.
+        mode: ``cut`` or ``skip``; None: the log itself was only examined.
         dry_run: whether nothing was changed.
         quarantine: the directories that were made for the bytes taken out.
     """
 
     actions: tuple[RepairAction, ...] = ()
     remaining: tuple[Problem, ...] = ()
-    mode: str = "cut"
+    mode: str | None = "cut"
     dry_run: bool = False
     quarantine: tuple[str, ...] = ()
 

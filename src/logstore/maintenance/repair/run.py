@@ -35,7 +35,7 @@ PathLike = str | os.PathLike[str]
 
 def repair(
     path: PathLike,
-    mode: str,
+    mode: str | None = None,
     quarantine: PathLike | None = None,
     *,
     dry_run: bool = False,
@@ -55,8 +55,10 @@ def repair(
 
     Args:
         path: a store, or one partition directory.
-        mode: which of two losses to accept; there is no default, and `dry_run` shows
-            what each takes out. ``"cut"``: the log ends at its first damage.
+        mode: which of two losses to accept; `dry_run` shows what each takes out. None:
+            none. The logs are only examined, deeply; of a partition in which nothing
+            is found, the damage that an opening has recorded (`.logstore-damaged`)
+            is taken away. ``"cut"``: the log ends at its first damage.
             ``"skip"``: only the damaged parts are removed; intact parts before and
             after them stay, with a gap in the offsets, and offsets that were durable
             are never assigned again.
@@ -78,22 +80,22 @@ def repair(
 
     Raises:
         ConfigError: an unknown mode; `to` is not empty, or is given together with
-            `dry_run`; others may change the directory, or it is on a network file
-            system, and `store_config` does not allow that.
+            `dry_run` or without a mode; others may change the directory, or it is on a
+            network file system, and `store_config` does not allow that.
         StoreLockedError: a writer has the store.
         StoreNotFoundError: `path` is neither a store nor a partition directory.
         DiskFullError: there is no space for the bytes to keep; the log is as it was.
         StorageError: the system refuses. Repeat the call when the cause is fixed.
     """
-    if mode not in ("cut", "skip"):
+    if mode not in ("cut", "skip", None):
         raise ConfigError(
-            f"mode={mode!r}: it is 'cut' or 'skip'; nothing was done",
+            f"mode={mode!r}: it is 'cut', 'skip' or None; nothing was done",
             name="mode",
             value=mode,
         )
-    if to is not None and dry_run:
+    if to is not None and (dry_run or mode is None):
         raise ConfigError(
-            "dry_run and to exclude each other: a dry run writes nothing",
+            "to needs a mode, and no dry_run: a dry run writes nothing",
             name="to",
             value=os.fspath(to),
         )
@@ -169,7 +171,7 @@ class _StoreRepair:
     def __init__(
         self,
         root: Directory,
-        mode: str,
+        mode: str | None,
         outside: str | None,
         dry_run: bool,
         run: Run,
@@ -190,8 +192,8 @@ class _StoreRepair:
         self, names: list[str], is_whole: bool, first: list[RepairAction]
     ) -> RepairReport:
         self.actions += first
-        if is_whole:
-            self._repair_root()
+        if is_whole and self.mode is not None:
+            self._repair_root(self.mode)
             if not self.dry_run:
                 names = _partitions(self.root)
         # Everything is checked before the repair, and once more afterwards.
@@ -213,11 +215,11 @@ class _StoreRepair:
             tuple(self.places),
         )
 
-    def _repair_root(self) -> None:
+    def _repair_root(self, mode: str) -> None:
         actions, problems, place = repair_root(
             self.run_of.child(),
             self.root,
-            self.mode,
+            mode,
             self.outside,
             dry_run=self.dry_run,
         )

@@ -17,9 +17,9 @@ from logstore.io.checkpoint.partition_state import (
     PartitionMetadata,
     PartitionState,
     SealedRow,
-    was_closed,
 )
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
+from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition, parse_partition_directory
@@ -46,6 +46,7 @@ class Context:
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
         is_point_known: Kafka's recovery points name the partition.
+        known: all this, as opening knows it.
         rows: the sealed segments of the state, by base offset.
     """
 
@@ -55,6 +56,7 @@ class Context:
     log_start: int = 0
     is_own: bool = False
     is_point_known: bool = False
+    known: PartitionMetadata | None = None
     rows: dict[int, SealedRow] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class Context:
     @property
     def metadata(self) -> PartitionMetadata:
         """The same as opening knows it."""
-        return PartitionMetadata(
+        return self.known or PartitionMetadata(
             self.state,
             self.clean,
             self.recovery_point,
@@ -72,6 +74,25 @@ class Context:
             self.is_own,
             is_point_known=self.is_point_known,
         )
+
+    @classmethod
+    def of(cls, known: PartitionMetadata) -> Context:
+        return cls(
+            known.state,
+            known.clean,
+            known.recovery_point,
+            known.log_start,
+            known.is_own,
+            known.is_point_known,
+            known,
+        )
+
+    def without_verdicts(self) -> tuple[Context, Verdicts]:
+        """The same for a check that looks at the bytes alone, and the verdicts of
+        earlier openings."""
+        known = self.metadata
+        bare = dataclasses.replace(known, verdicts=NO_VERDICTS)
+        return Context.of(bare), known.verdicts
 
     @property
     def closed_end(self) -> int | None:
@@ -104,6 +125,7 @@ class StoreFacts:
         self.names = self.root.names()
         ownership = self._ownership()
         self.own, self.clean = ownership.is_own, ownership.is_clean
+        self.is_same_boot = ownership.is_same_boot
         self.store_epoch = ownership.store_epoch
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
@@ -157,23 +179,33 @@ class StoreFacts:
     def context(self, directory: Directory, run: Run | None) -> Context:
         """The facts about the partition in `directory`."""
         key = parse_partition_directory(directory.name)
-        state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
+        faults: list[CorruptCheckpointError] = []
+
+        def read(parent: Directory) -> PartitionState | None:
+            try:
+                return PartitionState.read(parent)
+            except CorruptCheckpointError as error:
+                faults.append(error)
+                raise
+
+        state = read_own(directory, layout.PARTITION_STATE, run, read)
         if key is None:
             return Context()
         counts = (
             self.own and state is not None and state.store_epoch == self.store_epoch
         )
-        clean = self.clean
-        state = state if counts else None
-        if self.own and not clean:
-            clean = was_closed(directory, self.store_epoch, state)
-        return Context(
-            state,
-            clean,
-            self.points.get(key, 0),
-            self.starts.get(key, 0),
-            self.own,
-            key in self.points,
+        return Context.of(
+            PartitionMetadata.of(
+                directory,
+                state if counts else None,
+                faults[0] if faults and self.own else None,
+                is_own=self.own,
+                is_clean=self.clean,
+                is_same_boot=self.is_same_boot,
+                store_epoch=self.store_epoch,
+                point=self.points.get(key),
+                log_start=self.starts.get(key, 0),
+            )
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import Final
 
 from logstore.config import TopicConfig
@@ -21,7 +22,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.checkpoint.recovery_report import LOST_SEGMENT as SEGMENT_IS_LOST
 from logstore.io.directory import Directory
-from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, segment_file
+from logstore.io.layout import CLEANED, DAMAGED, DELETED, LOG, SWAP, segment_file
 from logstore.log.recover import RecoveryContext
 from logstore.log.recover.facts import Facts
 from logstore.log.recover.names import classify, readable
@@ -29,6 +30,7 @@ from logstore.log.recover.plan import (
     CASES,
     FOREIGN_SEGMENT,
     TAKES_NO_APPENDS,
+    UNREAD_VERDICT,
     Finding,
     Plan,
     Tail,
@@ -39,6 +41,7 @@ from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.report import (
     DAMAGED_BATCH,
     EXTRA_BYTES,
+    KNOWN_DAMAGE,
     LEFTOVER,
     LOST_BYTES,
     LOST_SEGMENT,
@@ -192,6 +195,8 @@ class Decided:
     def _deleted_since(self, bases: list[int]) -> set[int]:
         """Which of these segments a writer has deleted after its state was read."""
         deleted: set[int] = set()
+        if self.context.state is None:
+            return deleted
         for _ in range(_ATTEMPTS):
             if len(deleted) == len(bases):
                 break
@@ -234,6 +239,23 @@ class Decided:
                     position=None if finding.position < 0 else finding.position,
                     first=None if finding.first_offset < 0 else finding.first_offset,
                 )
+
+    def report_verdicts(self) -> None:
+        """Report what an earlier opening has recorded of the damage."""
+        path = self.directory.path_of(DAMAGED)
+        for standing in self.facts.standings:
+            v = standing.verdict
+            when = datetime.fromtimestamp(v.time_ms / 1000, tz=timezone.utc)
+            place = f"{v.name} at byte {v.position}" if v.name else "the log"
+            text = standing.message or "It is there as it was: nothing is cut"
+            self.run_of.note(
+                KNOWN_DAMAGE,
+                path,
+                f"{path}: release {v.release or '?'} found on {when:%Y-%m-%d} that "
+                f"{place} is {v.kind}: {v.reason}. {text}",
+                position=v.position,
+                first=v.good_end,
+            )
 
     def _path(self, finding: Finding) -> str:
         """The present path of the file of a finding."""
@@ -283,4 +305,5 @@ class Decided:
 
 def _is_size(finding: Finding) -> bool:
     """Whether a finding is known from names and sizes alone."""
-    return bool(finding.detail) or finding.label == LOST_END
+    is_other = finding.detail not in ("", UNREAD_VERDICT)
+    return is_other or finding.label == LOST_END

@@ -249,6 +249,8 @@ class PartitionCheck(Check):
                 elif name.startswith(layout.TORN_PREFIX):
                     path = directory.path_of(name)
                     run.note(LEFTOVER, path, f"{path}: a torn tail that was cut")
+                elif name == layout.DAMAGED:
+                    self.decided.report_verdicts()
                 continue
             if parsed.suffix == SNAPSHOT:
                 self.check_snapshot(name)

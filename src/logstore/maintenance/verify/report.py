@@ -41,6 +41,7 @@ UNSUPPORTED: Final = "unsupported"
 TORN_TAIL: Final = "torn-tail"
 ZERO_TAIL: Final = "zero-tail"
 LEFTOVER: Final = "leftover"
+KNOWN_DAMAGE: Final = "known-damage"
 MISSING_INDEX: Final = "missing-index"
 ORPHAN: Final = "orphan"
 UNCLEAN_STOP: Final = "unclean-stop"
@@ -80,8 +81,9 @@ class Note:
     """Something that is worth knowing and no problem; fields as in `Problem`.
 
     `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
-    ``unclean-stop``, ``in-use``, ``other-writer``, ``unpublished``, ``foreign``, or
-    that of a `Problem` which the next opening for writing repairs.
+    ``unclean-stop``, ``in-use``, ``other-writer``, ``unpublished``, ``foreign``,
+    ``known-damage`` (what an opening has recorded), or that of a `Problem` which
+    the next opening for writing repairs.
     """
 
     kind: str

@@ -1,0 +1,230 @@
+"""Asks the bytes of a partition whether damage that was recorded is still there,
+and records what an opening for writing has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+
+from logstore.errors import LogStoreError, storage_error
+from logstore.io.checkpoint.recovery_report import (
+    LOST_END,
+    LOST_SEGMENT,
+    UNREADABLE,
+    UNSUPPORTED,
+)
+from logstore.io.checkpoint.verdicts import (
+    DIGEST_BYTES,
+    NO_SEGMENT,
+    ClosedEnd,
+    Verdict,
+    digest_at,
+    forget_verdicts,
+    mark_damaged,
+    write_verdicts,
+)
+from logstore.io.layout import CLOSED, DAMAGED, LOG, segment_file
+from logstore.log.recover.context import RecoveryContext
+from logstore.log.recover.facts import Facts, ReadLog, Standing, Walk
+from logstore.log.recover.plan import (
+    CASES,
+    TAKES_NO_APPENDS,
+    UNREAD_VERDICT,
+    Finding,
+    Plan,
+)
+
+__all__ = ["record_verdicts", "standings_of"]
+
+logger = logging.getLogger("logstore")
+
+
+# ------------------------------------------------------------------------- asking
+
+
+def standings_of(
+    context: RecoveryContext,
+    logs: Mapping[int, str],
+    walk: Callable[[ReadLog], Walk],
+) -> tuple[Standing, ...]:
+    """What the bytes say to each verdict on a partition.
+
+    Args:
+        logs: base offset -> name of the `.log` files in use.
+        walk: answers a question.
+    """
+    rows = context.metadata.verdicts.rows
+    return tuple(_standing(context, verdict, logs, walk) for verdict in rows)
+
+
+def _standing(
+    context: RecoveryContext,
+    verdict: Verdict,
+    logs: Mapping[int, str],
+    walk: Callable[[ReadLog], Walk],
+) -> Standing:
+    directory = context.directory
+    path = directory.path_of(verdict.name) if verdict.name else directory.path
+    what = f"the damage of {path} at byte {verdict.position}, offset {verdict.good_end}"
+    if _start(context) >= max(verdict.end_offset, verdict.good_end + 1):
+        return Standing(verdict, False, f"{what}, was deleted: the log starts above it")
+    if verdict.segment == NO_SEGMENT:
+        return Standing(verdict)
+    name = logs.get(verdict.segment)
+    if name is None:
+        if verdict.kind == LOST_SEGMENT:
+            return Standing(verdict)
+        lost = _missing(verdict)
+        return Standing(verdict, False, f"{what}, is gone with its file{lost}")
+    try:
+        with directory.opened(name) as fd:
+            size = directory.files.size(fd)
+        if size <= verdict.position and verdict.kind not in (LOST_END, LOST_SEGMENT):
+            lost = _missing(verdict)
+            return Standing(
+                verdict, False, f"{what}, was cut off by another program{lost}"
+            )
+        is_same = _is_same(context, verdict, name, size)
+    except OSError:
+        return Standing(verdict)  # unknown
+    if is_same and verdict.kind != UNSUPPORTED:
+        return Standing(verdict)
+    found = walk(ReadLog(verdict.segment))
+    is_last = verdict.segment == max(logs)
+    if (
+        found.refusal is None
+        and (found.is_whole or verdict.end_position)
+        and found.pos >= verdict.end_position
+        # A segment before others may end before they begin.
+        and (found.last_offset + 1 >= verdict.end_offset or not is_last)
+    ):
+        message = f"{what}, is gone: whole batches are in its place"
+        return Standing(verdict, False, message)
+    return Standing(verdict)
+
+
+def _is_same(context: RecoveryContext, verdict: Verdict, name: str, size: int) -> bool:
+    """Whether a file of `size` bytes has the same damage.
+
+    Raises:
+        OSError: as the system gives it.
+    """
+    if verdict.kind == LOST_SEGMENT:
+        return False
+    if verdict.kind == LOST_END:
+        return size <= verdict.position
+    end = verdict.position + verdict.size
+    if not verdict.detail and end < size and verdict.size < DIGEST_BYTES:
+        return False  # there is more of what was cut off
+    found = digest_at(context.directory, name, verdict.position, end)
+    return (verdict.size, verdict.digest) == found
+
+
+def _missing(verdict: Verdict) -> str:
+    """Which offsets went with the damage."""
+    if verdict.end_offset <= verdict.good_end:
+        return f"; what followed offset {verdict.good_end} is missing"
+    return f"; offsets {verdict.good_end} to {verdict.end_offset - 1} are missing"
+
+
+def _start(context: RecoveryContext) -> int:
+    state = context.metadata.state
+    return context.metadata.log_start if state is None else state.start_offset
+
+
+# ------------------------------------------------------------------------- writing
+
+
+def record_verdicts(
+    context: RecoveryContext, facts: Facts, plan: Plan
+) -> LogStoreError | None:
+    """Let `.logstore-damaged` say what was found, durably, before anything else of the
+    partition is written. Without damage, take it away, also durably: the log is about
+    to be written to.
+
+    Returns the error if it cannot be written: then nothing may be appended, and the
+    store gets no mark of a clean stop, so that the next opening looks again.
+
+    Raises:
+        OSError: it cannot be taken away.
+    """
+    directory, metadata = context.directory, context.metadata
+    verdicts = metadata.verdicts
+    if plan.damage is None:
+        if facts.names & {DAMAGED, CLOSED}:
+            forget_verdicts(directory)
+        return None
+    rows = list(plan.verdicts)
+    known = {verdict.place for verdict in rows}
+    try:
+        for finding in plan.findings:
+            new = _verdict(context, facts, plan, finding)
+            if new is not None and new.place not in known:
+                known.add(new.place)
+                rows.append(new)
+        if not rows or verdicts.fault:
+            return None  # the system refuses, or the file says enough
+        closed = verdicts.closed
+        if metadata.clean and (closed is None or closed.size < -1):
+            active = None if metadata.state is None else metadata.state.active
+            closed = ClosedEnd.of(metadata.store_epoch, active)
+        if tuple(rows) != verdicts.rows or closed != verdicts.closed:
+            write_verdicts(directory, rows, closed)
+            directory.unlink(CLOSED, missing_ok=True)
+        else:
+            mark_damaged(directory, is_damaged=True)
+    except OSError as error:
+        failed = storage_error(error, "write down the damage of", directory.path)
+        logger.warning(
+            "%s. Nothing is appended to it; the store is not marked as closed", failed
+        )
+        return failed
+    return None
+
+
+def _verdict(
+    context: RecoveryContext, facts: Facts, plan: Plan, finding: Finding
+) -> Verdict | None:
+    """The verdict that a finding is; None if it is none."""
+    is_damage = CASES[finding.label] == TAKES_NO_APPENDS
+    if not is_damage or finding.label == UNREADABLE or finding.detail == UNREAD_VERDICT:
+        return None
+    base = finding.base
+    if base < 0 and finding.name:
+        return None  # a summary of many lost segments
+    segments = {segment.base_offset: segment for segment in plan.segments}
+    segment = segments.get(base)
+    position = max(finding.position, 0)
+    size, digest, end_position = 0, "", 0
+    actual = facts.sizes.get(base, 0)
+    if base in facts.sizes and isinstance(actual, int):
+        name = segment_file(base, LOG)
+        if name not in facts.names:
+            name = finding.name
+        end_position = max(actual, position + finding.size)
+        size, digest = digest_at(context.directory, name, position, actual)
+    elif segment is not None:
+        end_position = segment.size
+    return Verdict(
+        finding.label,
+        finding.detail,
+        base,
+        position,
+        size,
+        digest,
+        max(finding.first_offset, 0),
+        end_position,
+        plan.end_offset if segment is None else segment.next_offset,
+        _reason(context, plan, finding),
+        getattr(sys.modules.get("logstore"), "__version__", ""),
+        context.directory.files.now_ms(),
+    )
+
+
+def _reason(context: RecoveryContext, plan: Plan, finding: Finding) -> str:
+    """What is wrong, without what follows from it."""
+    damage, path = plan.damage, context.directory.path_of(finding.name)
+    is_it = damage is not None and (damage.label, damage.path) == (finding.label, path)
+    return damage.reason if damage is not None and is_it else finding.message
