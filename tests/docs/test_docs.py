@@ -105,7 +105,7 @@ def test_repair_tables_have_the_labels_of_the_code() -> None:
         for name, value in vars(repair_report).items()
         if name.isupper() and isinstance(value, str)
     }
-    assert len(labels) == 12
+    assert len(labels) == 13
     wanted = sorted(labels.values())
     assert sorted(labels_in_table("## Repair")) == wanted
     listed = rows(chapter(page("cli.md"), "## `repair`"), "label of an action")
@@ -289,7 +289,7 @@ OWN_FILES = {
     "publication": ".logstore-publication",
     "producers": ".logstore-producers",
     "partition": ".logstore-state",
-    "closed": ".logstore-closed",
+    "damaged": ".logstore-damaged",
     "digest": ".logstore-digest-*",
 }
 STATE = re.compile(r"```state (\w+)\n(.*?)```\n```fields\n(.*?)```", re.DOTALL)
@@ -321,8 +321,10 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         return {**config, "version": value["version"], "topics": " ".join(named)}
     if kind == "topic":
         return {**value, "topic": f"{value['topic']}-{value['partition']}"}
-    if kind in ("digest", "closed"):
+    if kind == "digest":
         return value
+    if kind == "damaged":
+        return {**value["rows"][0], "version": value["version"]}
     if kind == "published":
         done = [f"{identity}={last}" for identity, last, *_ in value["published"]]
         return {**value, "published": " ".join(done)}

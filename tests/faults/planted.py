@@ -22,6 +22,7 @@ from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
+from faults.planted_lives import BUGS_OF_LIVES
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
 from faults.planted_storms import BUGS_OF_STORMS
@@ -110,7 +111,8 @@ BUGS = (
     Bug(
         "cut below the durable point",
         "log/recover/log_end.py",
-        (("if below or self.is_foreign(walk):", "if self.is_foreign(walk):"),
+        (("if below or self.is_condemned(base) or self.is_foreign(walk):",
+          "if self.is_foreign(walk):"),
          ("        if 0 <= size < durable:\n            self.lost_end(base, size, "
           "durable, own)\n", "        durable = 0\n"),
          ("self.facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
@@ -226,7 +228,7 @@ BUGS = (
     Bug(
         "a finished truncation is finished again after appends",
         "log/write/log_writer.py",
-        (("            if self.point.is_truncating:\n", "            if False:\n"),),
+        (("            if self.point.must_record:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
         quick=5,
@@ -571,6 +573,7 @@ BUGS = (
     *BUGS_OF_GROUPS,
     *BUGS_OF_COMPACTION,
     *BUGS_OF_FULL_DISKS,
+    *BUGS_OF_LIVES,
     *BUGS_OF_SERVICES,
     *BUGS_OF_CANCELLATIONS,
     *BUGS_OF_STORMS,

@@ -25,6 +25,7 @@ from faults import (
     interrupts,
     kills,
     limits,
+    lives,
     lying_disk,
     lying_input,
     producers,
@@ -65,6 +66,7 @@ _SINGLE = {
     "cancellations": (cancellations, 200),
     "full": (full, 300),
     "storms": (storms, 300),
+    "lives": (lives, 400),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.

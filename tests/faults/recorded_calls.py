@@ -30,6 +30,7 @@ from faults.programs import PROGRAMS
 from faults.programs_services import EACH_CALL, SERVICE_PROGRAMS
 from faults.recorded_child import UNNAMED
 from faults.workers import spread
+from support.damage import restart_machine
 
 NAME = "recorded-calls"
 UNIT = "power cuts and faults"
@@ -225,6 +226,7 @@ def _judged(
         done += 1
         state = child.folder / "state"
         disk.write_to(state)
+        restart_machine(state)
         account = Account(lines)
         try:
             account.judge(state)

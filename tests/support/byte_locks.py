@@ -45,6 +45,10 @@ class ByteLocks(Files):
             if other == node and begin <= pos < end and owner != mine
         )
 
+    def boot_id(self) -> bytes:
+        """A disk as a power cut leaves it has another medium."""
+        return bytes(self.medium.boot)
+
     def process_id(self) -> ProcessId:
         # As a number of a process: 32 bits.
         return ProcessId(self.pid & 0x7FFFFFFF, 0, self.medium.boot)

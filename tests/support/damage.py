@@ -7,6 +7,7 @@ Functions damage a file of a store that is not open (or of a copy of one that is
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import zlib
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import crc32c
 import pytest
+import xxhash
 
 from logstore import _native as native
 from logstore.io.files import FileInfo, Files
@@ -45,6 +47,18 @@ def cut(path: Path, size: int) -> None:
 def zero(path: Path, begin: int, end: int) -> None:
     """Fill bytes [begin, end) with zeros; the file grows if it must."""
     overwrite(path, begin, bytes(end - begin))
+
+
+def restart_machine(store: Path) -> None:
+    """Let the owner file of a store be of an earlier run of the machine: after a power
+    cut, any page that was not synced may be missing. One that is bad stays as it is."""
+    path = store / ".logstore-owner"
+    try:
+        value = json.loads(path.read_bytes().partition(b"\n")[2])
+    except (FileNotFoundError, ValueError):
+        return
+    body = json.dumps({**value, "boot": "00" * 16}, separators=(",", ":")).encode()
+    path.write_bytes(b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body))
 
 
 def append_garbage(path: Path, data: bytes = b"\xa5\x5a garbage \xff" * 7) -> None:

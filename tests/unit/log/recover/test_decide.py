@@ -25,11 +25,13 @@ from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     FOREIGN_PARTITION,
     ID_RENEWED,
+    DAMAGE_GONE,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,
     LOST_SEGMENT,
     OTHER_WRITER,
+    START_BEYOND_END,
     STATE_DAMAGED,
     SWAP_FINISHED,
     TAIL_KEPT,
@@ -39,6 +41,7 @@ from logstore.io.checkpoint.recovery_report import (
     UNSUPPORTED,
     RecoveryAction,
 )
+from logstore.io.checkpoint.verdicts import Verdict, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
@@ -57,6 +60,7 @@ from logstore.log.recover.facts import (
     ReadIndexes,
     ReadLog,
     Refusal,
+    Standing,
     Walk,
 )
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Plan
@@ -107,6 +111,7 @@ def facts(metadata: PartitionMetadata, **changes: Any) -> Facts:
             LAST: Walk(50, 50, 14),
             WHOLE_LAST: Walk(50, 50, 14),
             ReadLog(0): Walk(100, 100, 9),
+            ReadLog(0, is_end=True): Walk(100, 100, 9),
             ReadLog(10): Walk(50, 50, 14),
         },
         indexes={ReadIndexes(10): True, ReadIndexes(10, is_lost=True): True},
@@ -149,6 +154,10 @@ MAGIC = CODEC._replace(reason="magic 3", is_unknown_magic=True)
 NO_LOG = Walk(80, 0, 9, 0, reason="length", is_no_log=True)
 MORE = HOLE._replace(has_more=True)
 SWAPPED = without(also=(segment_file(0, LOG) + ".swap",))
+SEALED = {ReadLog(0, is_end=True): Walk(100, 100, 9)}
+# Damage that an earlier opening has found in the last segment.
+KNOWN = Verdict(CORRUPT, "", 10, 60, 20, "0" * 16, 16, 80, 17, "checksum", "1.0", 1)
+SAME = (Standing(KNOWN),)
 TRUNCATING = own(clean=False, is_truncating=True)
 
 
@@ -195,6 +204,11 @@ ROWS = [
         {"leftovers": (segment_file(0, LOG) + ".cleaned",)}),
     Row(STATE_DAMAGED, "logstore's state is bad", facts(replace(kafka(),
         state_error=CorruptCheckpointError("it is bad", path="state"), is_own=True))),
+    Row(START_BEYOND_END, "Kafka's", facts(replace(kafka(), log_start=30)),
+        {"start_offset": 30, "end_offset": 30}),
+    Row(DAMAGE_GONE, "whole batches are in its place",
+        facts(own(), standings=(Standing(KNOWN, False, "it is gone"),)),
+        {"verdicts": (), "end_offset": 15}),
     Row(LOST_END, "a sealed segment is shorter",
         facts(own(), sizes={0: 60, 10: 50}), {"end_offset": 15}),
     Row(LOST_END, "the last segment is shorter", facts(own(), size=30),
@@ -213,6 +227,12 @@ ROWS = [
     Row(LOST_SEGMENT, "the last one, which was empty",
         facts(own(size=0, end=10), names=without(segment_file(10, LOG)),
               sizes={0: 100}), {"end_offset": 10}),
+    Row(LOST_SEGMENT, "the last one of a log that was not closed",
+        facts(own(clean=False), names=without(segment_file(10, LOG)), sizes={0: 100}),
+        {"end_offset": 16, "durable_offset": 15}),
+    Row(LOST_END, "less than the store was closed with",
+        facts(replace(own(clean=False), closed_at=20), size=70, walk=Walk(70, 70, 17)),
+        {"end_offset": 20}),
     Row(LOST_SEGMENT, "all of a flushed log",
         facts(kafka(), names=frozenset(), sizes={}), {"segments": ()}),
     Row(CORRUPT, "below the durable point",
@@ -241,6 +261,24 @@ ROWS = [
         facts(kafka(clean=False), walk=NO_LOG), {"tail": None}),
     Row(CORRUPT, "valid batches follow, and nothing says what was flushed",
         facts(kafka(clean=False, point=0, is_known=False), walk=MORE), {"tail": None}),
+    Row(CORRUPT, "valid batches follow, and the machine runs since",
+        facts(replace(own(clean=False), is_same_boot=True), walk=MORE),
+        {"tail": None, "end_offset": 17}),
+    Row(CORRUPT, "Kafka's, an intact batch with another offset",
+        facts(kafka(clean=False), walk=HOLE._replace(is_misplaced=True)),
+        {"tail": None, "end_offset": 17}),
+    Row(CORRUPT, "Kafka's, bytes after the last batch of a sealed segment",
+        facts(kafka(), walks={**SEALED, ReadLog(0, is_end=True): HOLE,
+            ReadLog(0): Walk(100, 90, 9), WHOLE_LAST: Walk(50, 50, 14)})),
+    Row(CORRUPT, "it was found before, and is there",
+        facts(own(clean=False), walk=HOLE, standings=SAME),
+        {"tail": None, "end_offset": 17, "verdicts": (KNOWN,)}),
+    Row(CORRUPT, "it was found before, and the batches are whole now",
+        facts(own(clean=False), walk=Walk(80, 80, 17), standings=SAME),
+        {"end_offset": 18, "rewritten_from": None}),
+    Row(CORRUPT, "what was found before cannot be read",
+        facts(replace(own(clean=False), verdicts=Verdicts(fault="it is bad")),
+            walk=HOLE), {"tail": None, "end_offset": 17}),
     Row(UNSUPPORTED, "a codec", facts(own(clean=False), walk=CODEC), {"tail": None}),
     Row(UNSUPPORTED, "a magic, another program wrote last",
         facts(kafka(clean=False), walk=MAGIC), {"tail": None}),
@@ -378,7 +416,8 @@ def test_digest_counts_only_of_a_sealed_segment() -> None:
     [
         (facts(own(), indexes={}), ReadIndexes(10)),
         (facts(own(clean=False), walks={}), LAST),
-        (facts(kafka(), walks={}), WHOLE_LAST),
+        (facts(kafka(), walks={}), ReadLog(0, is_end=True)),
+        (facts(kafka(), walks=SEALED), WHOLE_LAST),
         (facts(kafka(clean=False, point=5), walks={}), ReadLog(0)),
     ],
 )

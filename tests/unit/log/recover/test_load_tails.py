@@ -24,6 +24,7 @@ from support.damage import (
     flip_bit,
     frames,
     logs_in,
+    restart_machine,
     snapshot_of,
     zero,
 )
@@ -199,6 +200,7 @@ def test_flipped_bit_above_the_durable_point_cuts_there(
     """Pages reach the disk in any order: a sound batch behind a bad one proves nothing,
     and is not served."""
     path = killed_store(tmp_path, magic, codec, durable=10, call=5)
+    restart_machine(path)
     batches = list(
         logstore.open(path, read_only=True).topic("orders")[0].read_batches()
     )
@@ -219,6 +221,7 @@ def test_zeroed_block_above_the_durable_point_cuts_there(
 ) -> None:
     """A hole in the unsynced part (as ext4 leaves it) is the end of the log."""
     path = killed_store(tmp_path, magic, codec, durable=10, call=5)
+    restart_machine(path)
     batches = list(
         logstore.open(path, read_only=True).topic("orders")[0].read_batches()
     )

@@ -487,7 +487,14 @@ def test_batches_of_support_agree(partition: Path) -> None:
     assert sum(len(batch.offsets) for batch in batches_in(partition)) == COUNT
 
 
-def test_repair_has_no_default_mode(tmp_path: Path) -> None:
-    """Which loss to take is the caller's to say."""
-    with pytest.raises(TypeError, match="mode"):
-        logstore.repair(tmp_path)  # type: ignore[call-arg]
+def test_repair_without_a_mode_takes_nothing_out(tmp_path: Path) -> None:
+    """Which loss to take is the caller's to say: without that, it only examines."""
+    store = write_store(tmp_path / "store", COUNT).parent
+    log = logs_in(store / "orders-0")[-1]
+    flip_bit(log, 8 * (log.stat().st_size - 3))
+    before = log.read_bytes()
+    report = logstore.repair(store)
+    assert (report.mode, report.ok, report.actions) == (None, False, ())
+    assert log.read_bytes() == before
+    with pytest.raises(logstore.ConfigError, match="to needs a mode"):
+        logstore.repair(store, to=tmp_path / "copy")

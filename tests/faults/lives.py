@@ -1,0 +1,405 @@
+"""A log that was found damaged stays so, in whatever life comes next.
+
+A store of logstore's, a copy without its marks, or the directory of a broker gets one
+damage, and then lives: it is opened, closed, killed, closed half-way, verified,
+repaired without a mode, copied without its marks or with those of a broker, moved to
+another run of the machine, damaged once more, and its bytes are put back.
+
+- No opening takes a byte away from a `.log` file: nothing here is a torn tail.
+- Once an opening has found the damage, each later one finds it, appends are refused,
+  `verify` has a problem, and a read does not end in silence.
+- Until the bytes are back: then the next opening says so, and takes appends. Or until
+  `repair` with a mode: then all is well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import logstore
+from faults.cases import folder_of, run_cases
+from faults.method import Tally
+from logstore.store.store import open_store
+from support.damage import (
+    FaultyFiles,
+    Unsynced,
+    crash,
+    flip_bit,
+    frames_in,
+    logs_in,
+    restart_machine,
+)
+from support.values import config_of, fill
+
+NAME = "lives"
+UNIT = "lives of a damaged log"
+COUNTS = {"commit": 600, "nightly": 10_000, "release": 50_000}
+
+_FORMATS = (
+    (2, "none"),
+    (2, "none"),
+    (2, "gzip"),
+    (1, "none"),
+    (1, "gzip"),
+    (0, "none"),
+)
+_STEPS = (5, 12)
+_LOG_KINDS = frozenset(
+    ("damaged-batch", "partial-batch", "zeros", "offsets", "lost-bytes", "extra-bytes",
+     "lost-segment", "unsupported")
+)  # fmt: skip
+_MARKS = (
+    ".logstore-owner",
+    ".kafka_cleanshutdown",
+    "recovery-point-offset-checkpoint",
+)
+_POINTS = "recovery-point-offset-checkpoint"
+
+
+def run(count: int, seed: int, tally: Tally) -> None:
+    """So many lives."""
+    notes = run_cases(__name__, count, seed, tally)
+    tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
+
+
+def problem(key: str, notes: Counter[str]) -> str:
+    """What is wrong in a life; "" for nothing."""
+    logging.getLogger("logstore").setLevel(logging.CRITICAL)
+    rng = random.Random(f"lives {key}")
+    with folder_of(in_memory=True) as folder:
+        life = _Life(Path(folder), rng)
+        try:
+            life.live()
+        except _Wrong as wrong:
+            return f"{' > '.join(life.told)}: {wrong}"
+        notes["done"] = 1
+        notes["found by an opening"] += life.was_found
+        notes["openings"] += life.openings
+    return ""
+
+
+class _Wrong(Exception):
+    """What must not be."""
+
+
+class _Damage:
+    """One damage of a file, and how its bytes are put back."""
+
+    def __init__(self, path: Path, rng: random.Random, kind: str) -> None:
+        self.name, self.kind = path.name, kind
+        data = path.read_bytes()
+        self.lost = b""
+        if kind == "missing":
+            self.lost = data
+            path.unlink()
+        elif kind == "short":
+            self.at = rng.randrange(max(len(data) - 60, 1), len(data))
+            self.lost = data[self.at :]
+            with path.open("r+b") as file:
+                file.truncate(self.at)
+        elif kind == "long":
+            self.at = len(data)
+            with path.open("ab") as file:
+                file.write(rng.choice((bytes(40), rng.randbytes(40))))
+        else:
+            # A bit that a checksum covers, of a batch with intact ones behind it.
+            frames = frames_in(data)
+            frame = frames[rng.randrange(max(len(frames) - 1, 1))]
+            begin = 21 if frame.magic == 2 else 17
+            self.at = 8 * (frame.pos + rng.randrange(begin, frame.size))
+            flip_bit(path, self.at)
+
+    def undo(self, directory: Path) -> None:
+        path = directory / self.name
+        if self.kind == "flip":
+            flip_bit(path, self.at)
+        elif self.kind == "long":
+            with path.open("r+b") as file:
+                file.truncate(self.at)
+        elif self.kind == "short":
+            with path.open("r+b") as file:
+                file.seek(self.at)
+                file.write(self.lost)
+        else:
+            path.write_bytes(self.lost)
+
+
+class _Life:
+    """One store, from its first damage to the end.
+
+    Attributes:
+        told: what was done, for the report.
+        is_known: an opening has found the damage, and nothing has taken it away since.
+        damages: those whose bytes were not put back.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self.folder, self.rng = folder, rng
+        self.path = folder / "0"
+        self.number = 0
+        self.told: list[str] = []
+        self.is_known = self.was_found = self.is_broker = False
+        self.openings = 0
+        self.damages: list[_Damage] = []
+        self.sound: dict[str, bytes] = {}
+
+    @property
+    def directory(self) -> Path:
+        return self.path / "orders-0"
+
+    def bytes(self) -> dict[str, bytes]:
+        return {log.name: log.read_bytes() for log in logs_in(self.directory)}
+
+    # -- the store
+
+    def live(self) -> None:
+        self._be_born()
+        self._damage()
+        steps = [
+            self._open, self._open, self._open, self._append, self._kill,
+            self._close_half, self._verify, self._verify, self._read,
+            self._repair_without_a_mode, self._repair_dry,
+        ]  # fmt: skip
+        later = [self._restart, self._lose_marks, self._take_marks_of_a_broker]
+        later += [self._damage_again, self._put_back]
+        for _ in range(self.rng.randint(*_STEPS)):
+            step = self.rng.choice(steps + (later if self.is_known else []))
+            self._do(step)
+        self._do(self.rng.choice((self._put_back, self._repair)))
+        if self.damages:
+            return
+        self._do(self._append)
+
+    def _do(self, step: Callable[[], None]) -> None:
+        self.told.append(step.__name__.strip("_"))
+        step()
+
+    def _be_born(self) -> None:
+        rng = self.rng
+        magic, codec = rng.choice(_FORMATS)
+        many = rng.random() < 0.6
+        config = config_of(magic, codec, segment_bytes=600 if many else 1 << 20)
+        kind = rng.choice(("closed", "killed", "copy", "broker", "broker"))
+        with open_store(self.path, files=Unsynced()) as store:
+            topic = store.create_topic("orders", 2, config=config)
+            fill(topic[1], 2)
+            for _ in range(rng.randint(8, 14)):
+                fill(topic[0], 2, call=2)
+            if kind == "killed":
+                self._move(crash)
+        if kind in ("copy", "broker"):
+            for name in _MARKS:
+                (self.path / name).unlink(missing_ok=True)
+        if kind == "broker":
+            self.is_broker = True
+            self._forget_own()
+        self.kind = kind
+        self.told.append(f"{kind} magic{magic}-{codec}")
+        self.sound = self.bytes()
+
+    def _forget_own(self) -> None:
+        for directory in (self.path, *self.path.glob("orders-*")):
+            for own in directory.glob(".logstore-*"):
+                if own.name != ".logstore-damaged" and own.is_file():
+                    own.unlink()
+
+    def _move(self, copy: Callable[[Path, Path], object]) -> None:
+        self.number += 1
+        to = self.folder / str(self.number)
+        copy(self.path, to)
+        to.chmod(0o700)
+        self.path = to
+
+    def _damage(self) -> None:
+        rng = self.rng
+        logs = logs_in(self.directory)
+        kinds = ["flip"] * 4
+        if self.kind == "closed":
+            kinds += ["missing", "short", "long"]
+        elif self.kind == "killed":
+            kinds += ["missing"]
+        kind = rng.choice(kinds)
+        # Behind the last batch of a log that was not closed there is no damage.
+        log = rng.choice(logs) if kind in ("flip", "missing") else logs[-1]
+        if kind == "flip" and len(frames_in(log.read_bytes())) < 2:
+            log = max(logs, key=lambda one: one.stat().st_size)
+        self.told.append(f"{kind} {log.name.lstrip('0')}")
+        self.damages.append(_Damage(log, rng, kind))
+        self.sound = self.bytes()
+
+    # -- steps
+
+    def _looked(self, open_it: Callable[[], Any]) -> None:
+        """An opening for writing, and what it must leave as it was."""
+        before, was_known = self.bytes(), self.is_known
+        self.openings += 1
+        open_it()
+        now = self.bytes()
+        for name, data in before.items():
+            if not now.get(name, b"").startswith(data):
+                raise _Wrong(
+                    f"{len(data) - len(now.get(name, b''))} bytes of {name} went"
+                )
+            if was_known and self.damages and now[name] != data:
+                raise _Wrong(f"{name} has grown, though it is damaged")
+        if was_known and self.damages and not self.is_known:
+            raise _Wrong("the damage is forgotten")
+
+    def _ask(self, store: Any, *, append: bool) -> None:
+        """Whether the opening has found damage."""
+        labels = {
+            action.label
+            for action in store.recovery_report.actions
+            if (action.topic, action.partition) == ("orders", 0)
+        }
+        if "torn-tail" in labels:
+            raise _Wrong("a torn tail was cut")
+        is_refused = bool(
+            labels & {"corrupt", "unsupported", "lost-end", "lost-segment"}
+        )
+        if append or is_refused:
+            try:
+                store.topic("orders")[0].append(b"more")
+                if is_refused:
+                    raise _Wrong("it is damaged, and has taken an append")
+            except logstore.LogStoreError as error:
+                if not is_refused:
+                    raise _Wrong(f"append: {error}") from error
+        is_taken_away = bool(labels & {"damage-gone"}) or not self.damages
+        if self.is_known and not is_refused and not is_taken_away:
+            raise _Wrong(f"the damage is not found, only {sorted(labels)}")
+        if is_refused and not self.damages:
+            raise _Wrong(f"its bytes are back, and it is {sorted(labels)}")
+        self.is_known = is_refused
+        self.was_found |= is_refused
+
+    def _open(self) -> None:
+        def opened() -> None:
+            with open_store(self.path, files=Unsynced()) as store:
+                self._ask(store, append=False)
+
+        self._looked(opened)
+
+    def _append(self) -> None:
+        """The other partition is written to, and the store closed."""
+
+        def opened() -> None:
+            with open_store(self.path, files=Unsynced()) as store:
+                store.topic("orders")[1].append(b"beside")
+                self._ask(store, append=not self.damages)
+
+        self._looked(opened)
+
+    def _kill(self) -> None:
+        def opened() -> None:
+            with open_store(self.path, files=Unsynced()) as store:
+                self._ask(store, append=False)
+                fill(store.topic("orders")[1], 3)
+                self._move(crash)
+
+        self._looked(opened)
+
+    def _close_half(self) -> None:
+        """A call of the closing fails."""
+
+        def opened() -> None:
+            files = FaultyFiles()
+            store = open_store(self.path, files=files)
+            try:
+                self._ask(store, append=False)
+                store.topic("orders")[1].append(b"beside")
+                method = self.rng.choice(("rename", "sync", "create", "unlink"))
+                files.fail(method, times=self.rng.randrange(1, 4))
+            finally:
+                with contextlib.suppress(logstore.LogStoreError):
+                    store.close()
+
+        self._looked(opened)
+
+    def _restart(self) -> None:
+        restart_machine(self.path)
+
+    def _lose_marks(self) -> None:
+        """A copy as those that leave out the files of the root."""
+        for name in self.rng.sample(_MARKS, self.rng.randint(1, 3)):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _take_marks_of_a_broker(self) -> None:
+        self._forget_own()
+        (self.path / _POINTS).write_text("0\n1\norders 0 0\n")
+        mark = self.path / ".kafka_cleanshutdown"
+        if self.rng.random() < 0.5:
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+
+    def _damage_again(self) -> None:
+        logs = [log for log in logs_in(self.directory) if log.stat().st_size > 100]
+        if logs and len(self.damages) < 3:
+            log = self.rng.choice(logs)
+            with contextlib.suppress(AssertionError, IndexError):
+                self.damages.append(_Damage(log, self.rng, "flip"))
+
+    def _put_back(self) -> None:
+        """The last damage first: they may be of one file."""
+        while self.damages:
+            self.damages.pop().undo(self.directory)
+        self.is_known = False
+
+    # -- judges
+
+    def _verify(self) -> None:
+        is_deep = self.rng.random() < 0.5
+        report = logstore.verify(self.path, deep=is_deep)
+        found = [p for p in report.problems if "orders-0" in p.path]
+        if self.is_known and self.damages and not found:
+            raise _Wrong("verify has no problem")
+        if self.is_known and self.damages and self.rng.random() < 0.3:
+            handover = logstore.check_handover(self.path)
+            if not any("orders-0" in f.path for f in handover.problems):
+                raise _Wrong("the hand-over has no problem")
+            if not logstore.doctor(self.path).problems:
+                raise _Wrong("doctor has no problem")
+
+    def _read(self) -> None:
+        count = 0
+        with open_store(self.path, read_only=True) as store:
+            partition = store.topic("orders")[0]
+            try:
+                for _ in partition.read():
+                    count += 1
+            except (logstore.CorruptionError, logstore.UnsupportedError):
+                return
+        is_whole = all(d.kind == "long" for d in self.damages)
+        if self.is_known and self.damages and not is_whole:
+            raise _Wrong(f"a read ends after {count} records, without an error")
+
+    def _repair_without_a_mode(self) -> None:
+        before = self.bytes()
+        report = logstore.repair(self.path)
+        if self.bytes() != before:
+            raise _Wrong("a repair without a mode has changed a log")
+        if self.is_known and self.damages and report.ok:
+            raise _Wrong("a repair without a mode finds nothing")
+
+    def _repair_dry(self) -> None:
+        before = self.bytes()
+        logstore.repair(self.path, "cut", dry_run=True)
+        if self.bytes() != before:
+            raise _Wrong("a dry run has changed a log")
+
+    def _repair(self) -> None:
+        mode = self.rng.choice(("cut", "skip"))
+        report = logstore.repair(self.path, mode)
+        left = [p for p in report.remaining if p.kind in _LOG_KINDS]
+        if left:
+            raise _Wrong(f"repair leaves {left[0].message}")
+        self.damages.clear()
+        self.is_known = False
+        self._append()
