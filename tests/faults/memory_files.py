@@ -176,6 +176,12 @@ class MemoryFiles(Files):
         self._entry(dir_fd, name)
         del self._open[dir_fd][name]
 
+    def links(self, dir_fd: int, name: str) -> int:
+        return 1
+
+    def file_system_id(self, fd: int) -> str:
+        return ""
+
     def stat(self, fd: int) -> FileInfo:
         return self._info(self._open[fd])
 

@@ -135,6 +135,11 @@ class GroupLog:
             size = self._open_now()
             if size is None:
                 return
+            with self._root.use() as root_fd:
+                is_shared = self._files.links(root_fd, self.name) > 1
+            if is_shared:
+                self._files.close(self._root.open(self.name, write=True))
+                size = self._open_now() or 0
             reason = "" if size == self._end else self._read_batches(size)
             if self._end < size:
                 self._cut_tail(slots, size, reason)
@@ -152,7 +157,9 @@ class GroupLog:
             return None
         if self._file is None or (info.device, info.inode) != self._identity:
             file = held_open(
-                self._files, self._root.open(self.name, write=self._write_mode)
+                self._files,
+                # Replaced with the mutex (`refresh_held`): others append to it.
+                self._root.open(self.name, write=self._write_mode, keep_links=True),
             )
             info = self._files.stat(file.fd)
             file_id = FileId(info.inode)

@@ -27,6 +27,7 @@ from logstore import _native as native
 from logstore.errors import storage_error, storage_errors
 from logstore.group.errors import FencedError
 from logstore.io import layout
+from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import FileInfo, Files, ProcessId
 
@@ -259,7 +260,9 @@ class Slots(LockFile):
     def _open(self) -> int:
         while True:
             try:
-                return self._root.open(self.name, write=True)
+                # Members of this store may use it under all of its names.
+                keep_links = not is_left_over(self._root, self.name)
+                return self._root.open(self.name, write=True, keep_links=keep_links)
             except FileNotFoundError:
                 pass
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,11 +20,15 @@ from logstore.io.files import (
     Look,
     stamp_of,
 )
+from logstore.io.layout import own_copy_file
 
 __all__ = ["NOT_A_FILE", "Directory", "held_open"]
 
 # Errors of opening a link, a socket or FIFO, or a directory of a file's name.
 NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
+_COPY_BYTES: Final = 1 << 20
+# The pause of a process while another one makes a copy.
+_TURN_S: Final = 0.001
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:
@@ -288,13 +293,58 @@ class Directory:
         with self.use() as fd:
             self.files.sync_directory(fd)
 
-    def open(self, name: str, *, write: bool = False) -> int:
-        """Descriptor of an existing regular file; the caller closes it."""
+    def open(
+        self, name: str, *, write: bool = False, keep_links: bool = False
+    ) -> int:
+        """Descriptor of an existing regular file; the caller closes it.
+
+        With `write`, a file that has several names is replaced by its own copy first,
+        so that nothing changes under the other names (`cp -al` of a store).
+
+        Args:
+            keep_links: let all names stay those of one file.
+        """
         file = self.held()
         try:
+            if write and not keep_links and self.files.links(file.fd, name) > 1:
+                return self._open_own(file.fd, name)
             return self.files.open(file.fd, name, write=write)
         finally:
             del file
+
+    def _open_own(self, dir_fd: int, name: str) -> int:
+        """Open a file for writing after replacing it by its own copy.
+
+        1. Copy it to a temporary name. 2. Sync that. 3. Rename it to `name`. 4. Sync
+        the directory. Of processes that do this at the same time, one does it.
+        """
+        files = self.files
+        turn = held_open(files, files.open_directory(dir_fd, "."))
+        while not files.lock_file(turn.fd):
+            time.sleep(_TURN_S)
+        try:
+            if files.links(dir_fd, name) < 2:
+                return files.open(dir_fd, name, write=True)
+            original = held_open(files, files.open(dir_fd, name))
+            temporary = own_copy_file(name)
+            fd = files.create(dir_fd, temporary, exclusive=False)
+            try:
+                buffer, pos = memoryview(bytearray(_COPY_BYTES)), 0
+                while (n := files.read(original.fd, buffer, pos)) > 0:
+                    files.write(fd, buffer[:n], pos)
+                    pos += n
+                files.set_mode_of(fd, original.fd)
+                files.sync(fd)
+                files.rename(dir_fd, temporary, name)
+                files.sync_directory(dir_fd)
+            except BaseException:
+                files.close(fd)
+                with contextlib.suppress(OSError):
+                    files.unlink(dir_fd, temporary)
+                raise
+            return fd
+        finally:
+            files.unlock_file(turn.fd)
 
     def create(self, name: str, *, exclusive: bool = True) -> int:
         file = self.held()

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
 from logstore.io.byte_locks import FLOCK, ByteLocks, ProcessId, read_text
+from logstore.io.links import Links
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -187,7 +188,7 @@ class Look(NamedTuple):
         return self.data[_PLACE.size + number * _STAMP.size :]
 
 
-class Files(ByteLocks):
+class Files(ByteLocks, Links):
     """System calls of a store. Stateless: one object may serve any number of stores."""
 
     # -- directories
@@ -613,8 +614,7 @@ class Files(ByteLocks):
             os.eventfd_read(fd)
 
     def wait_for_any(self, fds: Iterable[int], seconds: float | None) -> Sequence[int]:
-        """Wait until one of some descriptors is readable, at most `seconds`; those that
-        are."""
+        """Wait at most `seconds` until descriptors are readable; those that are."""
         poll = select.poll()
         for fd in fds:
             poll.register(fd, select.POLLIN)

@@ -61,6 +61,7 @@ __all__ = [
     "is_partition_file",
     "is_renamed_for_deletion",
     "is_store_file",
+    "own_copy_file",
     "parse_digest_file",
     "parse_partition_directory",
     "parse_segment_file",
@@ -110,6 +111,9 @@ GROUP_PREFIX = ".logstore-group-"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
 QUARANTINE_PREFIX = ".logstore-quarantine-"
+OWN_COPY_PREFIX = ".logstore-own-"
+SNAPSHOT_REQUEST_PREFIX = ".logstore-request-snapshot-"
+UNFINISHED = ".logstore-unfinished"
 
 TOPIC_NAME_BYTES_MAX = 249
 GROUP_CHARACTERS_MAX = 10_000
@@ -211,6 +215,11 @@ def parse_digest_file(name: str) -> int | None:
     if digits == name or len(digits) != 20 or not digits.isascii():
         return None
     return int(digits) if digits.isdigit() else None
+
+
+def own_copy_file(name: str) -> str:
+    """The temporary name of the copy that replaces a file with several names."""
+    return f"{OWN_COPY_PREFIX}{name}.tmp"
 
 
 def group_file(group: str) -> str:

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
 from logstore.errors import ReentrantCallError, StoreLockedError, storage_error
+from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import FileInfo
 from logstore.io.layout import LOCK
@@ -83,6 +84,8 @@ class StoreLock:
         self._files = root.files
         self.file: native.OpenFile | None = None
         self.opened_at = opener.get() or caller()
+        # Of the directory, by device and inode.
+        self.place = (-1, -1)
         try:
             _alone(lambda: self._take(root))
         except OSError as error:
@@ -90,14 +93,19 @@ class StoreLock:
 
     def _take(self, root: Directory) -> None:
         files = root.files
+        self.place = _place(root)
+        is_shared = False
         with contextlib.suppress(FileNotFoundError):
-            opened_at = _holder_in_process(root.stat(LOCK))
+            is_shared = _is_of_original(root)
+            opened_at = None if is_shared else _holder_in_process(root.stat(LOCK))
             if opened_at is not None:
                 raise _locked(root, os.getpid(), opened_at)
         try:
             file = held_open(files, root.create(LOCK))
         except FileExistsError:
-            file = held_open(files, root.open(LOCK, write=True))
+            # One that a hard link shares with the original is its lock file, too.
+            fd = root.open(LOCK, write=True, keep_links=not is_shared)
+            file = held_open(files, fd)
         fd = file.fd
         try:
             holder = files.lock(fd)
@@ -148,6 +156,32 @@ _held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
 _held = weakref.WeakValueDictionary()
 
 
+def _place(root: Directory) -> tuple[int, int]:
+    info = root.info()
+    return info.device, info.inode
+
+
+def _is_of_original(root: Directory) -> bool:
+    """Whether the lock file is that of another directory, of which this one is a copy
+    made of hard links: its lock says nothing about this directory.
+
+    Raises:
+        FileNotFoundError: there is no lock file.
+    """
+    files = root.files
+    with root.use() as root_fd:
+        if not is_left_over(root, LOCK):
+            return False
+        info = root.stat(LOCK)
+        mine = _held.get((info.device, info.inode))
+        if mine is not None and mine.is_held:
+            return mine.place != _place(root)
+        with root.opened(LOCK) as fd:
+            holder = files.lock_holder(fd)
+        # Somebody may have the copy open: a broker does not know of owner files.
+        return holder is None or not files.has_open(holder, root_fd, LOCK)
+
+
 def _holder_in_process(info: FileInfo) -> str | None:
     """The place where this process locked a file ("": unknown); None if it did not."""
     lock = _held.get((info.device, info.inode))
@@ -179,6 +213,8 @@ def holder_of(root: Directory) -> int | None:
     """
 
     def look() -> int | None:
+        if _is_of_original(root):
+            return None
         if _holder_in_process(root.stat(LOCK)) is not None:
             return os.getpid()
         with root.opened(LOCK) as fd:

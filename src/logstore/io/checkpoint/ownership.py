@@ -20,7 +20,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint import checkpoints, place
 from logstore.io.checkpoint.partition_state import (
     PartitionMetadata,
     PartitionState,
@@ -414,6 +414,7 @@ class Ownership:
             "fingerprints": list(fingerprints),
             "generation": self.store_epoch,
             "boot": self._boot(),
+            place.FIELD: place.place_of(self._root),
         }
 
 
