@@ -66,6 +66,7 @@ _HOMES: Final = {
     "store.partitions": "RecoveryProgress",
     "store.producer": "Producer",
     "store.publication": "Publication",
+    "store.snapshot": "SnapshotProgress SnapshotReport",
     "store.store": "Store open",
     "store.topic": "Topic",
 }

@@ -118,6 +118,8 @@ from logstore.store.partition import Partition as Partition
 from logstore.store.partitions import RecoveryProgress as RecoveryProgress
 from logstore.store.producer import Producer as Producer
 from logstore.store.publication import Publication as Publication
+from logstore.store.snapshot import SnapshotProgress as SnapshotProgress
+from logstore.store.snapshot import SnapshotReport as SnapshotReport
 from logstore.store.store import Store as Store
 from logstore.store.store import open_store as _open
 from logstore.store.topic import Topic as Topic

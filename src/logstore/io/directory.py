@@ -293,9 +293,7 @@ class Directory:
         with self.use() as fd:
             self.files.sync_directory(fd)
 
-    def open(
-        self, name: str, *, write: bool = False, keep_links: bool = False
-    ) -> int:
+    def open(self, name: str, *, write: bool = False, keep_links: bool = False) -> int:
         """Descriptor of an existing regular file; the caller closes it.
 
         With `write`, a file that has several names is replaced by its own copy first,
@@ -306,9 +304,18 @@ class Directory:
         """
         file = self.held()
         try:
-            if write and not keep_links and self.files.links(file.fd, name) > 1:
-                return self._open_own(file.fd, name)
-            return self.files.open(file.fd, name, write=write)
+            fd = self.files.open(file.fd, name, write=write)
+            if not write or keep_links:
+                return fd
+            try:
+                is_own = self.files.links(file.fd, name) < 2
+            except BaseException:
+                self.files.close(fd)
+                raise
+            if is_own:
+                return fd
+            self.files.close(fd)
+            return self._open_own(file.fd, name)
         finally:
             del file
 

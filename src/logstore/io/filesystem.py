@@ -308,6 +308,12 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
     """
     with storage_errors("look at", root.path):
         names = root.names()
+        if layout.UNFINISHED in names:
+            raise StoreNotFoundError(
+                f"{root.path} is a snapshot that was not finished: it is no store. "
+                f"Remove it",
+                path=root.path,
+            )
         if is_partition(root, names):
             parent, name = os.path.split(root.path)
             rest = ""

@@ -112,7 +112,7 @@ TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
 QUARANTINE_PREFIX = ".logstore-quarantine-"
 OWN_COPY_PREFIX = ".logstore-own-"
-SNAPSHOT_REQUEST_PREFIX = ".logstore-request-snapshot-"
+SNAPSHOT_REQUEST = ".logstore-request-snapshot"
 UNFINISHED = ".logstore-unfinished"
 
 TOPIC_NAME_BYTES_MAX = 249

@@ -35,7 +35,7 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publication_journal import PublicationJournal
-from logstore.io.checkpoint.publications import Publications, evict, is_of
+from logstore.io.checkpoint.publications import Entry, Publications, evict, is_of
 from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -153,6 +153,17 @@ class Publisher:
         """
         if not self._has_stuck():
             self._journal.settle({})
+
+    def ledger(self) -> dict[str, Entry]:
+        """The last publication of each identity; the caller holds `lock`, so that all
+        records of each are in the logs.
+
+        Raises:
+            StorageError: an earlier publication was neither committed nor undone.
+            CorruptCheckpointError, OSError: a file is damaged, or cannot be read.
+        """
+        self._end_earlier()
+        return self._journal.published()
 
     # ------------------------------------------------------------ publishing
 

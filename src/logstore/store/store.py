@@ -49,6 +49,13 @@ from logstore.store.producer import NamedProducers, Producer
 from logstore.store.publication import Publication, PublicationRequest
 from logstore.store.publisher import Publisher
 from logstore.store.publishing import PublishingStore
+from logstore.store.snapshot import (
+    SnapshotProgress,
+    SnapshotReport,
+    SnapshotTarget,
+    make_snapshot,
+)
+from logstore.store.snapshot_requests import SnapshotServer, snapshot_elsewhere
 from logstore.store.topic import Topic
 from logstore.store.topic_changes import TopicChanges
 
@@ -161,6 +168,7 @@ class Store(PublishingStore):
         )
         self._producers = NamedProducers(context, self._topics.now)
         self._hand_in = HandIn(context.root, self._publisher)
+        self._snapshots = SnapshotServer(context, self._topics, self._publisher)
         self._watches = deque()
         _open_stores.add(self)
         self._is_finished = False
@@ -176,11 +184,13 @@ class Store(PublishingStore):
                 self._topics.writers.recover(on_progress)
             if not read_only:
                 self._topics.begin_rounds()
+                self._snapshots.start()
                 if config.publish_for_others:
                     self._hand_in.start()
             self._may_write = not read_only
         except BaseException:
             context.is_closed = True
+            self._snapshots.stop()
             self._hand_in.stop()
             self._topics.stop_rounds(StoreClosedError(f"store {path} is closed"))
             context.scheduler.stop()
@@ -437,13 +447,51 @@ class Store(PublishingStore):
         self._topics.check_writable("take over a producer")
         return self._producers.take_over(name)
 
+    def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        links: bool = True,
+        on_progress: Callable[[SnapshotProgress], None] | None = None,
+    ) -> SnapshotReport:
+        """Make a copy of the store, as it is at one moment, in a new directory.
+
+        The copy has all that was appended before the call: topics with their settings,
+        records, publications, positions of groups, named producers. Appends, commits
+        and publications go on meanwhile. It opens as a store that was closed; what is
+        staged, or handed in and not published, is not in it.
+
+        A read-only store takes the writer's lock if it is free. Else the process that
+        has it makes the snapshot, and this call waits.
+
+        Args:
+            path: the directory; it must not exist, or be empty. It is complete and
+                durable when it is there.
+            links: let sealed segments be hard links to the files of this store, where
+                that is possible: nothing is ever changed in them.
+            on_progress: called in this thread with a `SnapshotProgress`, now and then.
+
+        Raises:
+            ConfigError: there is something at the path, or it lies in the store.
+            StoreLockedError: a Kafka broker, or a process with an earlier version of
+                logstore, has the store open for writing, and does not answer.
+            StorageError: the system refuses; nothing is at the path.
+            StoreClosedError, ForkedError.
+        """
+        self._topics.begin_call()
+        target = SnapshotTarget(os.path.abspath(os.fspath(path)), links, on_progress)
+        if self.read_only:
+            return snapshot_elsewhere(self._context, target, self._opened_briefly)
+        return make_snapshot(self._context, self._topics, self._publisher, target)
+
+    def _opened_briefly(self) -> Store:
+        """The store, opened for writing for one call. Raises: as `open_store`."""
+        config = dataclasses.replace(self.config, publish_for_others=False)
+        files = self._context.files
+        return open_store(self.path, create=False, config=config, files=files)
+
     def _publish_as_owner(self, request: PublicationRequest) -> Publication:
-        owner = open_store(
-            self.path,
-            create=False,
-            config=dataclasses.replace(self.config, publish_for_others=False),
-            files=self._context.files,
-        )
+        owner = self._opened_briefly()
         try:
             return owner._published(request, is_last=True)
         finally:
@@ -477,6 +525,7 @@ class Store(PublishingStore):
                 return
             self._context.is_closed = True
             # Not under the lock: a task that is running now may wait for it.
+            self._snapshots.stop()
             self._hand_in.stop()
             self._topics.stop_rounds(self._closed_error())
             self._context.scheduler.stop()
@@ -546,6 +595,7 @@ class Store(PublishingStore):
         self._is_finished = True
 
     def _after_fork(self) -> None:
+        self._snapshots.abandon()
         self._hand_in.abandon()
         self._topics.abandon_rounds()
         self._context.after_fork()

@@ -14,7 +14,7 @@ from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.files import FileStamp
 from logstore.io.layout import LOG, segment_file
-from logstore.log.follow.file_identity import LogFiles
+from logstore.log.follow.file_identity import LogFiles, adopt_copy
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
@@ -164,6 +164,10 @@ def retire_changed(
         # again.
         low = min(low, before.files.same_below(now.segments, low))
     by_base = {segment.base_offset: segment for segment in now.segments}
+    if is_own:
+        for segment in before.segments:
+            if segment.base_offset in by_base:
+                adopt_copy(segment, by_base[segment.base_offset])
     first = min(by_base, default=loaded.start_offset)
     has_changed = low != NO_CUT
     unlike: int | None = None
@@ -183,7 +187,7 @@ def retire_changed(
         is_present = same is not None and not same.is_lost
         is_replaced = is_present and same is not None and segment.inode != same.inode
         if is_own and is_replaced and segment.size:
-            # Put back from a backup: logstore itself never replaces a file.
+            # Put back from a backup: logstore itself replaces a file by a copy only.
             low = min(low, segment.base_offset)
         is_changed = not is_same or is_other
         # It may have been another file in between, which a backup has undone.

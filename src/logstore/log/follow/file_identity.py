@@ -21,7 +21,7 @@ from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["LogEnd", "LogFiles", "last_batch_at", "log_bases"]
+__all__ = ["LogEnd", "LogFiles", "adopt_copy", "last_batch_at", "log_bases"]
 
 # A program that truncates a log and continues writing leaves other bytes at the old
 # end: in the header of the last batch (its checksum, if not its time), or in its last
@@ -364,6 +364,29 @@ def log_bases(directory: Directory) -> list[int] | None:
         if parsed.suffix == LOG and not parsed.transition:
             bases.append(parsed.base_offset)
     return bases
+
+
+def adopt_copy(segment: Segment, now: Segment) -> None:
+    """If the file of a segment, which had several names, was replaced by a copy of it
+    (`Directory.open`), let its readers go on in the copy. All of it is compared, as
+    far as it was read: a backup may have been put back, too."""
+    descriptors = segment.descriptors
+    before = descriptors.kept(segment._serial)
+    if before is None or segment.inode == now.inode or segment.size > now.size:
+        return
+    files, pos = segment.directory.files, 0
+    mine, other = memoryview(bytearray(READ_BYTES)), memoryview(bytearray(READ_BYTES))
+    with contextlib.suppress(OSError):
+        after = now.borrow()
+        while pos < segment.size:
+            n = min(READ_BYTES, segment.size - pos)
+            if files.read(before.fd, mine[:n], pos) < n:
+                return
+            if files.read(after.fd, other[:n], pos) < n or mine[:n] != other[:n]:
+                return
+            pos += n
+        segment.inode = now.inode
+        descriptors.forget(segment._serial)
 
 
 def last_batch_at(segment: Segment) -> int | None:

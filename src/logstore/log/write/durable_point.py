@@ -104,6 +104,26 @@ class DurablePoint:
         """Whether the state file records where the log ends."""
         return self.is_recorded and not self._is_unclean
 
+    def text(self, extent: Extent, state: native.SegmentState) -> str:
+        """The text of a state file of the log, durable to its end."""
+        return self._state(extent, state).to_json(self._sealed_rows(extent.segments))
+
+    def _state(self, extent: Extent, state: native.SegmentState) -> PartitionState:
+        context = self._context
+        return PartitionState(
+            extent.start,
+            [],
+            state_fields(state),
+            self._active.time_digest(state.raw.time_entries),
+            extent.cuts,
+            context.is_contiguous,
+            context.services.store_epoch,
+            log_id=context.log_id,
+            foreign_end=context.foreign_end,
+            compactions=self.compactions,
+            swapping=self.swapping,
+        )
+
     def write(
         self,
         extent: Extent,
@@ -124,20 +144,7 @@ class DurablePoint:
             OSError: as the system gives it; the file is unchanged, or its content is
                 unknown.
         """
-        context = self._context
-        point = PartitionState(
-            extent.start,
-            [],
-            state_fields(state),
-            self._active.time_digest(state.raw.time_entries),
-            extent.cuts,
-            context.is_contiguous,
-            context.services.store_epoch,
-            log_id=context.log_id,
-            foreign_end=context.foreign_end,
-            compactions=self.compactions,
-            swapping=self.swapping,
-        )
+        point = self._state(extent, state)
         point.is_truncating = is_truncating
         self._sync_indexes(state)
         if not (is_record and self._append(extent, point)):

@@ -27,6 +27,7 @@ from logstore.log.write.deletion import delete_before, delete_before_damaged
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import Extent, VisibilityBarrier
 from logstore.log.write.health import Health
+from logstore.log.write.log_cut import LogCut, cut_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.replacement import Replacement
 from logstore.log.write.syncs import Syncs
@@ -217,6 +218,15 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             self._log.check()
             return truncate(self._log, offset, find())
+
+    def cut(self) -> LogCut:
+        """What the log is now, for a copy; the caller holds its lock. Raises: as
+        `cut_of`."""
+        return cut_of(self._log)
+
+    def was_cut_below(self, cut: LogCut) -> bool:
+        """Whether the log has lost records of a cut since."""
+        return self.cuts.lowest_since(cut.serial) < cut.end
 
     def exclusive(self) -> ExclusiveLog:
         """The log, for a caller that holds both locks as long as it uses it."""

@@ -1,0 +1,63 @@
+"""A cut of one log: what it is at one moment, for a copy that is made later.
+
+The bytes that a cut names do not change as long as the log is not truncated below its
+end: batches are only appended, and the files of deleted or compacted segments stay as
+long as somebody refers to the segments.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.log.write.log_writer import LogWriter
+from logstore.segment import Segment
+
+__all__ = ["LogCut", "cut_of"]
+
+
+class LogCut(NamedTuple):
+    """A log at one moment.
+
+    Attributes:
+        segments: in order; the last one is active.
+        sizes: how many bytes of each belong to the cut.
+        start, end: of the log.
+        serial: of the newest cut of its tail.
+        state: the text of a state file that says all this.
+        offset_index, time_index: the contents of the active segment's indexes.
+    """
+
+    segments: tuple[Segment, ...]
+    sizes: tuple[int, ...]
+    start: int
+    end: int
+    serial: int
+    state: str
+    offset_index: bytes
+    time_index: bytes
+
+
+def cut_of(log: LogWriter) -> LogCut:
+    """The cut of an intact log; the caller holds its lock.
+
+    Raises:
+        StorageError: an earlier call was interrupted, and cannot be finished.
+    """
+    assert log.lock.is_mine
+    if log.health.failed is None:
+        log.repair()
+    extent, active = log.extent, log.active.writer or log.active
+    segments, state = extent.segments, active.state
+    if not segments:
+        _, start, end, _, cuts, _ = extent
+        return LogCut((), (), start, end, cuts.serial, "", b"", b"")
+    return LogCut(
+        segments,
+        (*(segment.size for segment in segments[:-1]), state.size),
+        extent.start,
+        extent.end,
+        extent.cuts.serial,
+        log.point.text(extent, state),
+        active.index.data(0, active.index.count),
+        active.times.data(0, active.times.count),
+    )

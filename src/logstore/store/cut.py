@@ -1,0 +1,179 @@
+"""A consistent cut of an open store: what a copy has to have, as it is at one moment.
+
+The order is what makes it consistent. The positions of groups come first, then the
+publications and the ends of all logs at one moment, then the named producers. So no
+position lies above the end of a log, no publication is remembered whose records are not
+there, and no producer is missing whose records are there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from logstore import _native as native
+from logstore.io import layout
+from logstore.io.checkpoint import place
+from logstore.io.checkpoint.publications import remembered
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+from logstore.log.write.log_cut import LogCut
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.context import StoreContext
+from logstore.store.open_topics import OpenTopics
+from logstore.store.publisher import Publisher
+
+__all__ = ["PartitionCut", "StoreCut", "take_cut"]
+
+# Of Kafka, in the root; what a broker would not miss is left out.
+_KAFKA_FILES: Final = (
+    layout.META_PROPERTIES,
+    layout.CLEANER_CHECKPOINT,
+    layout.HIGH_WATERMARKS,
+)
+
+
+class PartitionCut(NamedTuple):
+    """A partition of a cut.
+
+    Attributes:
+        key: topic and number.
+        directory: of the partition.
+        writer, log: what it is; None: its log is damaged, or cannot be loaded. Nothing
+            is appended to it, and all of its files are copied as they are.
+    """
+
+    key: TopicPartition
+    directory: Directory
+    writer: PartitionWriter | None
+    log: LogCut | None
+
+
+class StoreCut(NamedTuple):
+    """A store at one moment.
+
+    Attributes:
+        root: its directory.
+        place: what an owner file says of that.
+        groups: name -> content of each group's file.
+        files: the same of other files in the root that are copied as they are.
+        settings: of topics, as `.logstore-topics` has them.
+        ledger: the fields of `.logstore-published`; None: nothing was published.
+        partitions: sorted.
+        points: Kafka's recovery points, of the partitions without a `log`.
+        store_epoch: that partition states were written under.
+        is_clean: whether the last owner had closed the store.
+    """
+
+    root: Directory
+    place: list[Any]
+    groups: dict[str, bytes]
+    files: dict[str, bytes]
+    settings: dict[str, Any]
+    ledger: dict[str, Any] | None
+    partitions: list[PartitionCut]
+    points: dict[TopicPartition, int]
+    store_epoch: str
+    is_clean: bool
+
+
+def take_cut(
+    context: StoreContext, topics: OpenTopics, publisher: Publisher
+) -> StoreCut:
+    """Take a cut. Partitions that were not examined yet are recovered before; then
+    nothing is read of the logs, and appends wait for some microseconds each.
+
+    Raises:
+        LogStoreError, OSError: a file cannot be read; an interrupted publication can
+            neither be finished nor undone.
+    """
+    root = context.root
+    with context.lock:
+        context.check_open()
+        topics.writers.recover()
+    groups = {name: _whole_batches(root, name) for name in _group_files(root)}
+    with publisher.lock:
+        ledger = publisher.ledger()
+        with context.lock:
+            context.check_open()
+            topics.writers.recover()
+            partitions = _partitions(root, topics)
+            settings = copy.deepcopy(topics.catalog.settings)
+            points = {
+                one.key: context.ownership.points[one.key]
+                for one in partitions
+                if one.log is None and one.key in context.ownership.points
+            }
+            files = _contents(root, _KAFKA_FILES)
+            store_epoch, is_clean = context.store_epoch, context.ownership.is_clean
+    files |= _contents(root, [layout.PRODUCERS])
+    return StoreCut(
+        root,
+        place.place_of(root),
+        groups,
+        files,
+        settings,
+        remembered(ledger) if ledger else None,
+        partitions,
+        points,
+        store_epoch,
+        is_clean,
+    )
+
+
+def _partitions(root: Directory, topics: OpenTopics) -> list[PartitionCut]:
+    """All partitions, at one moment; the caller holds the store's lock."""
+    loaded = topics.writers.loaded
+    keys = [
+        TopicPartition(topic, number)
+        for topic, numbers in sorted(topics.catalog.numbers.items())
+        for number in numbers
+        if TopicPartition(topic, number) not in topics.catalog.missing_partitions
+    ]
+    writers = {
+        key: loaded[key]
+        for key in keys
+        if key in loaded and loaded[key].health.damage is None
+    }
+    with native.Group([writer.lock for writer in writers.values()]):
+        logs = {key: writer.cut() for key, writer in writers.items()}
+    return [
+        PartitionCut(
+            key,
+            root.child(layout.partition_directory(*key)),
+            writers.get(key),
+            logs.get(key),
+        )
+        for key in keys
+    ]
+
+
+def _group_files(root: Directory) -> list[str]:
+    return layout.group_files(root.names())
+
+
+def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
+    """The contents of those files that exist."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = root.read_file(name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _whole_batches(root: Directory, name: str) -> bytes:
+    """The file of a group, without a batch that a member is writing. A damaged file is
+    taken as it is."""
+    data = root.read_file(name)
+    c, pos, last = native.pointer(data), 0, -1
+    while pos < len(data):
+        scan = native.scan_batches(c, len(data), pos=pos, last_offset=last)
+        if scan.error is not None:
+            return data
+        if not scan.headers:
+            break
+        pos, last = scan.pos, scan.last_offset
+    return data[:pos]

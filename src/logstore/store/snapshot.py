@@ -1,0 +1,416 @@
+"""Snapshots: a copy of an open store as it is at one moment, in another directory.
+
+A snapshot is written under a temporary name, with a file in it that keeps everybody
+from opening it, and gets its name when all of it is durable. Segments that are sealed
+get a second name there (a hard link) where that is possible: neither store writes to a
+file with two names (`Directory.open`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from logstore.errors import ConfigError, StorageError, storage_errors
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints, place
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import PRIVATE, Files
+from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from logstore.log.write.log_cut import LogCut
+from logstore.segment import Segment
+from logstore.store.context import StoreContext
+from logstore.store.cut import PartitionCut, StoreCut, take_cut
+from logstore.store.open_topics import OpenTopics
+from logstore.store.publisher import Publisher
+
+__all__ = [
+    "SnapshotProgress",
+    "SnapshotReport",
+    "SnapshotTarget",
+    "check_target",
+    "make_snapshot",
+]
+
+_COPY_BYTES: Final = 1 << 20
+_CUTS_MAX: Final = 3
+# Errors of `link` where a copy is made instead.
+_NO_LINK: Final = (
+    errno.EXDEV,
+    errno.EPERM,
+    errno.EACCES,
+    errno.EMLINK,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.ENOENT,
+)
+# In the directory of a partition, what a copy of an intact log does not get: the state
+# is written anew, and these are of the original's processes or are evidence of damage.
+_LEFT_OUT: Final = (
+    layout.PARTITION_STATE,
+    layout.DURABLE,
+    layout.OWN_COPY_PREFIX,
+    layout.TORN_PREFIX,
+    layout.QUARANTINE_PREFIX,
+)
+
+
+class SnapshotProgress(NamedTuple):
+    """The progress of a snapshot.
+
+    Attributes:
+        bytes_done, bytes_total: of log.
+    """
+
+    bytes_done: int
+    bytes_total: int
+
+
+class SnapshotReport(NamedTuple):
+    """What a snapshot has.
+
+    Attributes:
+        path: its directory.
+        topics, partitions, segments: how many there are.
+        groups: how many groups have a file.
+        identities: how many publishers are remembered.
+        bytes: of log.
+        bytes_linked: of these, those in files that it shares with the original.
+        damaged: the partitions that were copied with their damage.
+    """
+
+    path: str
+    topics: int
+    partitions: int
+    segments: int
+    groups: int
+    identities: int
+    bytes: int
+    bytes_linked: int
+    damaged: tuple[layout.TopicPartition, ...]
+
+
+class SnapshotTarget(NamedTuple):
+    """Where a snapshot is to be, and how it is made; see `Store.snapshot`."""
+
+    path: str
+    links: bool
+    on_progress: Callable[[SnapshotProgress], None] | None = None
+
+
+class _CutError(Exception):
+    """A log was truncated, or deleted, while it was copied."""
+
+
+def check_target(files: Files, source: str, path: str) -> None:
+    """Raise `ConfigError` if a snapshot cannot be made at a path: something is there,
+    or it lies in the store."""
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    if os.path.commonpath([os.path.realpath(source), real]) == os.path.realpath(source):
+        raise _refused(path, "it lies in the store itself")
+    try:
+        directory = Directory.open_root(files, path)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise _refused(path, "it is no directory") from None
+    try:
+        if directory.names():
+            raise _refused(path, "it is not empty")
+    finally:
+        directory.close()
+
+
+def _refused(path: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"no snapshot can be made at {path}: {why}. Nothing was written",
+        name="path",
+        value=path,
+    )
+
+
+def make_snapshot(
+    context: StoreContext,
+    topics: OpenTopics,
+    publisher: Publisher,
+    target: SnapshotTarget,
+) -> SnapshotReport:
+    """Make a snapshot of an open store; see `Store.snapshot`."""
+    for _ in range(_CUTS_MAX):
+        with storage_errors("read", context.path, "No snapshot was made."):
+            cut = take_cut(context, topics, publisher)
+        with contextlib.suppress(_CutError):
+            return _Snapshot(context, cut, target).make()
+    raise StorageError(
+        f"no snapshot of {context.path} was made: {_CUTS_MAX} times, one of its logs "
+        f"was truncated or deleted while it was copied. Try it again",
+        path=context.path,
+        action="make a snapshot of",
+    )
+
+
+class _Snapshot:
+    """One attempt to write a cut to a directory."""
+
+    def __init__(
+        self, context: StoreContext, cut: StoreCut, target: SnapshotTarget
+    ) -> None:
+        self._context = context
+        self._files = context.files
+        self._cut = cut
+        self._path, self._links, self._on_progress = target
+        logs = [one.log for one in cut.partitions if one.log is not None]
+        self._total = sum(sum(log.sizes) for log in logs)
+        self._done = self._linked = self._segments = 0
+
+    def make(self) -> SnapshotReport:
+        """1. Make a directory with a temporary name and the mark of an unfinished
+        snapshot. 2. Write everything, and sync it. 3. Remove the mark, and sync the
+        directory. 4. Give it its name, and sync the directory above."""
+        files, path = self._files, self._path
+        check_target(files, self._context.path, path)
+        above, name = os.path.split(path)
+        temporary = f"{name}.unfinished-{os.urandom(4).hex()}"
+        full = os.path.join(above, temporary)
+        with storage_errors("write the snapshot", full, "No snapshot was made."):
+            files.make_root(full)
+            parent = Directory.open_root(files, above)
+            root = Directory.open_root(files, full)
+            try:
+                self._write(root)
+                root.unlink(layout.UNFINISHED)
+                root.sync()
+                try:
+                    parent.rename(temporary, name)
+                except OSError as error:
+                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        raise _refused(path, "it is not empty any more") from error
+                    raise
+                parent.sync()
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    _remove(root, parent, temporary)
+                raise
+            finally:
+                root.close()
+                parent.close()
+        return self._report()
+
+    def _report(self) -> SnapshotReport:
+        cut = self._cut
+        ledger = cut.ledger or {"published": []}
+        return SnapshotReport(
+            self._path,
+            len({one.key.topic for one in cut.partitions}),
+            len(cut.partitions),
+            self._segments,
+            len(cut.groups),
+            len(ledger["published"]),
+            self._done,
+            self._linked,
+            tuple(one.key for one in cut.partitions if one.log is None),
+        )
+
+    # ------------------------------------------------------------ the root
+
+    def _write(self, root: Directory) -> None:
+        cut = self._cut
+        root.access = cut.root.access
+        if root.access != PRIVATE:
+            with root.use() as fd:
+                self._files.set_access(fd, root.access)
+        root.write_file(layout.UNFINISHED, b"")
+        for one in cut.partitions:
+            self._write_partition(root, one)
+            self._check(one)
+        for name, data in (*cut.groups.items(), *cut.files.items()):
+            if data:
+                self._put(root, name, data)
+        if cut.settings:
+            checkpoints.write_state(root, layout.TOPICS, {"topics": cut.settings})
+        if cut.ledger is not None:
+            checkpoints.write_state(root, layout.PUBLISHED, cut.ledger)
+        self._write_owner(root)
+        root.sync()
+        for one in cut.partitions:
+            self._check(one)
+
+    def _write_owner(self, root: Directory) -> None:
+        """The owner file says that this is the directory of the original: the first
+        opening sees that it is a copy."""
+        cut, ownership = self._cut, Ownership(root)
+        ownership.store_epoch = cut.store_epoch
+        logs = {one.key: one.log for one in cut.partitions if one.log is not None}
+        ends = {key: log.end for key, log in logs.items()}
+        starts = {
+            key: log.start
+            for key, log in logs.items()
+            if log.segments and log.start > log.segments[0].base_offset
+        }
+        ownership.lower_high_watermarks(ends)
+        # What is damaged is examined again if the original would examine it.
+        if cut.is_clean or len(logs) == len(cut.partitions):
+            ownership.end({**cut.points, **ends}, starts)
+        else:
+            checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, cut.points)
+            ownership.write_starts(starts)
+            ownership.record()
+        value = checkpoints.read_state(root, layout.OWNER)
+        assert value is not None
+        checkpoints.write_state(root, layout.OWNER, {**value, place.FIELD: cut.place})
+
+    def _put(self, directory: Directory, name: str, data: bytes) -> None:
+        """Write a small file, durably; the directory is synced later."""
+        fd = directory.create(name)
+        try:
+            self._files.write(fd, data, 0)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+    def _check(self, one: PartitionCut) -> None:
+        """Raise if a log has lost what its cut has."""
+        self._context.check_open()
+        if one.writer is None or one.log is None:
+            return
+        is_there = self._cut.root.exists(one.directory.name)
+        if not is_there or one.writer.was_cut_below(one.log):
+            raise _CutError
+
+    # ------------------------------------------------------------ partitions
+
+    def _write_partition(self, root: Directory, one: PartitionCut) -> None:
+        root.make(one.directory.name)
+        to = root.child(one.directory.name)
+        try:
+            names = one.directory.names()
+            if one.log is None:
+                for name in filter(layout.is_partition_file, names):
+                    self._copy_or_link(one.directory, name, to, may_link=False)
+            else:
+                self._write_log(one.directory, one.log, to)
+                for name in names:
+                    if self._is_copied(name, one.log):
+                        self._copy_or_link(one.directory, name, to, may_link=False)
+        except FileNotFoundError as error:
+            self._check(one)
+            raise error
+        to.sync()
+
+    def _is_copied(self, name: str, log: LogCut) -> bool:
+        """Whether a file beside an intact log belongs to a copy of it."""
+        parsed = layout.parse_segment_file(name)
+        if parsed is not None:
+            is_snapshot = parsed.suffix == SNAPSHOT and not parsed.transition
+            return is_snapshot and parsed.base_offset <= log.end
+        if name.endswith(".tmp") or name.startswith(_LEFT_OUT):
+            return False
+        base = layout.parse_digest_file(name)
+        if base is not None:
+            return base in {segment.base_offset for segment in log.segments[:-1]}
+        return layout.is_partition_file(name)
+
+    def _write_log(self, source: Directory, log: LogCut, to: Directory) -> None:
+        """The segments of a log, their indexes, and a state that says what it is."""
+        if not log.segments:
+            return
+        for segment, size in zip(log.segments, log.sizes, strict=True):
+            is_active = segment is log.segments[-1]
+            self._write_segment(segment, size, to, may_link=not is_active)
+            if not is_active:
+                for suffix in (INDEX, TIME_INDEX):
+                    self._copy_or_link(source, segment.file(suffix), to, may_link=True)
+            self._copy_or_link(source, segment.file(TXN_INDEX), to, may_link=False)
+            self._segments += 1
+        active = log.segments[-1]
+        for suffix, data in ((INDEX, log.offset_index), (TIME_INDEX, log.time_index)):
+            self._put(to, layout.segment_file(active.base_offset, suffix), data)
+        checkpoints.write_prepared(to, layout.PARTITION_STATE, log.state)
+
+    def _write_segment(
+        self, segment: Segment, size: int, to: Directory, *, may_link: bool
+    ) -> None:
+        """The first `size` bytes of a segment's log."""
+        file, name = segment.borrow(), layout.segment_file(segment.base_offset, LOG)
+        info = self._files.stat(file.fd)
+        may_link = may_link and self._links and info.size == size
+        if may_link and self._link(segment.directory, segment.file(LOG), to, name):
+            if to.stat(name).inode == info.inode:
+                self._synced(to, name)
+                self._linked += size
+                self._step(size)
+                return
+            to.unlink(name)  # it was deleted meanwhile, and another one has its name
+        self._copy(file.fd, size, to, name)
+
+    def _copy_or_link(
+        self, source: Directory, name: str, to: Directory, *, may_link: bool
+    ) -> None:
+        """A file that need not be there: what is missing is built at the opening."""
+        if may_link and self._links and self._link(source, name, to, name):
+            self._synced(to, name)
+            return
+        try:
+            file = held_open(self._files, source.open(name))
+        except FileNotFoundError:
+            return
+        self._copy(file.fd, None, to, name)
+
+    def _link(self, source: Directory, name: str, to: Directory, new: str) -> bool:
+        try:
+            with source.use() as fd, to.use() as to_fd:
+                self._files.link(fd, name, to_fd, new)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        return True
+
+    def _synced(self, directory: Directory, name: str) -> None:
+        with directory.opened(name) as fd:
+            self._files.sync(fd)
+
+    def _copy(self, fd: int, size: int | None, to: Directory, name: str) -> None:
+        """Copy bytes of an open file; all of them without a `size`."""
+        files, is_log = self._files, size is not None
+        wanted = files.size(fd) if size is None else size
+        to_fd = to.create(name)
+        try:
+            buffer, pos = memoryview(bytearray(min(_COPY_BYTES, wanted))), 0
+            while pos < wanted:
+                n = files.read(fd, buffer[: min(_COPY_BYTES, wanted - pos)], pos)
+                if n == 0:
+                    break
+                files.write(to_fd, buffer[:n], pos)
+                pos += n
+                if is_log:
+                    self._step(n)
+            if is_log and pos < wanted:
+                raise _CutError
+            files.set_mode_of(to_fd, fd)
+            files.sync(to_fd)
+        finally:
+            files.close(to_fd)
+
+    def _step(self, size: int) -> None:
+        self._done += size
+        self._context.check_open()
+        if self._on_progress is not None:
+            self._on_progress(SnapshotProgress(self._done, self._total))
+
+
+def _remove(root: Directory, parent: Directory, name: str) -> None:
+    """Remove an unfinished snapshot."""
+    for directory in root.directories():
+        child = root.child(directory)
+        for one in child.names():
+            child.unlink(one, missing_ok=True)
+        root.remove(directory)
+    # The mark is the last: what is left of it is no store.
+    for one in sorted(root.names(), key=layout.UNFINISHED.__eq__):
+        root.unlink(one, missing_ok=True)
+    parent.remove(name)

@@ -1,0 +1,376 @@
+"""Requests for a snapshot, of processes that have not the store's lock.
+
+    requester                                  owner
+    links a request to its one name            sees the name, and reads the request
+    waits for lines that are appended to it    appends: begun, how far, and the end
+    returns, or raises the error
+
+The requester holds a lock (`flock`) on its request, so that the owner tells one that is
+wanted from one that is left over. A request is not synced: it is of no use to anybody
+after its requester has ended. Every owner looks for one, twice a second. An owner that
+does not begin within some seconds is a broker, or a process with an earlier version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import (
+    LogStoreError,
+    StorageError,
+    StoreLockedError,
+    storage_errors,
+)
+from logstore.io.checkpoint.plain_errors import error_of, plain_error
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import Files
+from logstore.io.filesystem import staging_access
+from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
+from logstore.io.lock import holder_of
+from logstore.store.context import StoreContext
+from logstore.store.open_topics import OpenTopics
+from logstore.store.publisher import Publisher
+from logstore.store.snapshot import (
+    SnapshotProgress,
+    SnapshotReport,
+    SnapshotTarget,
+    check_target,
+    make_snapshot,
+)
+
+__all__ = ["SnapshotServer", "snapshot_elsewhere"]
+
+# How often an owner looks for a request, and a requester for an answer.
+_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.02
+# An owner that has not begun after so long does not know of snapshots.
+_BEGIN_S: Final = 5.0
+_PROGRESS_S: Final = 0.2
+_BYTES_MAX: Final = 1 << 20
+
+
+class _Owner(Protocol):
+    """A store that is open for writing."""
+
+    def __enter__(self) -> _Owner: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def snapshot(
+        self,
+        path: str,
+        *,
+        links: bool,
+        on_progress: Callable[[SnapshotProgress], None] | None,
+    ) -> SnapshotReport: ...
+
+
+# ------------------------------------------------------------------ of the owner
+
+
+class SnapshotServer:
+    """Makes the snapshots that other processes ask for, in a thread, which keeps no
+    store open while it waits."""
+
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, publisher: Publisher
+    ) -> None:
+        self._files = context.files
+        self._context = weakref.ref(context)
+        self._topics = weakref.ref(topics)
+        self._publisher = weakref.ref(publisher)
+        self._event: native.OpenFile | None = None
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Look for requests from now on. Without a thread, they are not answered."""
+        if type(self._files) is not Files:
+            return  # tests make each call by themselves
+        try:
+            self._event = native.OpenFile(self._files.new_event(), None)
+            self._thread = threading.Thread(
+                target=self._run, name="snapshots", daemon=True
+            )
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
+            self._thread = None
+            logger.warning("no thread for snapshots that others ask for: %s", error)
+
+    def stop(self) -> None:
+        """End the thread; a snapshot that it makes ends with `StoreClosedError`. May be
+        called again."""
+        self._is_stopped = True
+        thread, event = self._thread, self._event
+        if thread is None or event is None:
+            return
+        self._files.set_event(event.fd)
+        if thread is not threading.current_thread():
+            thread.join()
+        self._thread = self._event = None
+
+    def abandon(self) -> None:
+        """In the child of a fork: the thread does not exist there."""
+        self._is_stopped = True
+        self._thread = self._event = None
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            with contextlib.suppress(BaseException):
+                self._files.wait_for_any([self._event_fd()], _LOOK_S)
+            try:
+                if self._context() is None:
+                    return
+                self._look()
+            except BaseException as error:
+                with contextlib.suppress(BaseException):
+                    logger.exception("a snapshot cannot be made", error=error)
+
+    def _event_fd(self) -> int:
+        event = self._event
+        return -1 if event is None else event.fd
+
+    def _look(self) -> None:
+        context = self._context()
+        if context is None or context.is_closed:
+            return
+        root = context.root
+        if not root.exists(SNAPSHOT_REQUEST):
+            return
+        try:
+            file = held_open(
+                self._files, root.open(SNAPSHOT_REQUEST, write=True, keep_links=True)
+            )
+        except FileNotFoundError:
+            return
+        if self._files.lock_file(file.fd):
+            # Nobody waits for it. It may be another one by now.
+            _unlink_own(root, file.fd)
+            return
+        info = self._files.stat(file.fd)
+        if info.uid in (self._files.user(), -1):
+            self._serve(context, _OpenRequest(root, file, info.size))
+
+    def _serve(self, context: StoreContext, request: _OpenRequest) -> None:
+        """Make the snapshot of a request. Another user may not ask: this process has
+        other rights than that one."""
+        topics, publisher = self._topics(), self._publisher()
+        if topics is None or publisher is None:
+            return
+        try:
+            target = request.target()
+            request.say({"begun": os.getpid()})
+            report = make_snapshot(context, topics, publisher, target)
+            request.say({"report": report._replace(damaged=())._asdict(),
+                         "damaged": [list(key) for key in report.damaged]})  # fmt: skip
+        except LogStoreError as error:
+            if not context.is_closed:  # else the requester takes the lock
+                request.say({"error": plain_error(error)})
+        finally:
+            _unlink_own(context.root, request.file.fd)
+
+
+class _OpenRequest:
+    """A request that an owner answers."""
+
+    def __init__(self, root: Directory, file: native.OpenFile, size: int) -> None:
+        self._root = root
+        self.file = file
+        self._end = size
+        self._said = 0.0
+
+    def target(self) -> SnapshotTarget:
+        """What is asked for.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        data = bytearray(min(self._end, _BYTES_MAX))
+        self._root.files.read(self.file.fd, data, 0)
+        try:
+            value = json.loads(bytes(data).split(b"\n")[0])
+            path, links = value["path"], value["links"]
+            if not isinstance(path, str) or not os.path.isabs(path):
+                raise ValueError("its path is none")
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"a request for a snapshot cannot be read: {error!r}",
+                path=self._root.path_of(SNAPSHOT_REQUEST),
+                action="read",
+            ) from error
+        return SnapshotTarget(path, bool(links), self._progress)
+
+    def _progress(self, progress: SnapshotProgress) -> None:
+        now = time.monotonic()
+        if now - self._said < _PROGRESS_S:
+            return
+        self._said = now
+        if self._root.files.lock_file(self.file.fd):
+            raise StorageError(
+                "the process that asked for a snapshot has ended",
+                path=self._root.path,
+                action="make a snapshot of",
+            )
+        self.say({"progress": list(progress)})
+
+    def say(self, value: dict[str, Any]) -> None:
+        """Append a line."""
+        data = json.dumps(value).encode() + b"\n"
+        self._root.files.write(self.file.fd, data, self._end)
+        self._end += len(data)
+
+
+def _unlink_own(root: Directory, fd: int) -> None:
+    """Remove a request, if it still has its name."""
+    with contextlib.suppress(OSError):
+        if root.stat(SNAPSHOT_REQUEST).inode == root.files.stat(fd).inode:
+            root.unlink(SNAPSHOT_REQUEST, missing_ok=True)
+
+
+# ------------------------------------------------------------------ of the requester
+
+
+def snapshot_elsewhere(
+    context: StoreContext, target: SnapshotTarget, open_owner: Callable[[], _Owner]
+) -> SnapshotReport:
+    """A snapshot for a process that has the store open for reading: with the writer's
+    lock, if it is free; else its owner makes it.
+
+    Raises: as `Store.snapshot`.
+    """
+    check_target(context.files, context.path, target.path)
+    while True:
+        try:
+            owner = open_owner()
+        except StoreLockedError as error:
+            report = _ask(context, target, error)
+            if report is not None:
+                return report
+            continue
+        with owner:
+            path, links, on_progress = target
+            return owner.snapshot(path, links=links, on_progress=on_progress)
+
+
+def _ask(
+    context: StoreContext, target: SnapshotTarget, locked: StoreLockedError
+) -> SnapshotReport | None:
+    """Ask the owner of the store; None: it has ended."""
+    root, files = context.root, context.files
+    with storage_errors("ask for a snapshot of", root.path, "No snapshot was made."):
+        root.access = staging_access(root, context.store_config)
+        file = _requested(root, target, locked)
+        if file is None:
+            return None
+        try:
+            return _answered(root, file, target, locked)
+        finally:
+            _unlink_own(root, file.fd)
+            files.unlock_file(file.fd)
+
+
+def _requested(
+    root: Directory, target: SnapshotTarget, locked: StoreLockedError
+) -> native.OpenFile | None:
+    """The request, which is made when the one before is answered; None: there is no
+    owner any more."""
+    files = root.files
+    temporary = f"{SNAPSHOT_REQUEST}.{os.getpid()}-{os.urandom(8).hex()}.tmp"
+    file = held_open(files, root.create(temporary))
+    try:
+        text = json.dumps({"version": 1, "path": target.path, "links": target.links})
+        files.write(file.fd, text.encode() + b"\n", 0)
+        files.lock_file(file.fd)
+        deadline = time.monotonic() + _BEGIN_S
+        while True:
+            try:
+                with root.use() as fd:
+                    files.link(fd, temporary, fd, SNAPSHOT_REQUEST)
+                return file
+            except FileExistsError:
+                _remove_left_over(root)
+            if _has_no_owner(root):
+                return None
+            if time.monotonic() > deadline and not _is_begun(root):
+                raise _unanswered(root, locked)
+            time.sleep(_POLL_S)
+    finally:
+        root.unlink(temporary, missing_ok=True)
+
+
+def _remove_left_over(root: Directory) -> None:
+    """Remove a request whose requester has ended."""
+    with contextlib.suppress(FileNotFoundError), root.opened(SNAPSHOT_REQUEST) as fd:
+        if root.files.lock_file(fd):
+            _unlink_own(root, fd)
+
+
+def _is_begun(root: Directory) -> bool:
+    """Whether the owner has begun to answer the request of somebody else."""
+    try:
+        return root.read_file(SNAPSHOT_REQUEST).count(b"\n") > 1
+    except FileNotFoundError:
+        return True
+
+
+def _has_no_owner(root: Directory) -> bool:
+    try:
+        return holder_of(root) is None
+    except FileNotFoundError:
+        return True
+
+
+def _answered(
+    root: Directory,
+    file: native.OpenFile,
+    target: SnapshotTarget,
+    locked: StoreLockedError,
+) -> SnapshotReport | None:
+    deadline: float | None = time.monotonic() + _BEGIN_S
+    count = 1  # the first line is the request itself
+    while True:
+        values = _values(root.files, file.fd, count)
+        for value in values:
+            deadline, count = None, count + 1
+            if "report" in value:
+                keys = tuple(TopicPartition(*key) for key in value["damaged"])
+                return SnapshotReport(**{**value["report"], "damaged": keys})
+            if "error" in value:
+                raise error_of(value["error"])
+            if "progress" in value and target.on_progress is not None:
+                target.on_progress(SnapshotProgress(*value["progress"]))
+        if _has_no_owner(root):
+            values = _values(root.files, file.fd, count)
+            if any("report" in value or "error" in value for value in values):
+                continue  # the last thing that it did
+            return None
+        if deadline is not None and time.monotonic() > deadline:
+            raise _unanswered(root, locked)
+        time.sleep(_POLL_S)
+
+
+def _values(files: Files, fd: int, count: int) -> list[dict[str, Any]]:
+    """The values of the whole lines after the first `count`."""
+    data = bytearray(files.size(fd))
+    files.read(fd, data, 0)
+    return [json.loads(line) for line in bytes(data).split(b"\n")[count:-1]]
+
+
+def _unanswered(root: Directory, locked: StoreLockedError) -> StoreLockedError:
+    return StoreLockedError(
+        f"store {root.path} is open for writing in process {locked.holder_pid}, which "
+        f"has not answered a request for a snapshot in {_BEGIN_S:.0f} s: it is a "
+        f"broker, or uses an earlier version of logstore, or belongs to another user. "
+        f"Nothing was written. Call Store.snapshot in that process, or stop it",
+        path=root.path,
+        holder_pid=locked.holder_pid,
+    )
