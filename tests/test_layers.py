@@ -43,6 +43,7 @@ FILE_USERS = (
     "_native",
     "io.byte_locks",
     "io.files",
+    "io.links",
     "cli",
     "maintenance.report",
 )

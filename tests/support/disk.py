@@ -567,13 +567,6 @@ class MemoryDisk(ByteLocks):
             size, modified, changed, self.device, node, is_file, not is_file
         )
 
-    def links(self, dir_fd: int, name: str) -> int:
-        """No file has a second name here."""
-        return 1
-
-    def file_system_id(self, fd: int) -> str:
-        return ""
-
     def stat(self, fd: int) -> FileInfo:
         self._call("stat", self._name(fd))
         return self._info(self._node(fd))

@@ -33,6 +33,7 @@ from logstore.store.inside import recover_unclean
 from logstore.store.partition import Partition as BlockingPartition
 from logstore.store.partitions import RecoveryProgress
 from logstore.store.publication import Publication
+from logstore.store.snapshot import SnapshotProgress, SnapshotReport
 from logstore.store.store import Store as BlockingStore
 from logstore.store.store import open_store as open_blocking
 
@@ -397,6 +398,20 @@ class Store:
                 pinned=pinned,
                 timeout_ms=timeout_ms,
             )
+        )
+
+    async def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        links: bool = True,
+        on_progress: Callable[[SnapshotProgress], None] | None = None,
+    ) -> SnapshotReport:
+        """Make a copy of the store, as it is at one moment, in a new directory; as
+        `logstore.Store.snapshot`. `on_progress` is called in another thread."""
+        make = self.blocking.snapshot
+        return await self._services.run(
+            lambda: make(path, links=links, on_progress=on_progress)
         )
 
     async def discard_staged(

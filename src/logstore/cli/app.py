@@ -14,8 +14,8 @@ import logstore
 _SUMMARY: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
 (a Kafka log directory is one), a partition directory or one file. Everything but
-rebuild-index, compact, repair, groups reset, groups export and doctor --write-test
-only reads, and may run while a writer or a broker works."""
+rebuild-index, compact, repair, snapshot, groups reset, groups export and doctor
+--write-test only reads, and may run while a writer or a broker works."""
 _STATUS: Final = """\
 Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
 unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""
@@ -42,6 +42,7 @@ ORDER: Final = (
     "repair",
     "rebuild-index",
     "compact",
+    "snapshot",
     "report",
     "metrics",
     "completion",

@@ -25,6 +25,7 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     repair,
     report,
     shell,
+    snapshot,
     stat,
     verify,
 )

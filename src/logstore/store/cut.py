@@ -1,4 +1,4 @@
-"""A consistent cut of an open store: what a copy has to have, as it is at one moment.
+"""A consistent cut of an open store: the contents of a copy, as of one moment.
 
 The order is what makes it consistent. The positions of groups come first, then the
 publications and the ends of all logs at one moment, then the named producers. So no
@@ -26,7 +26,7 @@ from logstore.store.publisher import Publisher
 
 __all__ = ["PartitionCut", "StoreCut", "take_cut"]
 
-# Of Kafka, in the root; what a broker would not miss is left out.
+# Files of Kafka in the root.
 _KAFKA_FILES: Final = (
     layout.META_PROPERTIES,
     layout.CLEANER_CHECKPOINT,
@@ -40,8 +40,8 @@ class PartitionCut(NamedTuple):
     Attributes:
         key: topic and number.
         directory: of the partition.
-        writer, log: what it is; None: its log is damaged, or cannot be loaded. Nothing
-            is appended to it, and all of its files are copied as they are.
+        writer, log: its writer, and the cut of its log; None: the log is damaged, or
+            cannot be loaded. Then all of its files are copied: they do not change.
     """
 
     key: TopicPartition

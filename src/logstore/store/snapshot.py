@@ -1,9 +1,9 @@
 """Snapshots: a copy of an open store as it is at one moment, in another directory.
 
-A snapshot is written under a temporary name, with a file in it that keeps everybody
-from opening it, and gets its name when all of it is durable. Segments that are sealed
-get a second name there (a hard link) where that is possible: neither store writes to a
-file with two names (`Directory.open`).
+A snapshot is written under a temporary name, with a file in it that forbids to open it,
+and gets its name when all of it is durable. Sealed segments get a second name there (a
+hard link) if that is possible: neither store writes to a file with two names
+(`Directory.open`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 _COPY_BYTES: Final = 1 << 20
 _CUTS_MAX: Final = 3
-# Errors of `link` where a copy is made instead.
+# Errors of `link` that lead to a copy.
 _NO_LINK: Final = (
     errno.EXDEV,
     errno.EPERM,
@@ -48,8 +48,8 @@ _NO_LINK: Final = (
     errno.ENOSYS,
     errno.ENOENT,
 )
-# In the directory of a partition, what a copy of an intact log does not get: the state
-# is written anew, and these are of the original's processes or are evidence of damage.
+# The copy of an intact log has none of these: its state is made for it, and the others
+# are for the original's processes, or are evidence of damage.
 _LEFT_OUT: Final = (
     layout.PARTITION_STATE,
     layout.DURABLE,
@@ -71,7 +71,7 @@ class SnapshotProgress(NamedTuple):
 
 
 class SnapshotReport(NamedTuple):
-    """What a snapshot has.
+    """The contents of a snapshot.
 
     Attributes:
         path: its directory.
@@ -95,7 +95,7 @@ class SnapshotReport(NamedTuple):
 
 
 class SnapshotTarget(NamedTuple):
-    """Where a snapshot is to be, and how it is made; see `Store.snapshot`."""
+    """The place of a snapshot, and how to make it; see `Store.snapshot`."""
 
     path: str
     links: bool
@@ -109,8 +109,7 @@ class _CutError(Exception):
 def check_target(files: Files, source: str, path: str) -> None:
     """Raise `ConfigError` if a snapshot cannot be made at a path: something is there,
     or it lies in the store."""
-    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    if os.path.commonpath([os.path.realpath(source), real]) == os.path.realpath(source):
+    if _lies_in(files, source, path):
         raise _refused(path, "it lies in the store itself")
     try:
         directory = Directory.open_root(files, path)
@@ -121,6 +120,28 @@ def check_target(files: Files, source: str, path: str) -> None:
     try:
         if directory.names():
             raise _refused(path, "it is not empty")
+    finally:
+        directory.close()
+
+
+def _lies_in(files: Files, source: str, path: str) -> bool:
+    """Whether a path is that of a directory or leads into it, also through links."""
+    store = _identity(files, source)
+    while True:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if _identity(files, path) == store:
+                return True
+        above = os.path.dirname(path)
+        if above == path:
+            return False
+        path = above
+
+
+def _identity(files: Files, path: str) -> tuple[int, int]:
+    directory = Directory.open_root(files, path)
+    try:
+        info = directory.info()
+        return info.device, info.inode
     finally:
         directory.close()
 
@@ -252,7 +273,7 @@ class _Snapshot:
             if log.segments and log.start > log.segments[0].base_offset
         }
         ownership.lower_high_watermarks(ends)
-        # What is damaged is examined again if the original would examine it.
+        # An opening examines damaged logs again if one of the original would do so.
         if cut.is_clean or len(logs) == len(cut.partitions):
             ownership.end({**cut.points, **ends}, starts)
         else:
@@ -278,7 +299,7 @@ class _Snapshot:
         if one.writer is None or one.log is None:
             return
         is_there = self._cut.root.exists(one.directory.name)
-        if not is_there or one.writer.was_cut_below(one.log):
+        if not is_there or one.log.is_gone(one.writer.cuts):
             raise _CutError
 
     # ------------------------------------------------------------ partitions
@@ -302,7 +323,7 @@ class _Snapshot:
         to.sync()
 
     def _is_copied(self, name: str, log: LogCut) -> bool:
-        """Whether a file beside an intact log belongs to a copy of it."""
+        """Whether another file of a partition belongs to a copy of its intact log."""
         parsed = layout.parse_segment_file(name)
         if parsed is not None:
             is_snapshot = parsed.suffix == SNAPSHOT and not parsed.transition
@@ -315,7 +336,7 @@ class _Snapshot:
         return layout.is_partition_file(name)
 
     def _write_log(self, source: Directory, log: LogCut, to: Directory) -> None:
-        """The segments of a log, their indexes, and a state that says what it is."""
+        """The segments of a log, their indexes, and its state."""
         if not log.segments:
             return
         for segment, size in zip(log.segments, log.sizes, strict=True):

@@ -5,10 +5,10 @@
     waits for lines that are appended to it    appends: begun, how far, and the end
     returns, or raises the error
 
-The requester holds a lock (`flock`) on its request, so that the owner tells one that is
-wanted from one that is left over. A request is not synced: it is of no use to anybody
-after its requester has ended. Every owner looks for one, twice a second. An owner that
-does not begin within some seconds is a broker, or a process with an earlier version.
+The requester holds a lock (`flock`) on its request: without one it is left over. A
+request is not synced, because it ends with its requester. Every owner looks for one,
+twice a second. An owner that does not begin within some seconds is a broker, or a
+process with an earlier version.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class SnapshotServer:
         except FileNotFoundError:
             return
         if self._files.lock_file(file.fd):
-            # Nobody waits for it. It may be another one by now.
+            # It is left over. The name may be that of another one by now.
             _unlink_own(root, file.fd)
             return
         info = self._files.stat(file.fd)
@@ -189,7 +189,7 @@ class _OpenRequest:
         self._said = 0.0
 
     def target(self) -> SnapshotTarget:
-        """What is asked for.
+        """The snapshot to be made.
 
         Raises:
             StorageError: it cannot be read.
@@ -315,7 +315,7 @@ def _remove_left_over(root: Directory) -> None:
 
 
 def _is_begun(root: Directory) -> bool:
-    """Whether the owner has begun to answer the request of somebody else."""
+    """Whether the owner has begun to answer another request."""
     try:
         return root.read_file(SNAPSHOT_REQUEST).count(b"\n") > 1
     except FileNotFoundError:

@@ -35,6 +35,7 @@ LOOKING = [
 HABITS = {"-f", "--group", "--to"}
 # What a subcommand does not run without.
 NEEDED = {
+    "snapshot": ["x"],
     "export": ["-o", "x.jsonl"],
     "groups export": ["--group", "billing", "--to", "kafka"],
     "groups reset": ["--group", "billing", "--to", "earliest"],

@@ -103,6 +103,7 @@ def test_snapshot_while_it_is_written_to_has_no_part_of_anything(
     source = tmp_path / "source"
     with logstore.open(source) as store:
         _filled(store)
+        _committed(store, 1)
         stopped = threading.Event()
 
         def publish() -> None:
@@ -309,7 +310,7 @@ def test_snapshot_of_a_damaged_partition_has_its_damage(tmp_path: Path) -> None:
     assert report.damaged == (KEY,)
     assert (tmp_path / "copy" / "t-0" / log.name).read_bytes() == data
     problems = [
-        [problem.label for problem in logstore.verify(path).problems]
+        [problem.kind for problem in logstore.verify(path).problems]
         for path in (source, tmp_path / "copy")
     ]
     assert problems[0] == problems[1]

@@ -1,14 +1,15 @@
 """A cut of one log: what it is at one moment, for a copy that is made later.
 
-The bytes that a cut names do not change as long as the log is not truncated below its
-end: batches are only appended, and the files of deleted or compacted segments stay as
-long as somebody refers to the segments.
+Its bytes do not change unless the log is truncated below its end: batches are only
+appended, and the files of deleted or compacted segments stay until nothing refers to
+the segments.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -35,6 +36,10 @@ class LogCut(NamedTuple):
     state: str
     offset_index: bytes
     time_index: bytes
+
+    def is_gone(self, cuts: Cuts) -> bool:
+        """Whether records of it were removed since, by the cuts of the log now."""
+        return cuts.lowest_since(self.serial) < self.end
 
 
 def cut_of(log: LogWriter) -> LogCut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 from logstore import _native as native
@@ -48,6 +49,7 @@ class PartitionWriter:
         appends: appends to it.
         syncs: makes it durable.
         replacement: replaces its segments by compacted ones.
+        cut: returns the log as it is now, for a copy; see `cut_of`.
         lock, sync_lock: of the log; see docs/design.md.
         is_end_recorded: False while `close` has not recorded the end of the log: a full
             disk prevented it, or the call was interrupted.
@@ -71,6 +73,7 @@ class PartitionWriter:
         self.syncs = Syncs(self._log)
         self.appends = Appender(self._log, self.syncs)
         self.replacement = Replacement(self._log)
+        self.cut: Callable[[], LogCut] = functools.partial(cut_of, self._log)
         self.is_end_recorded = True
         # Closing is complete, and what it raised.
         self._is_finished = False
@@ -218,15 +221,6 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             self._log.check()
             return truncate(self._log, offset, find())
-
-    def cut(self) -> LogCut:
-        """What the log is now, for a copy; the caller holds its lock. Raises: as
-        `cut_of`."""
-        return cut_of(self._log)
-
-    def was_cut_below(self, cut: LogCut) -> bool:
-        """Whether the log has lost records of a cut since."""
-        return self.cuts.lowest_since(cut.serial) < cut.end
 
     def exclusive(self) -> ExclusiveLog:
         """The log, for a caller that holds both locks as long as it uses it."""
