@@ -30,8 +30,8 @@ class Links:
         os.link(name, new, src_dir_fd=dir_fd, dst_dir_fd=to_fd, follow_symlinks=False)
 
     def set_mode_of(self, fd: int, original_fd: int) -> None:
-        """Give a copy the permissions, the time and, where this user may, the owner of
-        its original."""
+        """Give a copy the permissions, the time and, if this user may, the owner of its
+        original."""
         info = os.fstat(original_fd)
         if (info.st_uid, info.st_gid) != (os.geteuid(), os.getegid()):
             with contextlib.suppress(PermissionError):
@@ -40,8 +40,8 @@ class Links:
         os.utime(fd, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
     def file_system_id(self, fd: int) -> str:
-        """The UUID of the file system of an open file, as hexadecimal digits; "" where
-        the system does not tell it."""
+        """The UUID of the file system of an open file, as hexadecimal digits; "" if it
+        is unknown."""
         answer = bytearray(_FS_UUID_BYTES)
         try:
             fcntl.ioctl(fd, _GET_FS_UUID, answer)

@@ -1,7 +1,7 @@
 """The directory of a store as its owner file has it: whether a store was copied.
 
-The inode of the root, and the UUID of its file system where the system tells it. Not
-the number of the device, which changes when the machine starts.
+The inode of the root, and the UUID of its file system, if it is known. Not the number of
+the device, which changes when the machine starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIELD: Final = "directory"
 
 
 def place_of(root: Directory) -> list[Any]:
-    """What the owner file says of the directory that it is in."""
+    """The value for the owner file of a directory."""
     with root.use() as fd:
         return [root.files.stat(fd).inode, root.files.file_system_id(fd)]
 
@@ -46,8 +46,8 @@ def is_known_copy(root: Directory) -> bool:
 
 
 def is_left_over(root: Directory, name: str) -> bool:
-    """Whether a file with several names is one of the original of this directory: then
-    it is to be replaced, while the original goes on with it.
+    """Whether a file with several names is one of the original of this directory, which
+    may still use it.
 
     Raises:
         FileNotFoundError: there is no such file.

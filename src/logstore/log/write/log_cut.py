@@ -1,4 +1,4 @@
-"""A cut of one log: what it is at one moment, for a copy that is made later.
+"""A cut of one log: its extent and state at one moment, for a copy made later.
 
 Its bytes do not change unless the log is truncated below its end: batches are only
 appended, and the files of deleted or compacted segments stay until nothing refers to
