@@ -41,6 +41,7 @@ _HOMES: Final = {
         " NoOffsetForPartitionError OffsetMetadataTooLargeError"
     ),
     "group.exports": "GroupExport export_group",
+    "group.lowering": "",  # store.copies calls it
     "group.overview": "Group Groups LiveMember groups",
     "broker.progress": "GroupPartition OffsetChange",
     "group.resets": "reset_offsets",

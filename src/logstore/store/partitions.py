@@ -256,6 +256,8 @@ class PartitionWriters:
             )
             loaded = load(context)
             self._identify(key, directory, loaded, metadata.stale)
+            if self._ownership.is_copied and loaded.is_recorded:
+                self._cut_copy(loaded)
             if metadata.clean:
                 self._begun_at[key] = loaded.cuts.serial
             return loaded
@@ -314,6 +316,13 @@ class PartitionWriters:
             and found.log_id == loaded.log_id
             and catalog.is_identified(key.topic)
         )
+
+    def _cut_copy(self, loaded: RecoveredLog) -> None:
+        """The log of a copy ends here for whoever has read more of the original. It is
+        recorded before the first append, and at the latest when the store is closed."""
+        now_ms = self._root.files.now_ms()
+        loaded.cuts = loaded.cuts.after(loaded.end_offset, now_ms)
+        loaded.is_recorded, loaded.is_truncating = False, True
 
     def _cut_unvouched(
         self,

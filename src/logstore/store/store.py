@@ -41,6 +41,7 @@ from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
+from logstore.store.copies import adopt_copy, settle_copy
 from logstore.store.hand_in import HandIn
 from logstore.store.measures import store_row
 from logstore.store.open_topics import OpenTopics
@@ -183,6 +184,7 @@ class Store(PublishingStore):
             if not read_only and (on_recovery or on_progress):
                 self._topics.writers.recover(on_progress)
             if not read_only:
+                adopt_copy(context, self._topics)
                 self._topics.begin_rounds()
                 self._snapshots.start()
                 if config.publish_for_others:
@@ -549,7 +551,10 @@ class Store(PublishingStore):
         """
         failure = self._failure
         writers = self._topics.writers
-        if not self._context.ownership.is_clean:
+        ownership = self._context.ownership
+        if ownership.is_copied and ownership.is_writing:
+            settle_copy(self._context, self._topics)
+        if not ownership.is_clean:
             # Partitions that were not used may be torn as well: a closed store is
             # clean.
             writers.recover()

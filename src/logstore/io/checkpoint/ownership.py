@@ -62,6 +62,20 @@ class OwnershipKey(NamedTuple):
     starts: FileStamp | None
 
 
+class _Owner(NamedTuple):
+    """The content of the owner file (docs/format.md).
+
+    Attributes:
+        directory: the one that it was written in (`place.place_of`).
+    """
+
+    clean: bool
+    fingerprints: list[Any]
+    store_epoch: str
+    boot: str
+    directory: object
+
+
 class Ownership:
     """The ownership of one store, from the files in its root. The store's lock guards
     it.
@@ -76,6 +90,8 @@ class Ownership:
         store_epoch: partition states count only if they were written under it. A new
             one begins when logstore writes after another program: the states of the
             partitions that it does not touch stay stale.
+        is_copied: the owner file was written in another directory: the store was copied
+            or moved since, and not yet closed here.
         points, starts: Kafka's recovery points and log start offsets.
     """
 
@@ -88,6 +104,9 @@ class Ownership:
         self.is_recorded = False
         self._persist: Callable[[], None] = _nothing
         self.store_epoch = ""
+        self.is_copied = False
+        # What the file says of its directory, while that is another one.
+        self._place: object = None
         self.points: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
         # Name of a checkpoint -> its stamp when it was read, and its lines.
@@ -118,6 +137,7 @@ class Ownership:
         """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.store_epoch = False, uuid.uuid4().hex
         self.is_same_boot = False
+        self.is_copied, self._place = False, None
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
@@ -131,7 +151,7 @@ class Ownership:
             return
         if owner is None:
             return
-        clean, fingerprints, store_epoch, boot = owner
+        clean, fingerprints, store_epoch, boot, written_in = owner
         if checkpoints.store_fingerprint(self._root) not in fingerprints:
             self._report(
                 report,
@@ -143,14 +163,20 @@ class Ownership:
             return
         self.is_own, self.is_clean, self.store_epoch = True, clean, store_epoch
         self.is_same_boot = bool(boot) and boot == self._boot()
+        if place.is_elsewhere(written_in, self._root):
+            self.is_copied, self._place = True, written_in
 
     def _boot(self) -> str:
         """Identifies the run of the machine; empty if that is not known."""
         return self._root.files.boot_id().hex()
 
-    def _owner(self) -> tuple[bool, list[Any], str, str] | None:
-        """clean, fingerprints, store epoch, boot id of the owner file; None if there is
-        none."""
+    def settle(self) -> None:
+        """A copy is a store of its own from now on, for the next write: all of its
+        logs have a cut at the end that they had when it was opened."""
+        self._place = None
+
+    def _owner(self) -> _Owner | None:
+        """The content of the owner file; None if there is none."""
         try:
             value = checkpoints.read_state(self._root, layout.OWNER)
         except CorruptCheckpointError:
@@ -159,11 +185,12 @@ class Ownership:
         if value is None:
             return None
         try:
-            return (
+            return _Owner(
                 bool(value["clean"]),
                 [*value["fingerprints"]],
                 value["generation"],
                 str(value.get("boot", "")),
+                value.get(place.FIELD),
             )
         except (KeyError, TypeError) as error:
             path = self._root.path_of(layout.OWNER)
@@ -345,15 +372,15 @@ class Ownership:
 
     def _says(
         self,
-        owner: tuple[bool, list[Any], str, str],
+        owner: _Owner,
         fingerprints: Iterable[dict[str, Any]],
     ) -> bool:
         """Whether an owner file is of a store that is not clean, of this epoch and this
         run of the machine, and has these fingerprints among its own."""
-        clean, known, store_epoch, boot = owner
-        is_known = all(one in known for one in fingerprints)
-        is_now = store_epoch == self.store_epoch and boot == self._boot()
-        return not clean and is_now and is_known
+        is_known = all(one in owner.fingerprints for one in fingerprints)
+        is_same_run = owner.boot == self._boot()
+        is_now = owner.store_epoch == self.store_epoch and is_same_run
+        return not owner.clean and is_now and is_known
 
     def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's log start offsets so that they stay correct."""
@@ -414,7 +441,7 @@ class Ownership:
             "fingerprints": list(fingerprints),
             "generation": self.store_epoch,
             "boot": self._boot(),
-            place.FIELD: place.place_of(self._root),
+            place.FIELD: self._place or place.place_of(self._root),
         }
 
 

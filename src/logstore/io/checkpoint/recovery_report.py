@@ -31,6 +31,7 @@ START_BEYOND_END: Final = "start-beyond-end"
 UNPUBLISHED: Final = "unpublished"
 FOREIGN_PARTITION: Final = "foreign-partition"
 ID_RENEWED: Final = "id-renewed"
+POSITION_LOWERED: Final = "position-lowered"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

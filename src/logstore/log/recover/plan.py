@@ -13,14 +13,15 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
+    DAMAGE_GONE,
     FOREIGN_PARTITION,
     ID_RENEWED,
-    DAMAGE_GONE,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,
     LOST_SEGMENT,
     OTHER_WRITER,
+    POSITION_LOWERED,
     START_BEYOND_END,
     STATE_DAMAGED,
     SWAP_FINISHED,
@@ -47,9 +48,9 @@ FOREIGN_SEGMENT: Final = "foreign-segment"
 UNREAD_VERDICT: Final = "unread-verdict"
 
 # The labelled cases, in the order of the table in docs/design.md. `decide` finds those
-# of one partition; `other-writer`, `unpublished`, `foreign-partition` and `id-renewed`
-# concern a store (`Ownership`, `Publisher`, `PartitionWriters`), and `tail-kept` is the
-# outcome of an act that failed (`apply`).
+# of one partition; `other-writer`, `unpublished`, `foreign-partition`, `id-renewed` and
+# `position-lowered` concern a store (`Ownership`, `Publisher`, `PartitionWriters`,
+# `adopt_copy`), and `tail-kept` is the outcome of an act that failed (`apply`).
 CASES: Final[dict[str, str]] = {
     TORN_TAIL: IS_CUT,
     TAIL_KEPT: TAKES_NO_APPENDS,
@@ -63,6 +64,7 @@ CASES: Final[dict[str, str]] = {
     START_BEYOND_END: IS_REPORTED,
     DAMAGE_GONE: IS_REPORTED,
     UNPUBLISHED: IS_CUT,
+    POSITION_LOWERED: IS_REPORTED,
     LOST_END: TAKES_NO_APPENDS,
     LOST_SEGMENT: TAKES_NO_APPENDS,
     CORRUPT: TAKES_NO_APPENDS,

@@ -23,9 +23,9 @@ from logstore.io.checkpoint.partition_state import (
 )
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
+    DAMAGE_GONE,
     FOREIGN_PARTITION,
     ID_RENEWED,
-    DAMAGE_GONE,
     INDEX_REBUILT,
     LEFTOVERS_REMOVED,
     LOST_END,

@@ -1,0 +1,85 @@
+"""The first opening of a store that was copied, moved or put back from a backup.
+
+The records of a copy may end below those of the original. So each log gets a cut at its
+end, and no position of a group may lie above one: what is appended next would be
+skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from logstore._native.locks import logger
+from logstore.errors import LogStoreError
+from logstore.io import layout
+from logstore.io.checkpoint.place import is_left_over
+from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+from logstore.store.context import StoreContext
+from logstore.store.open_topics import OpenTopics
+
+__all__ = ["EndOf", "adopt_copy", "at_adoption", "settle_copy"]
+
+# The end of a partition for a topic with an id; None: there is no such partition, or it
+# is damaged, and its end may be a higher one.
+EndOf: TypeAlias = "Callable[[TopicPartition, str], int | None]"
+_Lower: TypeAlias = (
+    "Callable[[Directory, EndOf, Callable[[RecoveryAction], None]], None]"
+)
+
+_lower: Final[list[_Lower]] = []
+
+
+def at_adoption(lower: _Lower) -> None:
+    """Let a function lower the positions in the files of groups, which this room does
+    not know."""
+    _lower.append(lower)
+
+
+def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
+    """Before the first change of a store that was just opened for writing. Does nothing
+    if the directory is that of the last owner.
+
+    1. give the files of groups that the original has, too, an inode of their own;
+    2. lower positions above the end of a log, durably. Each log has its cut as soon as
+    it is loaded.
+    """
+    ownership, root = context.ownership, context.root
+    if ownership.is_own and not ownership.is_copied:
+        return
+    groups = layout.group_files(root.names())
+    if not groups:
+        return
+    for name in map(layout.group_lock_file, groups):
+        with contextlib.suppress(FileNotFoundError):
+            if is_left_over(root, name):
+                context.files.close(root.open(name, write=True))
+
+    def end_of(key: TopicPartition, topic_id: str) -> int | None:
+        catalog = topics.catalog
+        if key.partition not in catalog.numbers.get(key.topic, ()):
+            return None
+        if topic_id and topic_id != catalog.topic_id(key.topic):
+            return None
+        try:
+            writer = topics.writers.get(key)
+        except LogStoreError:
+            return None
+        return writer.end_offset if writer.health.damage is None else None
+
+    for lower in _lower:
+        lower(root, end_of, topics.writers.record)
+
+
+def settle_copy(context: StoreContext, topics: OpenTopics) -> None:
+    """Before a copy is closed that was written to: all logs are loaded, so that each
+    gets a state with its cut."""
+    try:
+        topics.writers.recover()
+    except LogStoreError as error:
+        logger.warning("%s stays a copy: %s", context.path, error)
+    else:
+        context.ownership.settle()

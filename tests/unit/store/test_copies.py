@@ -1,0 +1,157 @@
+"""The first opening of a copy: cuts at the ends of logs, positions, the directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import TopicPartition
+
+KEY = TopicPartition("t", 0)
+
+
+def _stored(path: Path, count: int = 10) -> None:
+    with logstore.open(path) as store:
+        topic = store.create_topic("t", exist_ok=True)
+        topic[0].append_many([b"%d" % number for number in range(count)])
+
+
+def _committed(path: Path, offset: int, group: str = "g") -> None:
+    with logstore.Consumer(path, group=group, reset="earliest") as consumer:
+        consumer.assign([KEY])
+        consumer.seek(KEY, offset)
+        consumer.commit()
+
+
+def _position(path: Path, group: str = "g") -> int | None:
+    with logstore.Consumer(path, group=group, reset="earliest") as consumer:
+        found = consumer.committed(KEY)
+    return None if found is None else found.offset
+
+
+def test_position_above_the_end_of_a_copy_is_lowered_and_named(
+    tmp_path: Path,
+) -> None:
+    """What is appended to the copy is not skipped: durable, in the report."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    shutil.copytree(data, copy)
+    _stored(data)
+    _committed(data, 15)
+    _committed(data, 4, "low")
+    for name in os.listdir(data):
+        if name.startswith(".logstore-group-"):
+            shutil.copy2(data / name, copy / name)
+    with logstore.open(copy) as store:
+        (action,) = store.recovery_report.actions
+        assert (action.label, action.topic, action.partition) == (
+            "position-lowered",
+            "t",
+            0,
+        )
+        assert action.first_offset == 10
+        assert "'g' had the position 15" in action.message
+    assert (_position(copy), _position(copy, "low")) == (10, 4)
+    with logstore.open(copy) as store:
+        assert not store.recovery_report.actions
+    assert (_position(data), _position(data, "low")) == (15, 4)
+
+
+def test_log_of_a_copy_has_a_cut_at_its_end_before_the_first_append(
+    tmp_path: Path,
+) -> None:
+    """A reader that has read more of the original is told, in every partition, also in
+    one that is written to after another opening."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    with logstore.open(data) as store:
+        other = store.create_topic("other")[0]
+        other.append_many([b"x"] * 3)
+        mark, other_mark = store.topic("t")[0].mark(), other.mark()
+    shutil.copytree(data, copy)
+    with logstore.open(data) as store:
+        store.topic("t").append(b"only here")
+        assert store.topic("t")[0].unchanged_below(mark) > 11
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"only in the copy")
+        assert store.topic("t")[0].unchanged_below(mark) == 10
+    with logstore.open(copy) as store:
+        store.topic("other").append(b"only in the copy")
+        assert store.topic("other")[0].unchanged_below(other_mark) == 3
+        assert store.topic("t")[0].unchanged_below(mark) == 10
+
+
+def test_copy_that_was_killed_is_a_copy_at_the_next_opening(tmp_path: Path) -> None:
+    """The directory is recorded when all logs have a state with their cut."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    with logstore.open(data) as store:
+        other = store.create_topic("other")[0]
+        other.append_many([b"x"] * 3)
+        mark = other.mark()
+    shutil.copytree(data, copy)
+    pid = os.fork()
+    if not pid:
+        try:
+            store = logstore.open(copy)
+            store.topic("t").append(b"y", durable=True)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with logstore.open(copy) as store:
+        store.topic("other").append(b"z")
+        assert store.topic("other")[0].unchanged_below(mark) == 3
+
+
+def test_store_that_is_not_a_copy_gets_no_cut(tmp_path: Path) -> None:
+    """Opening, closing, and moving on the same file system change nothing."""
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    _stored(data)
+    with logstore.open(data) as store:
+        mark = store.topic("t")[0].mark()
+    data.rename(moved)
+    with logstore.open(moved) as store:
+        store.topic("t").append(b"x")
+        assert store.topic("t")[0].mark() == mark
+
+
+def test_copy_without_its_owner_file_has_lower_positions(tmp_path: Path) -> None:
+    """Without it, nobody knows of whom the directory is: it may be a copy."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    shutil.copytree(data, copy)
+    _stored(data)
+    _committed(data, 15)
+    shutil.copy2(data / ".logstore-group-g", copy)
+    os.unlink(copy / ".logstore-owner")
+    with logstore.open(copy) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+        assert "position-lowered" in labels
+        store.topic("t").append(b"not skipped")
+        with logstore.Consumer(
+            store, group="g", topics=["t"], reset="error", durable_only=False
+        ) as consumer:
+            records = consumer.poll(timeout_ms=1000)
+    assert [record.value for record in records] == [b"not skipped"]
+
+
+@pytest.mark.parametrize("way", ["copy", "snapshot"])
+def test_copy_of_a_copy_is_one_too(tmp_path: Path, way: str) -> None:
+    """The directory that is recorded is the one of the last clean close."""
+    data, first, second = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    _stored(data)
+    shutil.copytree(data, first)
+    with logstore.open(first) as store:
+        store.topic("t").append(b"x")
+        mark = store.topic("t")[0].mark()
+        if way == "snapshot":
+            store.snapshot(second)
+    if way == "copy":
+        shutil.copytree(first, second)
+    with logstore.open(second) as store:
+        store.topic("t").append(b"y")
+        assert store.topic("t")[0].unchanged_below(mark) == 11
