@@ -28,6 +28,7 @@ from logstore.errors import ProducerError as ProducerError
 from logstore.errors import ProducerFencedError as ProducerFencedError
 from logstore.errors import PublicationConflictError as PublicationConflictError
 from logstore.errors import PublicationTimeoutError as PublicationTimeoutError
+from logstore.errors import PublicationUnknownError as PublicationUnknownError
 from logstore.errors import ReadOnlyError as ReadOnlyError
 from logstore.errors import RecordNotFoundError as RecordNotFoundError
 from logstore.errors import RecordTooLargeError as RecordTooLargeError

@@ -30,6 +30,7 @@ __all__ = [
     "ProducerError",
     "PublicationConflictError",
     "PublicationTimeoutError",
+    "PublicationUnknownError",
     "ReadOnlyError",
     "RecordNotFoundError",
     "RecordTooLargeError",
@@ -400,6 +401,26 @@ class PublicationConflictError(LogStoreError):
         self.identity = identity
         self.sequence = sequence
         self.last = last
+
+
+class PublicationUnknownError(LogStoreError):
+    """The store is a copy, and it is not known whether it has all records of this
+    publication. Nothing was published.
+
+    Attributes:
+        identity: the name of the publisher.
+        sequence: the number that the caller gave.
+    """
+
+    def __init__(self, identity: str, sequence: int) -> None:
+        super().__init__(
+            f"{identity!r} has published sequence {sequence} to the store of which "
+            f"this one is a copy, and records of such publications are missing here. "
+            f"Nothing was published. Look which of its records are there; then go on "
+            f"with a higher sequence"
+        )
+        self.identity = identity
+        self.sequence = sequence
 
 
 class PublicationTimeoutError(LogStoreError, TimeoutError):

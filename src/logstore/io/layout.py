@@ -47,6 +47,7 @@ __all__ = [
     "TOPICS",
     "TOPIC_IDENTITY",
     "TXN_INDEX",
+    "UNKNOWN",
     "SegmentFile",
     "TopicPartition",
     "check_new_topic_name",
@@ -104,6 +105,7 @@ CLOSED = ".logstore-closed"
 PRODUCERS = ".logstore-producers"
 PUBLICATION = ".logstore-publication"
 PUBLISHED = ".logstore-published"
+UNKNOWN = ".logstore-unknown"
 STAGED_PREFIX = ".logstore-staged-"
 REQUEST_PREFIX = ".logstore-request-"
 REFUSED_PREFIX = ".logstore-refused-"

@@ -15,13 +15,18 @@ from logstore._native.locks import logger
 from logstore.errors import LogStoreError
 from logstore.io import layout
 from logstore.io.checkpoint.place import is_left_over
+from logstore.io.checkpoint.publications import (
+    Publications,
+    record_unknown,
+    unknown_publications,
+)
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.store.context import StoreContext
 from logstore.store.open_topics import OpenTopics
 
-__all__ = ["EndOf", "adopt_copy", "at_adoption", "settle_copy"]
+__all__ = ["EndOf", "adopt_copy", "at_adoption", "mark_unknown", "settle_copy"]
 
 # The end of a partition for a topic with an id; None: there is no such partition, or it
 # is damaged, and its end may be a higher one.
@@ -59,19 +64,62 @@ def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
                 context.files.close(root.open(name, write=True))
 
     def end_of(key: TopicPartition, topic_id: str) -> int | None:
-        catalog = topics.catalog
-        if key.partition not in catalog.numbers.get(key.topic, ()):
+        if topic_id and topic_id != topics.catalog.topic_id(key.topic):
             return None
-        if topic_id and topic_id != catalog.topic_id(key.topic):
-            return None
-        try:
-            writer = topics.writers.get(key)
-        except LogStoreError:
-            return None
-        return writer.end_offset if writer.health.damage is None else None
+        return _end_of(topics, key)
 
     for lower in _lower:
         lower(root, end_of, topics.writers.record)
+
+
+def _end_of(topics: OpenTopics, key: TopicPartition) -> int | None:
+    """The end of a log; None: there is none, or it is damaged."""
+    if key.partition not in topics.catalog.numbers.get(key.topic, ()):
+        return None
+    try:
+        writer = topics.writers.get(key)
+    except LogStoreError:
+        return None
+    return writer.end_offset if writer.health.damage is None else None
+
+
+def mark_unknown(
+    context: StoreContext, topics: OpenTopics, publications: Publications
+) -> None:
+    """Before an interrupted publication is undone: if a log of a copy ends before an
+    end in the journal, record the publications in that: which of them have all their
+    records is unknown.
+
+    Raises:
+        CorruptCheckpointError, OSError: a file cannot be read or written.
+    """
+    ownership = context.ownership
+    if ownership.is_own and not ownership.is_copied:
+        return
+    journal = publications.journal()
+    if journal is None or not journal.changes:
+        return
+    ends = {key: _end_of(topics, key) for key in journal.bases}
+    if all((ends[key] or 0) >= base for key, base in journal.bases.items()):
+        return
+    published = publications.published()
+    unknown = {
+        identity: sequence
+        for identity, sequence in unknown_publications(context.root).items()
+        if identity in published and published[identity].sequence == sequence
+    }
+    unknown |= {
+        identity: entry.sequence
+        for identity, entry in journal.changes.items()
+        if entry is not None
+    }
+    record_unknown(context.root, unknown)
+    logger.warning(
+        "%s is a copy without all records of its last publications: %d of them cannot "
+        "be published again",
+        context.path,
+        len(unknown),
+    )
 
 
 def settle_copy(context: StoreContext, topics: OpenTopics) -> None:

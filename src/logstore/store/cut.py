@@ -107,7 +107,7 @@ def take_cut(
             }
             files = _contents(root, _KAFKA_FILES)
             store_epoch, is_clean = context.store_epoch, context.ownership.is_clean
-    files |= _contents(root, [layout.PRODUCERS])
+    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])
     return StoreCut(
         root,
         place.place_of(root),

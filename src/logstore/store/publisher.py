@@ -25,6 +25,7 @@ from logstore.config import StoreConfig
 from logstore.errors import (
     LogStoreError,
     PublicationConflictError,
+    PublicationUnknownError,
     StorageError,
     SyncFailedError,
     TopicNotFoundError,
@@ -35,7 +36,13 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publication_journal import PublicationJournal
-from logstore.io.checkpoint.publications import Entry, Publications, evict, is_of
+from logstore.io.checkpoint.publications import (
+    Entry,
+    Publications,
+    evict,
+    is_of,
+    unknown_publications,
+)
 from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -234,6 +241,8 @@ class Publisher:
         if last is not None and sequence < last.sequence:
             raise PublicationConflictError(identity, sequence, last.sequence)
         if last is not None and sequence == last.sequence:
+            if unknown_publications(self._root).get(identity) == sequence:
+                raise PublicationUnknownError(identity, sequence)
             # The caller that published it may not have seen it become durable.
             group.remember(number, request.repeated(last), is_new=False)
             group.repeated += logs

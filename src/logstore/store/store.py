@@ -41,7 +41,7 @@ from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
-from logstore.store.copies import adopt_copy, settle_copy
+from logstore.store.copies import adopt_copy, mark_unknown, settle_copy
 from logstore.store.hand_in import HandIn
 from logstore.store.measures import store_row
 from logstore.store.open_topics import OpenTopics
@@ -264,6 +264,7 @@ class Store(PublishingStore):
                 self._topics.writers.record(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
+                mark_unknown(self._context, self._topics, self._publications)
                 self._publisher.finish(self._topics.drop_unpublished)
 
     @property

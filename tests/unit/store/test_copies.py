@@ -135,7 +135,7 @@ def test_copy_without_its_owner_file_has_lower_positions(tmp_path: Path) -> None
         with logstore.Consumer(
             store, group="g", topics=["t"], reset="error", durable_only=False
         ) as consumer:
-            records = consumer.poll(timeout_ms=1000)
+            (records,) = consumer.poll(timeout_ms=1000).values()
     assert [record.value for record in records] == [b"not skipped"]
 
 
@@ -155,3 +155,32 @@ def test_copy_of_a_copy_is_one_too(tmp_path: Path, way: str) -> None:
     with logstore.open(second) as store:
         store.topic("t").append(b"y")
         assert store.topic("t")[0].unchanged_below(mark) == 11
+
+
+def _published(path: Path, sequence: int, count: int = 3) -> logstore.Publication:
+    with logstore.open(path) as store, store.stage("spark", sequence) as stage:
+        stage.append_many(store.topic("t")[0], [b"%d" % sequence] * count)
+        staged = stage.finish()
+        return store.publish(staged, identity="spark", sequence=sequence)
+
+
+def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) -> None:
+    """The same sequence is an error, a higher one goes on; also after closing."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    _published(data, 1)
+    with logstore.open(data) as store, store.stage("spark", 2) as stage:
+        shutil.copytree(data, copy)
+        stage.append_many(store.topic("t")[0], [b"2"] * 3)
+        store.publish(stage.finish(), identity="spark", sequence=2)
+        # Copied last: it is newer than the log.
+        shutil.copy2(data / ".logstore-publication", copy)
+    for _ in range(2):
+        with pytest.raises(logstore.PublicationUnknownError) as info:
+            _published(copy, 2)
+        assert (info.value.identity, info.value.sequence) == ("spark", 2)
+    assert _published(copy, 3).is_new
+    assert not _published(copy, 3).is_new
+    with pytest.raises(logstore.PublicationConflictError):
+        _published(copy, 2)
+    assert not _published(data, 2).is_new

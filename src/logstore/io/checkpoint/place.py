@@ -1,7 +1,7 @@
 """The directory of a store as its owner file has it: whether a store was copied.
 
-The inode of the root, and the UUID of its file system, if it is known. Not the number of
-the device, which changes when the machine starts.
+The inode of the root, and the UUID of its file system, if it is known. Not the number
+of the device, which changes when the machine starts.
 """
 
 from __future__ import annotations

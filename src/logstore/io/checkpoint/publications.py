@@ -36,7 +36,9 @@ __all__ = [
     "change_rows",
     "evict",
     "is_of",
+    "record_unknown",
     "remembered",
+    "unknown_publications",
 ]
 
 # How many identities are remembered besides the pinned ones: those that published last.
@@ -253,6 +255,27 @@ def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
         )
         for identity, last, count, time in value["published"]
     }
+
+
+def unknown_publications(root: Directory) -> dict[str, int]:
+    """Identity -> sequence of the publications of which records may be missing, in a
+    copy.
+
+    Raises:
+        CorruptCheckpointError, OSError: the file is damaged, or cannot be read.
+    """
+    value = checkpoints.read_state(root, layout.UNKNOWN)
+    return {} if value is None else dict(value["unknown"])
+
+
+def record_unknown(root: Directory, unknown: Mapping[str, int]) -> None:
+    """Record them, durably.
+
+    Raises:
+        OSError: as the system gives it.
+    """
+    rows = [[identity, sequence] for identity, sequence in sorted(unknown.items())]
+    checkpoints.write_state(root, layout.UNKNOWN, {"unknown": rows})
 
 
 def is_of(journal: Journal, ownership: Ownership) -> bool:
