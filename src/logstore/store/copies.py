@@ -69,7 +69,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
         return _end_of(topics, key)
 
     for lower in _lower:
-        lower(root, end_of, topics.writers.record)
+        _ = lower, end_of
 
 
 def _end_of(topics: OpenTopics, key: TopicPartition) -> int | None:
@@ -99,8 +99,8 @@ def mark_unknown(
     journal = publications.journal()
     if journal is None or not journal.changes:
         return
-    ends = {key: _end_of(topics, key) for key in journal.bases}
-    if all((ends[key] or 0) >= base for key, base in journal.bases.items()):
+    ends = publications.highest_ends()
+    if all((_end_of(topics, key) or 0) >= end for key, end in ends.items()):
         return
     published = publications.published()
     unknown = {

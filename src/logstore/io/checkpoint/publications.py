@@ -219,6 +219,17 @@ class Publications:
         self._seen = _Seen(stamp, end, journal)
         return journal
 
+    def highest_ends(self) -> dict[TopicPartition, int]:
+        """The highest end of each log that any entry of the journal has, also one that
+        does not count any more. Raises: as `journal`."""
+        found = checkpoints.read_growing(self._root, layout.PUBLICATION)
+        highest: dict[TopicPartition, int] = {}
+        for topic, number, base in () if found is None else found[0]["bases"]:
+            if base is not None:
+                key = TopicPartition(topic, number)
+                highest[key] = max(highest.get(key, 0), base)
+        return highest
+
     def published(self) -> dict[str, Entry]:
         """The last publication of each identity; the most recent one comes last.
 

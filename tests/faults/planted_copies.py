@@ -1,0 +1,60 @@
+"""Planted bugs about copies: snapshots, hard links, the first opening."""
+
+from __future__ import annotations
+
+from faults.planted_bug import Bug
+
+BUGS_OF_COPIES = (
+    Bug(
+        "a snapshot reads the positions of groups after the ends of logs",
+        "store/cut.py",
+        (("    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n",
+          "    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n"
+          "    groups = {name: _whole_batches(root, name) for name in "
+          "_group_files(root)}\n"),),
+        "copies",
+        quick=1,
+    ),
+    Bug(
+        "a snapshot copies the last segment as far as it has grown meanwhile",
+        "store/snapshot.py",
+        (("        self._copy(file.fd, size, to, name)\n",
+          "        self._copy(file.fd, info.size, to, name)\n"),),
+        "copies",
+        quick=1,
+    ),
+    Bug(
+        "a snapshot has the publications from after the ends of logs",
+        "store/cut.py",
+        (("        remembered(ledger) if ledger else None,\n",
+          "        remembered(publisher.ledger()) if ledger else None,\n"),
+         ("    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n",
+          "    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n"
+          "    context.files.now_ms()\n")),
+        "copies",
+    ),
+    Bug(
+        "a file with several names is written to in place",
+        "io/directory.py",
+        (("                is_own = self.files.links(file.fd, name) < 2\n",
+          "                is_own = True\n"),),
+        "copies",
+        quick=1,
+    ),
+    Bug(
+        "positions above the end of a copied log stay",
+        "store/copies.py",
+        (("        lower(root, end_of, topics.writers.record)\n",
+          "        _ = lower, end_of\n"),),
+        "copies",
+        quick=1,
+    ),
+    Bug(
+        "what a copy remembers is taken for what it has",
+        "store/store.py",
+        (("                mark_unknown(self._context, self._topics, "
+          "self._publications)\n", ""),),
+        "copies",
+        quick=1,
+    ),
+)  # fmt: skip
