@@ -164,12 +164,20 @@ class _Case:
         elif kind == 4:
             store.topic(key.topic)[key.partition].flush()
         else:
-            end = len(truth.records[key])
-            truth.positions[key] = rng.randrange(end + 1)
-            with logstore.Consumer(store, group="g", reset="error") as consumer:
-                consumer.assign([key])
-                consumer.seek(key, truth.positions[key])
-                consumer.commit()
+            self.commit(store, key, rng.randrange(len(truth.records[key]) + 1))
+
+    def commit(self, store: Any, key: TopicPartition, position: int) -> None:
+        with logstore.Consumer(store, group="g", reset="error") as consumer:
+            consumer.assign([key])
+            consumer.seek(key, position)
+            consumer.commit()
+        self.truth.positions[key] = position
+
+    def hurry(self, store: Any) -> None:
+        """What a copy must have together: a publication, and a position at an end."""
+        self.publish(store, self.truth, len(self.truth.published) + 1)
+        key = self.rng.choice(KEYS)
+        self.commit(store, key, len(self.truth.records[key]))
 
     def value(self) -> bytes:
         self.number += 1
@@ -202,12 +210,16 @@ class _Case:
             self.steps(store, self.rng.randrange(4))
             self.moment = self.truth.copy()
 
-            def more(_: Any = None) -> None:
+            def more(_: Any) -> None:
                 if self.rng.random() < 0.3:
-                    self.steps(store, self.rng.randrange(1, 4))
+                    self.step(store)
+
+            def hurry() -> None:
+                if self.rng.random() < 0.7:
+                    self.hurry(store)
 
             links = self.rng.random() < 0.5
-            files.work = more
+            files.work = hurry
             store.snapshot(self.copy, links=links, on_progress=more)
             files.work = None
             self.steps(store, self.rng.randrange(6))
@@ -249,7 +261,7 @@ class _Case:
         """File by file, while it is written to."""
         with logstore.open(self.data) as store:
             self.steps(store, self.rng.randrange(4))
-            self.copy_slowly(lambda: self.step(store))
+            self.copy_slowly(lambda: self.rng.choice((self.step, self.hurry))(store))
 
     def _linked_open(self) -> None:
         with logstore.open(self.data) as store:
@@ -332,7 +344,9 @@ class _Case:
                     return f"the position in {key} is above the end"
             sequence = store.published("i") or 0
             if sequence < len(moment.published):
-                return f"of publication {len(moment.published)} only {sequence} is known"
+                return (
+                    f"of publication {len(moment.published)} only {sequence} is known"
+                )
             truth.published = self.truth.published[:sequence]
             # The publisher does again what the copy does not have.
             self.again = self.truth.published[sequence : sequence + 1]

@@ -20,6 +20,7 @@ from faults.method import Part, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
+from faults.planted_copies import BUGS_OF_COPIES
 from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_lives import BUGS_OF_LIVES
@@ -570,6 +571,7 @@ BUGS = (
     ),
     *BUGS_OF_HAND_IN,
     *PRODUCER_BUGS,
+    *BUGS_OF_COPIES,
     *BUGS_OF_GROUPS,
     *BUGS_OF_COMPACTION,
     *BUGS_OF_FULL_DISKS,
