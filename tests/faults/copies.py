@@ -344,9 +344,7 @@ class _Case:
                     return f"the position in {key} is above the end"
             sequence = store.published("i") or 0
             if sequence < len(moment.published):
-                return (
-                    f"of publication {len(moment.published)} only {sequence} is known"
-                )
+                return f"only {sequence} is known of {len(moment.published)}"
             truth.published = self.truth.published[:sequence]
             # The publisher does again what the copy does not have.
             self.again = self.truth.published[sequence : sequence + 1]
@@ -381,6 +379,7 @@ class _Case:
         for key in KEYS:
             try:
                 position = _committed(store, key)
+                end = len(truth.records[key])
                 new = [self.value() for _ in range(8)]
                 store.topic(key.topic)[key.partition].append_many(new, durable=True)
                 truth.records[key] += new
@@ -392,6 +391,8 @@ class _Case:
                     raise
                 self.notes[type(error).__name__] += 1
                 continue
+            if position > end:
+                return f"{key}: goes on at {position}, and the log ended at {end}"
             if got != truth.records[key][position:]:
                 return f"{key}: from {position} on, {len(got)} records were delivered"
         return ""

@@ -69,7 +69,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
         return _end_of(topics, key)
 
     for lower in _lower:
-        _ = lower, end_of
+        lower(root, end_of, topics.writers.record)
 
 
 def _end_of(topics: OpenTopics, key: TopicPartition) -> int | None:

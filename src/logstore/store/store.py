@@ -457,12 +457,9 @@ class Store(PublishingStore):
         links: bool = True,
         on_progress: Callable[[SnapshotProgress], None] | None = None,
     ) -> SnapshotReport:
-        """Make a copy of the store, as it is at one moment, in a new directory.
-
-        The copy has all that was appended before the call: topics with their settings,
-        records, publications, positions of groups, named producers. Appends, commits
-        and publications go on meanwhile. It opens as a store that was closed; what is
-        staged, or handed in and not published, is not in it.
+        """Make a copy of the store, as it is at one moment, in a new directory: topics,
+        records, publications, positions of groups, named producers. The store may be
+        written to meanwhile. Staged records are not in the copy.
 
         A read-only store takes the writer's lock if it is free. Else the process that
         has it makes the snapshot, and this call waits.
