@@ -61,7 +61,7 @@ def _lower(
             if (end := _lowered(commit, end_of)) is not None
         ]
         lowered = [
-            dataclasses.replace(commit, offset=end, leader_epoch=-1)
+            dataclasses.replace(commit, offset=end, leader_epoch=-1, proof=None)
             for commit, end in found
         ]
         if lowered:

@@ -33,7 +33,7 @@ from logstore.errors import (
 from logstore.io.checkpoint.plain_errors import error_of, plain_error
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import Files
-from logstore.io.filesystem import staging_access
+from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
 from logstore.io.lock import holder_of
 from logstore.store.context import StoreContext
@@ -267,7 +267,7 @@ def _ask(
     """Ask the owner of the store; None: it has ended."""
     root, files = context.root, context.files
     with storage_errors("ask for a snapshot of", root.path, "No snapshot was made."):
-        root.access = staging_access(root, context.store_config)
+        prepare_beside(root, context.store_config)
         file = _requested(root, target, locked)
         if file is None:
             return None

@@ -244,8 +244,9 @@ def test_failed_open_lets_go_of_the_lock(tmp_path: Path) -> None:
     logstore.open(tmp_path).close()
 
 
-def test_no_thread_before_the_first_change_and_one_afterwards(tmp_path: Path) -> None:
-    """A store that only reads has no thread; all partitions share one."""
+def test_one_thread_before_the_first_change_and_two_afterwards(tmp_path: Path) -> None:
+    """One looks for requests for snapshots, the other is shared by all partitions; a
+    store that was opened for reading has none."""
     tasks = Path("/proc/self/task")
 
     def threads() -> int:
@@ -257,15 +258,15 @@ def test_no_thread_before_the_first_change_and_one_afterwards(tmp_path: Path) ->
         time.sleep(0.01)
         before = min(before, threads())
     with logstore.open(tmp_path) as store:
-        assert threads() == before
+        assert threads() == before + 1
         for partition in store.create_topic("orders", partitions=3):
             partition.append(b"x")
-        assert threads() == before + 1
+        assert threads() == before + 2
     deadline = time.monotonic() + 60
     while threads() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threads() == before
-    with logstore.open(tmp_path) as store:
+    with logstore.open(tmp_path, read_only=True) as store:
         assert [r.value for r in store.topic("orders")[0].read()] == [b"x"]
         assert threads() == before
 
@@ -437,6 +438,7 @@ def test_store_shows_what_its_documentation_promises_and_nothing_else(
         "read_only",
         "recover",
         "recovery_report",
+        "snapshot",
         "stage",
         "submit",
         "topic",
