@@ -144,9 +144,8 @@ class StoreNotFoundError(LogStoreError, LookupError):
 
 
 class TopicNotFoundError(LogStoreError, LookupError):
-    """The store has no topic of this name, or it is another one now: a topic that was
-    deleted and made again is not the one that an object, a position or a staged file
-    belongs to.
+    """The store has no topic of this name, or the topic was deleted and made again: an
+    object, a position or a staged file belongs to the earlier one.
 
     Attributes:
         topic: the name.
@@ -608,8 +607,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, for the middle of a sentence; an interrupt says nothing but
-    its name."""
+    """The text of an error, for a sentence; of an interrupt, its name."""
     return str(error) or type(error).__name__
 
 
