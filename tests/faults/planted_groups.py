@@ -114,9 +114,9 @@ BUGS_OF_GROUPS = (
     Bug(
         "the lock of a member that was thrown out keeps its partition",
         "group/membership.py",
-        (("        rows = self._next_rows(state, topics, fenced)\n"
+        (("        topics, rows = self._next_rows(state, members, fenced)\n"
           "        is_same",
-          "        rows = self._next_rows(state, topics, ())\n"
+          "        topics, rows = self._next_rows(state, members, ())\n"
           "        is_same"),),
         "groups",
         ("commits, evict",),
