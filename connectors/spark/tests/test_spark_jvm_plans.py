@@ -101,6 +101,33 @@ def test_other_filters_are_left_to_spark(
     assert "LocalTableScan" not in plan_of(frame.selectExpr("count(*)"))
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "headers.value",
+        "headers.key",
+        "headers[0].value",
+        "transform(headers, h -> h.value)",
+        "array_contains(headers.key, 'trace')",
+        "size(headers)",
+    ],
+)
+def test_part_of_a_column_is_what_the_python_source_gives(
+    spark: Any, writer: logstore.Store, query: str
+) -> None:
+    """Spark asks for a part of the headers only, and gets whole columns."""
+    config = logstore.TopicConfig(message_format=2)
+    partition = writer.create_topic("orders", config=config)[0]
+    partition.append(b"v", headers=[("trace", b"1"), ("other", None)])
+    partition.append(b"v")
+    found = []
+    for name in ("logstore", JVM):
+        reader = spark.read.format(name).option("subscribe", "orders")
+        frame = reader.option("includeHeaders", "true").load(writer.path)
+        found.append([row[0] for row in frame.selectExpr(query).collect()])
+    assert found[0] == found[1]
+
+
 def test_limit_and_columns_are_in_the_plan(spark: Any, path: str) -> None:
     frame = frame_of(spark, path).select("offset").limit(5)
     plan = plan_of(frame)

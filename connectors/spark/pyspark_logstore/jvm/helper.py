@@ -92,7 +92,6 @@ class Helper:
                 schema,
                 _path(options),
                 options,
-                begin=request["from"],
             ):
                 stream.write_batch(batch)
         return {}

@@ -210,20 +210,11 @@ def rest_of(
     schema: Any,
     path: str,
     options: SourceOptions,
-    *,
-    begin: int,
 ) -> Iterator[Any]:
     """The record batches of one range of a task, from an offset on, as the Python
-    source reads them from `begin` on. Raises: as `read_task`."""
-    rest = LogRange(
-        task.ranges[number].partition,
-        begin,
-        task.ranges[number].stop,
-        task.ranges[number].bytes,
-        task.ranges[number].batch_records,
-    )
+    source delivers them if it reads the whole range. Raises: as `read_task`."""
     return read_task(
-        Task(task.store, (rest,), task.partitions, task.marks),
+        Task(task.store, (task.ranges[number],), task.partitions, task.marks),
         schema,
         path,
         options,

@@ -84,8 +84,7 @@ def test_rows_come_as_a_stream_and_then_an_answer(
     assert plan["counts"] == {"count": 10, "min": 40, "max": 49}
     (task,) = plan["tasks"]
     read = {"options": options, "schema": SCHEMA, "task": task["task"], "range": 0}
-    read |= {"from": 40, "offset": 45}
-    assert helper.rows("read", **read) == list(range(45, 50))
+    assert helper.rows("read", **read, offset=45) == list(range(45, 50))
     assert helper.answer() == {}
 
 

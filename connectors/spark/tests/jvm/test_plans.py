@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import logstore
+from logstore import CorruptRecordError
 from pyspark_logstore.jvm.plans import plan_json, rest_of, stands, task_from
 from pyspark_logstore.read.batch import BatchReader
 from pyspark_logstore.read.columns import source_schema
+from pyspark_logstore.read.offsets import DataLossError
 from pyspark_logstore.read.options import SourceOptions, parse
 from pyspark_logstore.read.tasks import Task
+from support.damage import frames, overwrite
 
 SCHEMA = source_schema(include_headers=False)
 
@@ -82,3 +86,31 @@ def test_rest_of_a_range_is_what_the_python_source_reads(
     batches = rest_of(task, 0, 93, SCHEMA, writer.path, options)
     offsets = [n for batch in batches for n in batch.column("offset").to_pylist()]
     assert offsets == list(range(93, 100))
+
+
+def test_rest_of_a_range_is_read_from_its_start(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    """What shows that an offset is wrong may lie before the next one."""
+    partition = make_topic(count=100)[0]
+    partition.flush()
+    log = Path(partition.segments[0].path)
+    (task,), _, options = planned(writer.path)
+    first = frames(log)[0]
+    overwrite(log, first.pos + first.size - 1, b"\xff")
+    with pytest.raises(CorruptRecordError):
+        list(rest_of(task, 0, 93, SCHEMA, writer.path, options))
+
+
+def test_rest_of_a_range_whose_delivered_part_was_deleted_is_no_loss(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    """What Java has delivered is not lost; what comes behind it is."""
+    partition = make_topic(count=100)[0]
+    (task,), _, options = planned(writer.path)
+    partition.delete_before(50)
+    batches = rest_of(task, 0, 50, SCHEMA, writer.path, options)
+    offsets = [n for batch in batches for n in batch.column("offset").to_pylist()]
+    assert offsets == list(range(50, 100))
+    with pytest.raises(DataLossError, match="offsets 49 to 49 were deleted"):
+        list(rest_of(task, 0, 49, SCHEMA, writer.path, options))

@@ -86,6 +86,21 @@ def test_timestamp_that_spark_cannot_hold_is_an_error(
     assert len(rows_of(reader_of(writer.path, schema_of("offset", "value")))) == 2
 
 
+@pytest.mark.parametrize("time", [1 << 60, -(1 << 60)])
+def test_timestamp_that_does_not_fit_names_its_own_record(time: int) -> None:
+    """Not the record with the largest time: a time may be too far before 1970."""
+    millis = pa.array([1_700_000_000_000, time, 1_700_000_000_001])
+    batch = pa.record_batch(
+        {
+            "offset": pa.array([5, 6, 7]),
+            "timestamp": millis.cast(pa.timestamp("ms", "UTC")),
+        }
+    )
+    shaper = columns.BatchShaper(schema_of("offset", "timestamp"))
+    with pytest.raises(LogStoreError, match=f"offset 6 has the timestamp {time} ms"):
+        shaper.shape(batch, logstore.TopicPartition("orders", 0))
+
+
 @pytest.mark.parametrize(
     "names",
     [

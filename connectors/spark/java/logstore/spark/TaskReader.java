@@ -154,17 +154,15 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
      * Leave the rest of the range to Python.
      *
      * <p>No checksum covers an offset: if one was changed, what shows it may lie before the next offset to
-     * be delivered, where no reader that begins there sees it. So Python reads the whole segment again, and
+     * be delivered, where no reader that begins there sees it. So Python reads the range from its start, and
      * leaves out what was delivered.
      */
     private void leave() {
         closeFile();
-        long from = pieceNumber < 2 ? range.start : range.pieces.get(pieceNumber - 2).nextOffset;
         rangesOfPython++;
         ObjectNode request = Json.request("read")
                 .put("task", task.planned)
                 .put("range", rangeNumber)
-                .put("from", Math.min(from, offset))
                 .put("offset", offset)
                 .put("schema", schema.json());
         request.set("options", Json.parse(options));
