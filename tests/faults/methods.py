@@ -16,6 +16,7 @@ from faults import (
     groups,
     hand_ins,
     interrupts,
+    java,
     kills,
     limits,
     lives,
@@ -61,6 +62,7 @@ METHODS: tuple[Method, ...] = tuple(
             lying_input,
             readable,
             cancellations,
+            java,
             planted,
         ),
     )

@@ -10,12 +10,10 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
 
-import logstore
 from faults.method import Part, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug
 from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
@@ -23,6 +21,7 @@ from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_copies import BUGS_OF_COPIES
 from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
+from faults.planted_java import BUGS_OF_JAVA
 from faults.planted_lives import BUGS_OF_LIVES
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
@@ -32,7 +31,6 @@ NAME = "planted"
 UNIT = "bugs caught"
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
-_SOURCE = pathlib.Path(logstore.__file__).parent
 
 
 _APPENDS = ("append", "append_many", "append_durable", "flush")
@@ -579,6 +577,7 @@ BUGS = (
     *BUGS_OF_SERVICES,
     *BUGS_OF_CANCELLATIONS,
     *BUGS_OF_STORMS,
+    *BUGS_OF_JAVA,
 )  # fmt: skip
 
 COUNTS = {
@@ -617,20 +616,14 @@ def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
 
 def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
     """What the method says of a copy with the bug, and whether that is the bug."""
-    package = folder / "logstore"
-    shutil.copytree(_SOURCE, package)
-    file = package / bug.file
-    text = file.read_text(encoding="utf-8")
-    for old, new in bug.changes:
-        if old not in text:
-            return False, f"these lines are not in {bug.file} any more: {old!r}"
-        text = text.replace(old, new)
-    file.write_text(text, encoding="utf-8")
-    path = os.pathsep.join([str(folder), str(_TESTS)])
+    problem = bug.plant(folder)
+    if problem:
+        return False, problem
+    path = [str(folder), str(folder / "connectors" / "spark"), str(_TESTS)]
     command = [sys.executable, "-m", "faults.planted_hunt", str(BUGS.index(bug))]
     done = subprocess.run(
         [*command, "--seed", str(seed)],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import pathlib
+import shutil
+import subprocess
+import sys
 from typing import NamedTuple
+
+import logstore
+
+_SOURCE = pathlib.Path(logstore.__file__).parent
+_CONNECTOR = "connectors/spark/"
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Bug(NamedTuple):
@@ -10,7 +20,7 @@ class Bug(NamedTuple):
 
     Attributes:
         what: in words.
-        file: of the package.
+        file: of the package, or of the connector for Spark, with that directory.
         changes: (lines as they are, lines as they are to be).
         method: which must catch it.
         only: steps of programs, scenarios, calls on a scene, kinds of histories, ends
@@ -28,6 +38,31 @@ class Bug(NamedTuple):
     only: tuple[str, ...] = ()
     call: str = ""
     quick: int = 0
+
+    @property
+    def source(self) -> pathlib.Path:
+        """The file."""
+        is_connector = self.file.startswith(_CONNECTOR)
+        return (_REPOSITORY if is_connector else _SOURCE) / self.file
+
+    def plant(self, folder: pathlib.Path) -> str:
+        """Make a copy of the sources with the bug in a directory; returns why it cannot
+        be made, else ""."""
+        shutil.copytree(_SOURCE, folder / "logstore")
+        file = folder / "logstore" / self.file
+        if self.file.startswith(_CONNECTOR):
+            shutil.copytree(_REPOSITORY / _CONNECTOR, folder / _CONNECTOR)
+            file = folder / self.file
+        text = file.read_text(encoding="utf-8")
+        for old, new in self.changes:
+            if old not in text:
+                return f"these lines are not in {self.file} any more: {old!r}"
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
+        if file.suffix == ".java":
+            build = folder / _CONNECTOR / "java" / "build_jar.py"
+            subprocess.run([sys.executable, str(build)], check=True)
+        return ""
 
 
 BUGS_OF_HAND_IN = (

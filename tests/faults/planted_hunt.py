@@ -24,6 +24,7 @@ from faults import (
     hand_ins,
     inner_calls,
     interrupts,
+    java,
     kills,
     limits,
     lives,
@@ -69,6 +70,7 @@ _SINGLE = {
     "full": (full, 300),
     "storms": (storms, 300),
     "lives": (lives, 400),
+    "java": (java, 600),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.

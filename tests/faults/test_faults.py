@@ -44,8 +44,9 @@ def test_commit_level_catches_most_planted_bugs():
 @pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.what)
 def test_bug_can_be_planted(bug):
     """Its lines are in the source: a list that rots catches nothing."""
-    text = (planted._SOURCE / bug.file).read_text(encoding="utf-8")
+    text = bug.source.read_text(encoding="utf-8")
     for old, new in bug.changes:
         assert old in text
         text = text.replace(old, new)
-    compile(text, bug.file, "exec")
+    if bug.source.suffix == ".py":
+        compile(text, bug.file, "exec")
