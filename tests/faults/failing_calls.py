@@ -25,6 +25,7 @@ from faults.workers import spread
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
 from logstore.io import layout
+from logstore.io.layout import TopicPartition
 from support.disk import end_processes
 from support.power_cut import cuts
 
@@ -398,7 +399,7 @@ class _Case:
                 if (name, number) in program.store._topics.writers.broken:
                     continue  # it could not be opened, and says so at each use
                 partition = program.store.topic(name)[number]
-                writer = program.store._topics.writers.get((name, number))
+                writer = program.store._topics.writers.get(TopicPartition(name, number))
                 is_whole = writer.health.damage is None
                 try:
                     view = shown(partition)
@@ -421,7 +422,8 @@ class _Case:
     def _appended(self, log: object, partition: Partition, case: Case) -> str:
         """An append now works, or raises because the writer has ended."""
         program = self.program
-        writer = program.store._topics.writers.get((partition.topic, partition.number))
+        key = TopicPartition(partition.topic, partition.number)
+        writer = program.store._topics.writers.get(key)
         ended = writer.health.failed or writer.health.damage
         # Of a publication whose commit was written, and then said to be not, nobody
         # knows.

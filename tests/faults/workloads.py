@@ -27,6 +27,7 @@ from logstore import (
     UnsupportedError,
 )
 from logstore.io import layout
+from logstore.io.layout import TopicPartition
 from logstore.log import retention
 from support.adopting import adopting, copying
 from support.disk import MemoryDisk
@@ -162,7 +163,9 @@ class Program:
             for number, log in enumerate(topic.logs):
                 if (name, number) in self.store._topics.writers.broken:
                     continue
-                if self.store._topics.writers.get((name, number)).health.damage:
+                if self.store._topics.writers.get(
+                    TopicPartition(name, number)
+                ).health.damage:
                     continue
                 partition = self.store.topic(name)[number]
                 told = partition.durable_offset
@@ -241,7 +244,7 @@ class Program:
                     (log, self.store.topic(name)[number])
                     for number, log in enumerate(topic.logs)
                     if (name, number) not in writers.broken
-                    and writers.get((name, number)).health.damage is None
+                    and writers.get(TopicPartition(name, number)).health.damage is None
                 ]
         return [(log, p) for log, p in found if not log.coming and not log.ends]
 
