@@ -256,8 +256,10 @@ class TopicChanges:
                     writer.directory.moved_to = moved[key]
                 # It does not exist if an earlier attempt has renamed it.
                 with contextlib.suppress(FileNotFoundError):
-                    self._context.root.rename(
-                        layout.partition_directory(*key), moved[key]
+                    self._catalog.rename_deleted(
+                        layout.partition_directory(*key),
+                        moved[key],
+                        is_recorded=not self._catalog.is_dirty,
                     )
                     renamed.append(moved[key])
             self._context.root.sync()

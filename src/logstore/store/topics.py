@@ -20,6 +20,7 @@ from logstore.errors import (
     CorruptionError,
     DiskFullError,
     TopicExistsError,
+    is_disk_full,
     storage_error,
     storage_errors,
 )
@@ -275,9 +276,10 @@ class Catalog:
             self._root.files.sync(fd)
         self._root.sync()
         for number in numbers:
-            self._root.rename(
+            self.rename_deleted(
                 layout.partition_directory(topic, number),
                 layout.deleted_directory(topic, number, self.deletion_mark(topic)),
+                is_recorded=bool(self.settings[topic].get("deleting")),
             )
         self._root.sync()
         self.write_if_room(topic, None)
@@ -470,6 +472,22 @@ class Catalog:
             self._is_damaged = False
         self._file.replace(_text_of(settings))
 
+    def rename_deleted(self, name: str, new: str, *, is_recorded: bool) -> None:
+        """Rename the directory of a partition that is being deleted. If a full disk has
+        no room for the new name, and the deletion `is_recorded`, remove it at once.
+        Else its indexes make room, because they can be built again."""
+        try:
+            self._root.rename(name, new)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if not is_recorded:
+                _remove_indexes(self._root.child(name))
+            elif self.empty_directories([name]):
+                self._root.remove(name)
+                return
+            self._root.rename(name, new)
+
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
         """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
         them. Until then the names of the renamed directories say that it was begun;
@@ -591,6 +609,14 @@ class Catalog:
             except OSError as error:
                 path = self._root.path_of(name)
                 logger.warning("cannot remove %s: %s", path, error)
+
+
+def _remove_indexes(directory: Directory) -> None:
+    """Remove the index files of a partition."""
+    for name in directory.names():
+        parsed = layout.parse_segment_file(name)
+        if parsed and parsed.suffix in (layout.INDEX, layout.TIME_INDEX):
+            directory.unlink(name, missing_ok=True)
 
 
 def _empty(directory: Directory) -> list[str]:

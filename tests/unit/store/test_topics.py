@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -219,3 +220,26 @@ def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
         assert store.topics() == ["a"]
         renamed = files.calls.index(("rename", "b-0"))
         assert ("sync", layout.TOPICS) in files.calls[:renamed]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
+    tmp_path: Path, is_recorded: bool
+) -> None:
+    """A full disk has no room for the longer name. If the deletion is recorded, the
+    directory is removed at once; else its indexes make room for a second try."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        config = logstore.TopicConfig(file_delete_delay_ms=0)
+        store.create_topic("orders", config=config)[0].append(b"x")
+        store.create_topic("others", config=config)[0].append(b"x")
+        files.full = not is_recorded
+        files.fail("rename", errno.ENOSPC, name="orders-0", times=1)
+        store.delete_topic("orders")
+        assert files.count("rename", "orders-0") == (1 if is_recorded else 2)
+        assert store.topics() == ["others"]
+        files.full = False
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["others"]
+        assert not store.recovery_report
+    assert not (tmp_path / "orders-0").exists()
