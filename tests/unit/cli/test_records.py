@@ -229,6 +229,19 @@ def test_bytes_that_were_not_read_exit_one(
         assert run("verify", path).status == 1
 
 
+def test_partition_whose_directory_is_gone_exits_one(run: Any, tmp_path: Path) -> None:
+    """The other partitions are read."""
+    with logstore.open(tmp_path / "store") as store:
+        topic = store.create_topic("orders", 2)
+        topic[0].append(b"lost")
+        topic[1].append(b"kept")
+    shutil.rmtree(tmp_path / "store" / "orders-0")
+    result = run("records", tmp_path / "store")
+    assert result.status == 1
+    assert "kept" in result.out
+    assert "the directory of partition orders-0 is gone" in result.err
+
+
 @pytest.mark.parametrize("payload", ["json", "utf8", "hex"])
 @pytest.mark.parametrize("form", ["text", "jsonl"])
 def test_a_value_that_cannot_be_shown_does_not_end_the_listing(

@@ -354,3 +354,13 @@ def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:
     with logstore.open(theirs) as store:
         store.recover()
     assert log.read_bytes() == bytes(data)
+
+
+def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
+    """In both directions: a broker would serve an empty log in its place."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", 2)[0].append(b"x")
+    shutil.rmtree(tmp_path / "orders-0")
+    (one,) = findings(tmp_path, "damage", from_kafka=False)
+    assert (one.effect, one.path) == ("loses", str(tmp_path / "orders-0"))
+    assert effects(tmp_path, "lost-segment", from_kafka=True) == ["loses"]

@@ -1,0 +1,368 @@
+"""Damage that an opening has found: later the bytes count, and no mark.
+
+tests/faults/lives.py goes through sequences of all this.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.io.checkpoint.recovery_report import (
+    CORRUPT,
+    DAMAGE_GONE,
+    LOST_SEGMENT,
+    START_BEYOND_END,
+    TORN_TAIL,
+)
+from logstore.io.files import Files
+from logstore.store.store import open_store
+from support.broker import foreign
+from support.damage import (
+    FaultyFiles,
+    Unsynced,
+    append_garbage,
+    cut,
+    flip_bit,
+    frames,
+    logs_in,
+    restart_machine,
+)
+from support.killed import killed_store, labels, the_log
+from support.values import append_one, expected, read_all, write_store
+
+COUNT = 30
+DAMAGED = ".logstore-damaged"
+SMALL = {"segment_bytes": 700}
+
+
+def damaged(path: Path, **settings: Any) -> tuple[Path, int]:
+    """A killed store with a bad batch in front of intact ones, and the bad bit."""
+    store = killed_store(path, 2, durable=10, count=COUNT, call=2, **settings)
+    log = the_log(store)
+    bit = 8 * (frames(log)[-4].pos + 40)
+    flip_bit(log, bit)
+    return store, bit
+
+
+def found(store: Path) -> list[str]:
+    """What an opening for writing finds."""
+    with open_store(store, files=Unsynced()) as opened:
+        return labels(opened)
+
+
+def verdicts(store: Path) -> dict[str, Any]:
+    body = (store / "orders-0" / DAMAGED).read_bytes().split(b"\n")[1]
+    value: dict[str, Any] = json.loads(body)
+    return value
+
+
+def refuses(store: Path) -> bool:
+    with open_store(store, files=Unsynced()) as opened:
+        try:
+            append_one(opened.topic("orders")[0])
+        except logstore.LogStoreError:
+            return True
+    return False
+
+
+# ------------------------------------------------------------------ it stays
+
+
+def test_bad_batch_before_intact_ones_is_damage_while_the_machine_runs(
+    tmp_path: Path,
+) -> None:
+    """The kernel had all that a killed process appended: nothing of it is torn."""
+    store, _ = damaged(tmp_path)
+    before = the_log(store).read_bytes()
+    assert found(store) == [CORRUPT]
+    assert the_log(store).read_bytes() == before
+    (row,) = verdicts(store)["rows"]
+    assert (row["kind"], row["position"]) == (CORRUPT, frames_at(before)[-4])
+    assert row["end_position"] == len(before)
+
+
+def frames_at(data: bytes) -> list[int]:
+    places, pos = [], 0
+    while pos < len(data):
+        places.append(pos)
+        pos += 12 + int.from_bytes(data[pos + 8 : pos + 12], "big")
+    return places
+
+
+def test_bad_batch_before_intact_ones_is_torn_after_another_start(
+    tmp_path: Path,
+) -> None:
+    """After a power cut pages may be missing anywhere; a copy is kept."""
+    store, _ = damaged(tmp_path)
+    restart_machine(store)
+    assert found(store) == [TORN_TAIL]
+    assert not (store / "orders-0" / DAMAGED).exists()
+    assert list((store / "orders-0").glob(".logstore-torn-*"))
+
+
+@pytest.mark.parametrize("later", ["restart", "no owner", "broker's", "closed"])
+def test_recorded_damage_stays_whatever_the_marks_say(
+    tmp_path: Path, later: str
+) -> None:
+    """The same bytes, the same verdict: found, verified, read, and not cut."""
+    store, _ = damaged(tmp_path)
+    found(store)
+    before = the_log(store).read_bytes()
+    if later == "restart":
+        restart_machine(store)
+    elif later == "no owner":
+        (store / ".logstore-owner").unlink()
+    elif later == "broker's":
+        (store / ".logstore-owner").unlink()
+        (store / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 0\n")
+    else:
+        (store / ".logstore-owner").unlink()
+        (store / ".kafka_cleanshutdown").touch()
+    for _ in range(2):
+        assert CORRUPT in found(store)
+    assert the_log(store).read_bytes() == before
+    assert refuses(store)
+    assert not logstore.verify(store).ok
+    with pytest.raises(logstore.CorruptRecordError):
+        read_all(store)
+
+
+def test_recorded_damage_is_shown_by_each_judge(tmp_path: Path) -> None:
+    """`verify` prints it, `report` calls it critical, `doctor` and the check of a
+    hand-over have a problem."""
+    store, _ = damaged(tmp_path)
+    found(store)
+    report = logstore.verify(store)
+    assert "known-damage" in [note.kind for note in report.notes]
+    assert "damage" in [problem.kind for problem in logstore.doctor(store).problems]
+    assert not logstore.check_handover(store).ok
+    assert not logstore.check_handover(store, from_kafka=True).ok
+
+
+def test_record_of_damage_that_is_bad_counts(tmp_path: Path) -> None:
+    """Nothing is cut because of a file that cannot be read; `repair` removes it."""
+    store, bit = damaged(tmp_path)
+    found(store)
+    flip_bit(the_log(store), bit)
+    (store / "orders-0" / DAMAGED).write_bytes(b"what")
+    assert refuses(store)
+    assert not logstore.verify(store).ok
+    assert logstore.repair(store).ok
+    assert not refuses(store)
+
+
+def test_state_of_a_damaged_partition_is_refused_by_earlier_releases(
+    tmp_path: Path,
+) -> None:
+    """They do not know the record, and would cut."""
+    store, bit = damaged(tmp_path)
+    state = store / "orders-0" / ".logstore-state"
+    found(store)
+    assert json.loads(state.read_bytes().split(b"\n")[1])["version"] == 2
+    flip_bit(the_log(store), bit)
+    found(store)
+    assert json.loads(state.read_bytes().split(b"\n")[1])["version"] == 1
+
+
+def test_damage_that_cannot_be_recorded_lets_nothing_be_written(
+    tmp_path: Path,
+) -> None:
+    """No append, no state, no mark of a clean stop: the next opening looks again."""
+    store, _ = damaged(tmp_path)
+    state = (store / "orders-0" / ".logstore-state").read_bytes()
+    files = FaultyFiles()
+    files.fail("create", errno.ENOSPC, name=f"{DAMAGED}.tmp", times=99)
+    with open_store(store, files=files) as opened:
+        assert labels(opened) == [CORRUPT]
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])
+    assert (store / "orders-0" / ".logstore-state").read_bytes() == state
+    assert not (store / ".kafka_cleanshutdown").exists()
+    assert found(store) == [CORRUPT]
+
+
+def test_refusal_of_the_system_is_no_damage(tmp_path: Path) -> None:
+    """An error of the device may be gone at the next try."""
+    store = write_store(tmp_path / "store", COUNT).parent
+    os.unlink(store / "orders-0" / f"{0:020d}.index")
+    files = FaultyFiles()
+    files.fail("read", errno.EIO, name=".log", times=99)
+    with open_store(store, files=files) as opened:
+        assert opened.recovery_report
+    assert not (store / "orders-0" / DAMAGED).exists()
+
+
+class _BadMemory(Files):
+    """Pages in the cache are other than those on the disk, until they are dropped."""
+
+    is_bad = True
+
+    def read(self, fd: int, buffer: Any, pos: int) -> int:
+        n = super().read(fd, buffer, pos)
+        if (
+            self.is_bad
+            and n > 300
+            and os.readlink(f"/proc/self/fd/{fd}").endswith("log")
+        ):
+            memoryview(buffer).cast("B")[n - 5] ^= 1
+        return n
+
+    def forget_cached(self, fd: int, pos: int, size: int) -> None:
+        self.is_bad = False
+
+
+def test_damage_is_one_only_after_a_read_past_the_page_cache(tmp_path: Path) -> None:
+    """Memory may be at fault, too."""
+    store = killed_store(tmp_path, 2, durable=0, count=COUNT, call=2)
+    files = _BadMemory()
+    with open_store(store, files=files) as opened:
+        assert labels(opened) == []
+        assert opened.topic("orders")[0].end_offset == COUNT
+    assert not files.is_bad
+
+
+# ------------------------------------------------------------------ it goes
+
+
+def test_damage_whose_bytes_are_back_is_gone_and_reported(tmp_path: Path) -> None:
+    """The segment was put back from a backup: the partition takes appends."""
+    store, bit = damaged(tmp_path)
+    found(store)
+    flip_bit(the_log(store), bit)
+    assert found(store) == [DAMAGE_GONE]
+    assert not (store / "orders-0" / DAMAGED).exists()
+    assert not refuses(store)
+    assert logstore.verify(store).ok
+
+
+def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    """As a broker cuts it."""
+    store, _ = damaged(tmp_path)
+    found(store)
+    log = the_log(store)
+    cut(log, frames(log)[-4].pos)
+    (store / ".logstore-owner").unlink()
+    with open_store(store, files=Unsynced()) as opened:
+        (action,) = [
+            a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE
+        ]
+        assert "missing" in action.message
+        append_one(opened.topic("orders")[0])
+
+
+def test_repair_without_a_mode_leaves_damage_that_is_there(tmp_path: Path) -> None:
+    """It examines deeply, and changes nothing."""
+    store, bit = damaged(tmp_path)
+    found(store)
+    before = the_log(store).read_bytes()
+    assert not logstore.repair(store).ok
+    assert CORRUPT in found(store)
+    flip_bit(the_log(store), bit)
+    report = logstore.repair(store)
+    assert report.ok
+    assert [action.label for action in report.actions] == ["damage-gone"]
+    flip_bit(the_log(store), bit)
+    assert the_log(store).read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["cut", "skip"])
+def test_repair_with_a_mode_takes_the_record_away(tmp_path: Path, mode: str) -> None:
+    """What it takes out is kept in the quarantine."""
+    store, _ = damaged(tmp_path)
+    found(store)
+    assert logstore.repair(store, mode).ok
+    assert not (store / "orders-0" / DAMAGED).exists()
+    assert not refuses(store)
+
+
+def test_delete_before_works_on_a_damaged_log(tmp_path: Path) -> None:
+    """The way to go on without the damaged part; the next opening says that it went."""
+    partition = write_store(tmp_path / "store", COUNT, **SMALL)
+    store = partition.parent
+    second = int(logs_in(partition)[1].stem)
+    append_garbage(logs_in(partition)[0])
+    with logstore.open(store) as opened:
+        log = opened.topic("orders")[0]
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(log)
+        assert log.delete_before(second) == second
+        assert log.start_offset == second
+    with logstore.open(store) as opened:
+        assert labels(opened) == [DAMAGE_GONE]
+        append_one(opened.topic("orders")[0])
+
+
+# ------------------------------------------------------------------ logs of others
+
+
+def test_copy_without_marks_keeps_its_damage(tmp_path: Path) -> None:
+    """Without a recovery point nothing behind a bad batch is a torn tail."""
+    store = foreign(killed_store(tmp_path, 2, count=COUNT)).parent
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (store / name).unlink(missing_ok=True)
+    log = the_log(store)
+    flip_bit(log, 8 * (frames(log)[-4].pos + 40))
+    size = log.stat().st_size
+    for _ in range(3):
+        assert CORRUPT in found(store)
+    assert log.stat().st_size == size
+
+
+def test_bytes_behind_a_sealed_segment_of_a_broker_are_damage(tmp_path: Path) -> None:
+    """`verify` says so, too."""
+    store = foreign(write_store(tmp_path / "store", COUNT, **SMALL).parent).parent
+    append_garbage(logs_in(store / "orders-0")[0], bytes(100))
+    assert refuses(store)
+    assert not logstore.verify(store).ok
+
+
+def test_log_start_beyond_the_end_gives_the_next_record_that_offset(
+    tmp_path: Path,
+) -> None:
+    """As a broker does; and it is reported."""
+    store = foreign(write_store(tmp_path / "store", COUNT).parent).parent
+    (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 500\n")
+    with logstore.open(store) as opened:
+        assert START_BEYOND_END in labels(opened)
+        assert append_one(opened.topic("orders")[0]) == 500
+    assert [record.offset for record in read_all(store)] == [500]
+
+
+# ------------------------------------------------------------------ a lost segment
+
+
+def test_killed_log_without_its_last_segment_is_read_to_where_it_is_whole(
+    tmp_path: Path,
+) -> None:
+    """And then raises, as after a clean close."""
+    store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2, **SMALL)
+    *_, last = logs_in(store / "orders-0")
+    kept = int(last.stem)
+    last.unlink()
+    with logstore.open(store, read_only=True) as opened:
+        records = []
+        with pytest.raises(logstore.CorruptRecordError):
+            for record in opened.topic("orders")[0].read():
+                records.append(record)
+    assert records == expected(2, 0, kept)
+    assert LOST_SEGMENT in found(store)
+
+
+def test_follower_of_a_log_that_loses_its_last_segment_gets_an_error(
+    tmp_path: Path,
+) -> None:
+    """It does not end in silence."""
+    store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2, **SMALL)
+    logs_in(store / "orders-0")[-1].unlink()
+    with logstore.open(store, read_only=True) as opened:
+        with pytest.raises(logstore.CorruptRecordError):
+            list(opened.topic("orders")[0].follow(timeout=0))
