@@ -38,6 +38,7 @@ from logstore.io.layout import (
     OWN_PREFIX,
     OWNER,
     PARTITION_STATE,
+    TOPIC_IDENTITY,
     TOPICS,
 )
 from logstore.store.store import open_store
@@ -103,7 +104,7 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
     is_wrapped = magic < 2 and codec != "none"
     truth = Truth(magic, records, start, durable, is_wrapped=is_wrapped)
     if writer == "kafka":
-        own = (DURABLE, OWNER, PARTITION_STATE, TOPICS)
+        own = (DURABLE, OWNER, PARTITION_STATE, TOPIC_IDENTITY, TOPICS)
         tree = {p: v for p, v in tree.items() if p.rpartition("/")[2] not in own}
         durable = _RECORDS if ending != "killed" else point
         truth = dataclasses.replace(truth, durable_offset=durable, is_own=False)
