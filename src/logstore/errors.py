@@ -403,8 +403,7 @@ class PublicationConflictError(LogStoreError):
 
 
 class PublicationUnknownError(LogStoreError):
-    """The store is a copy, and it is not known whether it has all records of this
-    publication. Nothing was published.
+    """A copied store may lack records of this publication. Nothing was published.
 
     Attributes:
         identity: the name of the publisher.
@@ -413,10 +412,9 @@ class PublicationUnknownError(LogStoreError):
 
     def __init__(self, identity: str, sequence: int) -> None:
         super().__init__(
-            f"{identity!r} has published sequence {sequence} to the store of which "
-            f"this one is a copy, and records of such publications are missing here. "
-            f"Nothing was published. Look which of its records are there; then go on "
-            f"with a higher sequence"
+            f"{identity!r} has published sequence {sequence} to the original of this "
+            f"store, and the copy may lack its records. Nothing was published. Look "
+            f"which of them are there; then go on with a higher sequence"
         )
         self.identity = identity
         self.sequence = sequence
