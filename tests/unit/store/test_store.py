@@ -261,6 +261,9 @@ def test_one_thread_before_the_first_change_and_two_afterwards(tmp_path: Path) -
         assert threads() == before + 1
         for partition in store.create_topic("orders", partitions=3):
             partition.append(b"x")
+        deadline = time.monotonic() + 60
+        while threads() > before + 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert threads() == before + 2
     deadline = time.monotonic() + 60
     while threads() > before and time.monotonic() < deadline:

@@ -1,0 +1,50 @@
+"""`logstore-dump snapshot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import logstore
+
+
+def _values(path: Path) -> list[bytes | None]:
+    with logstore.open(path, read_only=True) as store:
+        return [record.value for record in store.topic("t")[0].read()]
+
+
+def test_snapshot_is_made_with_and_without_an_owner(run: Any, tmp_path: Path) -> None:
+    """The copy has all records; the line says what there is."""
+    data = tmp_path / "data"
+    with logstore.open(data) as store:
+        store.create_topic("t").append(b"one")
+        result = run("snapshot", data, tmp_path / "a")
+        assert result.status == 0
+        assert "1 topic, 1 partition, 1 segment, no groups" in result.out
+    line = run("snapshot", data, tmp_path / "b", "--no-links", "--format", "jsonl").json
+    assert line[0]["type"] == "snapshot"
+    assert (line[0]["partitions"], line[0]["bytesLinked"]) == (1, 0)
+    assert _values(tmp_path / "a") == _values(tmp_path / "b") == [b"one"]
+
+
+def test_snapshot_over_something_exits_two(run: Any, tmp_path: Path) -> None:
+    """Nothing is written."""
+    data = tmp_path / "data"
+    with logstore.open(data) as store:
+        store.create_topic("t").append(b"one")
+    (tmp_path / "there" / "x").mkdir(parents=True)
+    result = run("snapshot", data, tmp_path / "there")
+    assert result.status == 2
+    assert "it is not empty" in result.err
+
+
+def test_snapshot_of_a_damaged_store_exits_one(run: Any, tmp_path: Path) -> None:
+    """It is made, and the damage is named."""
+    data = tmp_path / "data"
+    with logstore.open(data) as store:
+        store.create_topic("t").append_many([b"one", b"two"])
+    (log,) = data.rglob("*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    result = run("snapshot", data, tmp_path / "copy")
+    assert result.status == 1
+    assert "t-0 is damaged" in result.out
