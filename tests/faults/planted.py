@@ -22,6 +22,7 @@ from faults.planted_copies import BUGS_OF_COPIES
 from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
 from faults.planted_java import BUGS_OF_JAVA
+from faults.planted_incarnations import BUGS_OF_INCARNATIONS
 from faults.planted_lives import BUGS_OF_LIVES
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
@@ -57,7 +58,8 @@ BUGS = (
     Bug(
         "directory not synced after a state file was renamed",
         "io/directory.py",
-        (("        self.rename(temporary, name)\n        self.sync()",
+        (("        self.rename(temporary, name)\n        if sync:\n"
+          "            self.sync()",
           "        self.rename(temporary, name)"),),
         "disk_states",
         quick=4,
@@ -578,6 +580,7 @@ BUGS = (
     *BUGS_OF_CANCELLATIONS,
     *BUGS_OF_STORMS,
     *BUGS_OF_JAVA,
+    *BUGS_OF_INCARNATIONS,
 )  # fmt: skip
 
 COUNTS = {

@@ -22,6 +22,7 @@ from faults import (
     full,
     groups,
     hand_ins,
+    incarnations,
     inner_calls,
     interrupts,
     java,
@@ -71,6 +72,7 @@ _SINGLE = {
     "storms": (storms, 300),
     "lives": (lives, 400),
     "java": (java, 600),
+    "incarnations": (incarnations, 200),
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.

@@ -1,0 +1,47 @@
+"""Planted bugs about the identity of topics, logs and positions."""
+
+from __future__ import annotations
+
+from faults.planted_bug import Bug
+
+BUGS_OF_INCARNATIONS = (
+    Bug(
+        "another program has written: a topic gets another id",
+        "store/topics.py",
+        (("        return {\"id\": topic_id, \"identified\": True, **also}",
+          "        return {\"id\": topic_id[::-1], \"identified\": True, **also}"),),
+        "incarnations",
+        quick=1,
+    ),
+    Bug(
+        "a topic that a broker has made again keeps its id",
+        "store/topic_ids.py",
+        (("        return self.kafka_id(topic) not in kafka_ids",
+          "        return False"),),
+        "incarnations",
+        quick=1,
+    ),
+    Bug(
+        "a handle does not ask whether its topic is still there",
+        "store/open_topics.py",
+        (("            if held and not self._catalog_file.is_of(",
+          "            if not held and not self._catalog_file.is_of("),),
+        "incarnations",
+        quick=1,
+    ),
+    Bug(
+        "a position counts in a log that has another batch below it",
+        "group/positions.py",
+        (("                reader.check_proof(commit.offset, proof)\n", ""),),
+        "incarnations",
+        quick=1,
+    ),
+    Bug(
+        "the id of a topic is not looked for in its partitions",
+        "store/topic_ids.py",
+        (("        identity = self.identity(topic)\n        if identity is None:",
+          "        identity = None\n        if identity is None:"),),
+        "incarnations",
+        quick=1,
+    ),
+)  # fmt: skip
