@@ -56,7 +56,6 @@ XFAIL = {
     "k04_group_file_damage_unsaid": (
         "a damaged file of a group is an error of every call that reads it"
     ),
-    "k05_topic_made_again_under_consumer": "an error of identity is never retried",
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
     "k13_unsupported_batch_is_beside_the_log": (
         "whether a log is damaged has one answer"
@@ -71,10 +70,6 @@ XFAIL = {
         "a read that leaves out damage lists all that it leaves out"
     ),
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
-    "r29_java_reader_leaves_out": (
-        "where a log may have gaps, the end of a task is accepted only after a look at"
-        " the next batch"
-    ),
     "s01_consumer_goes_on_in_another_log": "an error of identity is never retried",
     "s03_pinned_identities_close_the_store": (
         "what cannot be stored is refused when it is asked for, not when it is written"
@@ -104,53 +99,14 @@ XFAIL_BY_LUCK = {
 }
 # Temporary: what is being changed. Either result will do.
 PENDING = {
-    "e03_jvm_leaves_out_zeroed_tail",
-    "e06_time_filter_trusts_time_index",
-    "e08_background_compaction_of_all_stops",
-    "e10_jvm_hangs_on_zeros",
-    "e11_jvm_part_of_headers",
-    "e14_jvm_header_names",
-    "e15_zstd_skippable_frame",
-    "e16_jvm_path_in_c_locale",
-    "e17_compaction_report_memory",
-    "e18_spark_names_the_wrong_record",
-    "k01_segv_durable_roll",
-    "k02_full_disk_cannot_free",
-    "k03_interrupted_close_loses",
     "k07_zeros_behind_sealed",
-    "k08_jvm_reader_hides_errors",
     "k11_killed_and_last_segment_gone_reads_silently",
-    "k12_fetch_by_an_old_partition_object",
     "r01_damage_forgotten_backup",
     "r02_damage_forgotten_verify",
     "r04_damage_forgotten_last_segment",
     "r05_unsupported_is_cut",
-    "r06_recreated_topic_consumer",
-    "r07_recreated_topic_reader",
-    "r09_recreated_topic_killed",
     "r11_start_beyond_end_writer",
-    "r12_wrapper_of_another_magic",
-    "r14_wrapper_of_another_magic_compaction",
-    "r16_two_xerial_streams",
-    "r18_zstd_skippable_first",
     "r20_far_offset_is_cut",
-    "r25_arrow_dictionary_of_views",
-    "r31_high_watermark_of_deleted_topic",
-    "r32_backup_forgets_groups",
-    "r34_owner_file_forgets_groups",
-    "s02_aio_getmany_cancelled",
-    "s06_truncate_compacted_sequences",
-    "s07_aio_turn_grows_with_waiters",
-    "s08_clock_step_evicts",
-    "s09_on_assign_that_failed_is_not_called_again",
-    "s12_commit_of_assigned_made_again",
-    "s13_groups_where_writing_is_refused",
-    "s15_cancelled_aenter_of_a_transaction",
-    "s17_identity_of_a_group_is_not_reserved",
-    "s18_rows_of_assigned_partitions_are_never_freed",
-    "s19_positions_are_lost_with_the_owner_file",
-    "s20_group_beside_a_broker_starts_again",
-    "s21_interrupted_join_forgets_what_was_committed",
 }
 
 LONG = {
