@@ -97,17 +97,6 @@ XFAIL_BY_LUCK = {
         "after an interrupt a call continues to a state that has a name; real timers"
     ),
 }
-# Temporary: what is being changed. Either result will do.
-PENDING = {
-    "k07_zeros_behind_sealed",
-    "k11_killed_and_last_segment_gone_reads_silently",
-    "r01_damage_forgotten_backup",
-    "r02_damage_forgotten_verify",
-    "r04_damage_forgotten_last_segment",
-    "r05_unsupported_is_cut",
-    "r11_start_beyond_end_writer",
-    "r20_far_offset_is_cut",
-}
 
 LONG = {
     "a26_interrupt_leaves_lock": [["flush"], ["append"]],
@@ -228,8 +217,6 @@ def _runs() -> list[object]:
 def _marks(name: str) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.slow, pytest.mark.thorough] if name in SLOW else []
     reason = XFAIL.get(name) or XFAIL_BY_LUCK.get(name)
-    if name in PENDING:
-        reason = "is being changed"
     if reason is not None:
         xfail = pytest.mark.xfail(
             raises=pytest.fail.Exception, reason=reason, strict=name in XFAIL
@@ -332,9 +319,8 @@ def test_every_script_is_there() -> None:
     """All of them are run: names in the tables above are names of scripts."""
     names = {script.stem for script in SCRIPTS}
     assert Counter(name[0] for name in names) == COUNTS
-    still_wrong = (XFAIL, XFAIL_BY_LUCK, PENDING)
-    assert sum(map(len, still_wrong)) == len(set().union(*still_wrong))
-    tables = (SHORT, LONG, SLOW, NEEDS, IN_MEMORY, *still_wrong)
+    assert XFAIL.keys().isdisjoint(XFAIL_BY_LUCK)
+    tables = (SHORT, LONG, SLOW, NEEDS, IN_MEMORY, XFAIL, XFAIL_BY_LUCK)
     assert names.issuperset(set().union(*tables))
     others = {path.stem for path in HERE.glob("*.py")} - names
     assert others == {"common", "kbatch", "sparkling", "test_reproducers"}
