@@ -21,8 +21,8 @@ from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_copies import BUGS_OF_COPIES
 from faults.planted_full import BUGS_OF_FULL_DISKS
 from faults.planted_groups import BUGS_OF_GROUPS
-from faults.planted_java import BUGS_OF_JAVA
 from faults.planted_incarnations import BUGS_OF_INCARNATIONS
+from faults.planted_java import BUGS_OF_JAVA
 from faults.planted_lives import BUGS_OF_LIVES
 from faults.planted_producers import PRODUCER_BUGS
 from faults.planted_services import BUGS_OF_SERVICES
