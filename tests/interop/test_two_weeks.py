@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from support.handing_over import copy_cluster
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.two_weeks import PARTITIONS
@@ -125,6 +126,7 @@ class Life:
         moved = self._directory / "snapshot"
         with logstore.open(self.path) as store:
             store.snapshot(moved)
+        copy_cluster(self.path, moved)
         shutil.rmtree(self.path)
         moved.rename(self.path)
 
