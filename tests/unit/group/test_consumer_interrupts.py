@@ -203,6 +203,6 @@ def test_seek_that_is_interrupted_anywhere_is_done_or_undone(tmp_path: Path) -> 
             interrupted(lambda: one.seek(T0, 7), interrupt)
             position = one.position(T0)
             assert position in (1, 7)
-            assert one.poll()[T0][0].offset == position
+            assert one.poll(timeout_ms=20_000)[T0][0].offset == position
 
         at_each_place(case)

@@ -515,9 +515,9 @@ def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
         store.create_topic("orders", 2).append(b"old", partition=1)
     write, read = checkpoints.write_prepared, checkpoints.read_state
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **given: Any) -> None:
         if at != "before":
-            write(*arguments)
+            write(*arguments, **given)
         monkeypatch.setattr(checkpoints, "write_prepared", write)
         if at == "behind, and again":
             monkeypatch.setattr(checkpoints, "read_state", interrupted_again)
@@ -552,11 +552,11 @@ def test_deletion_that_was_interrupted_is_tried_again(
     """Until the commit, each time all is as it was before."""
     write, tries = checkpoints.write_prepared, []
 
-    def interrupted(directory: Directory, name: str, text: str) -> bytes:
+    def interrupted(directory: Directory, name: str, text: str, **given: Any) -> bytes:
         tries.extend([1] * (name == layout.TOPICS))
         if name == layout.TOPICS and len(tries) < 3:
             raise KeyboardInterrupt
-        return write(directory, name, text)
+        return write(directory, name, text, **given)
 
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2).append(b"old", partition=1)
