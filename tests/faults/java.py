@@ -263,25 +263,27 @@ class Case:
             return None
 
     def _same(self, tasks: Any) -> str:
-        """Whether both readers deliver the same of tasks."""
+        """Whether both readers deliver the same of each task."""
+        return next(filter(None, map(self._same_of, tasks)), "")
+
+    def _same_of(self, task: Any) -> str:
         from support.java_tasks import by_python
 
-        in_python = by_python(tasks, self.options)
-        in_java = _java().read(tasks, self.options)
+        in_python = by_python([task], self.options)
+        in_java = _java().read([task], self.options)
         self.notes["errors" if in_java.error else "whole"] += 1
         self.notes["left to Python"] += in_java.ranges_of_python > 0
-        stop = max((r["stop"] for task in tasks for r in task["ranges"]), default=0)
+        stop = max(r["stop"] for r in task["ranges"])
         if not in_java.error and in_python.damage >= stop:
-            # With `read_committed`, Python looks at what lies behind the range.
+            # Python may look at what lies behind the range: for the ends of
+            # transactions, or since a wrapper does not say where it begins.
             self.notes["damage behind the range"] += 1
             return ""
-        if in_java.error != in_python.error:
-            return f"Java: {_short(in_java)}; Python: {_short(in_python)}"
-        rows = in_python.rows
-        if in_java.error:
-            # Which rows came before is a matter of sizes of batches.
-            rows = rows[: len(in_java.rows)]
-        if in_java.rows[: len(rows)] != rows:
+        counts = len(in_java.rows), len(in_python.rows)
+        # How many rows came before an error is a matter of sizes of batches.
+        count = min(counts) if in_java.error else max(counts)
+        is_same = in_java.rows[:count] == in_python.rows[:count]
+        if in_java.error != in_python.error or not is_same:
             return f"Java: {_short(in_java)}; Python: {_short(in_python)}"
         return ""
 

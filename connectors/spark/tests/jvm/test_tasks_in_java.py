@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import logstore
+from support.broker_logs import TICK_S
 from support.damage import frames, overwrite
 from support.java_tasks import JavaTasks, by_python, compile_check, no_java, plan_of
 from support.transactions import batch
@@ -133,6 +135,7 @@ def test_header_names_that_are_no_utf8_are_those_of_python(
     (tmp_path / "orders-0").mkdir()
     log = tmp_path / "orders-0" / f"{0:020d}.log"
     log.write_bytes(batch(0, [(b"", b"")], -1, control=False, headers=names))
+    time.sleep(2 * TICK_S)  # else its time of change says nothing, and Python reads it
     options = {"path": str(tmp_path), "subscribe": "orders", "includeHeaders": "true"}
     tasks = plan_of(options)["tasks"]
     in_java = java.read(tasks, options)
