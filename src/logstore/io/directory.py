@@ -431,7 +431,9 @@ class Directory:
         """
         files = self.files
         with self.opened(name, write=True) as fd:
-            if not files.reserve(fd, 0, len(data)) and files.size(fd) < len(data):
+            # Not what it has already: xfs refuses that, too, when it is full.
+            grows = files.size(fd) < len(data)
+            if grows and not files.reserve(fd, 0, len(data)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
             files.write(fd, data, 0)
             files.truncate(fd, len(data))
