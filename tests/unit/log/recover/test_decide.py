@@ -31,6 +31,7 @@ from logstore.io.checkpoint.recovery_report import (
     LOST_END,
     LOST_SEGMENT,
     OTHER_WRITER,
+    POSITION_LOWERED,
     START_BEYOND_END,
     STATE_DAMAGED,
     SWAP_FINISHED,
@@ -297,7 +298,14 @@ ROWS = [
 ]  # fmt: skip
 
 # Decided for a store, or by an act that fails: see the tests below.
-ELSEWHERE = {FOREIGN_PARTITION, ID_RENEWED, OTHER_WRITER, TAIL_KEPT, UNPUBLISHED}
+ELSEWHERE = {
+    FOREIGN_PARTITION,
+    ID_RENEWED,
+    OTHER_WRITER,
+    TAIL_KEPT,
+    UNPUBLISHED,
+    POSITION_LOWERED,
+}
 
 
 def table() -> list[str]:
