@@ -13,6 +13,7 @@ from logstore.io import layout
 from logstore.io.checkpoint.partition_state import SealedRow
 from logstore.io.checkpoint.producer_snapshot import parse_snapshot
 from logstore.io.checkpoint.segment_digest import hash_log, read_digest
+from logstore.io.checkpoint.topic_identity import TopicIdentity
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
@@ -24,7 +25,7 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.maintenance.verify.context import Context, check_checkpoint
+from logstore.maintenance.verify.context import Context, check_checkpoint, read_own
 from logstore.maintenance.verify.decided import Decided
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import Job
@@ -251,6 +252,8 @@ class PartitionCheck(Check):
                     run.note(LEFTOVER, path, f"{path}: a torn tail that was cut")
                 elif name == layout.DAMAGED:
                     self.decided.report_verdicts()
+                elif name == layout.TOPIC_IDENTITY:
+                    read_own(directory, name, run, TopicIdentity.read)
                 continue
             if parsed.suffix == SNAPSHOT:
                 self.check_snapshot(name)
