@@ -251,6 +251,9 @@ class _Case:
     def kafka_makes_again(self) -> None:
         """A broker deletes the topic, and makes another one of its name."""
         self.other_program()
+        for name in (layout.LOG_START_CHECKPOINT, layout.HIGH_WATERMARKS):
+            # It removes the lines with the topic.
+            (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "t-0")
         (self.path / "t-0").mkdir(0o700)
         (self.path / "t-0" / "00000000000000000000.log").touch()
