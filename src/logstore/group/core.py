@@ -327,6 +327,8 @@ class Core:
         try:
             return work()
         except OffsetOutOfRangeError as error:
+            # What is committed may be of another log, or lowered meanwhile.
+            reader.is_disproved = True
             if self.options.reset == "error":
                 reader.error = error
                 return None

@@ -63,7 +63,8 @@ class PartitionReader:
         has_delivered: whether it has delivered records since the last commit; a `seek`
             does not change that.
         committed: the offset that was committed last, as far as it is known.
-        is_disproved: that offset is of another log.
+        is_disproved: that offset was not in the log, and is committed again even if it
+            is in it by now.
         is_paused: whether `poll` leaves it out.
         error: raised by each `poll` until a `seek`; None: none.
         turn: the last end of the log that it has reached.
@@ -299,7 +300,6 @@ class PartitionReader:
         views = views_of(self.partition)
         if proof is None or not views.disproves(offset, proof):
             return
-        self.is_disproved = True
         raise OffsetOutOfRangeError(
             offset,
             self.partition.start_offset,

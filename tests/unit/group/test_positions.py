@@ -166,3 +166,23 @@ def test_position_is_committed_again_at_the_same_offset_of_another_log(
     with consumer(path, reset="error") as one:
         assert one.committed(T0) == logstore.OffsetAndMetadata(10)
         assert drain(one) == []
+
+
+def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
+    path: Path,
+) -> None:
+    """Another process may have lowered it meanwhile: the consumer does not know."""
+    with consumer(path, reset="earliest") as one:
+        drain(one)
+        one.commit()
+        with logstore.open(path) as store:
+            store["t"][0].truncate_to(4)
+    with consumer(path, reset="earliest") as one:
+        assert len(drain(one)) == 4
+        reader = one._core.readers[T0]
+        assert (reader.committed, reader.is_disproved) == (10, True)
+        append(path, *(b"new %d" % n for n in range(6)))
+        drain(one)
+        assert one._core.moved([T0]) == {T0: logstore.OffsetAndMetadata(10)}
+        one.commit()
+        assert one._core.moved([T0]) == {}
