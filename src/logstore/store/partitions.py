@@ -450,7 +450,8 @@ def _foreign_error(
         f"partition {key} is of another topic than {key.topic}: {path} says {found}, "
         f"and the topic has the id {topic_id}. It can be read, takes no appends, and "
         f"offsets that were committed for the topic do not count in it. Put the right "
-        f"directory back, or let `logstore-dump repair` adopt this one",
+        f"directory back; if this is the right one, remove the file, and the next "
+        f"opening takes it for the topic's",
         path=path,
         reason=f"it has the id {found}, its topic {topic_id}",
     )

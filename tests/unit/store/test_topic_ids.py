@@ -258,6 +258,11 @@ def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
         labels = [action.label for action in store.recovery_report.actions]
         assert "foreign-partition" in labels
         assert topic[0].topic_id == before != topic[1].topic_id
+    (path / "t-0" / layout.TOPIC_IDENTITY).unlink()
+    with logstore.open(path) as store:
+        topic = store["t"]
+        topic[0].append(b"y")
+        assert topic[0].topic_id == topic[1].topic_id
 
 
 def test_log_id_of_an_earlier_release_stays(path: Path) -> None:
