@@ -86,7 +86,6 @@ XFAIL = {
     "s14_requests_behind_64_that_cannot_be_read": (
         "a queue continues after what it cannot do"
     ),
-    "s16_owner_opened_on_a_full_disk": "opening and closing work on a full disk",
 }
 # As before, where it is a matter of luck whether the program finds it.
 XFAIL_BY_LUCK = {
