@@ -139,6 +139,23 @@ def test_id_that_nothing_tells_is_renewed_and_reported(path: Path) -> None:
     assert topic_id(path) == after
 
 
+@pytest.mark.parametrize("left", ["", f"{layout.TOPIC_IDENTITY}.tmp"])
+def test_id_of_a_topic_that_had_none_is_not_renewed(tmp_path: Path, left: str) -> None:
+    """A topic that only Kafka has used has had no id, also if the first append to it
+    was killed before its identity was there."""
+    of_kafka = tmp_path / "t-0"
+    of_kafka.mkdir()
+    (of_kafka / "00000000000000000000.log").touch()
+    with logstore.open(tmp_path) as store:
+        store.create_topic("other")[0].append(b"x")  # the directory is logstore's now
+    if left:
+        (of_kafka / left).touch()
+    with logstore.open(tmp_path) as store:
+        assert store["t"][0].append(b"y") == 0
+        assert not store.recovery_report.actions
+    assert topic_id(tmp_path)
+
+
 def test_topic_made_again_by_another_program_has_another_id(path: Path) -> None:
     """It has none of logstore's files, where the catalog says that it had."""
     before = topic_id(path)

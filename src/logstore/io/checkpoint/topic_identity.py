@@ -137,11 +137,15 @@ def kafka_id_of(directory: Directory) -> str:
 
 
 def has_own_files(directory: Directory) -> bool:
-    """Whether logstore has a file in a partition's directory.
+    """Whether logstore has a file in a partition's directory. One that was not finished
+    says nothing: the first append may have been interrupted.
 
     Raises:
         OSError: as the system gives it.
     """
     with contextlib.suppress(FileNotFoundError):
-        return any(name.startswith(OWN_PREFIX) for name in directory.names())
+        return any(
+            name.startswith(OWN_PREFIX) and not name.endswith(".tmp")
+            for name in directory.names()
+        )
     return False

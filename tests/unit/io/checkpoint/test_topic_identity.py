@@ -100,3 +100,11 @@ def test_own_files_are_those_with_the_prefix(
     (tmp_path / layout.PARTITION_STATE).touch()
     assert has_own_files(directory)
     assert not has_own_files(directory.child("gone"))
+
+
+def test_file_that_was_not_finished_is_no_own_file(
+    directory: Directory, tmp_path: Path
+) -> None:
+    """A first append that was interrupted leaves nothing of logstore's."""
+    (tmp_path / f"{layout.TOPIC_IDENTITY}.tmp").touch()
+    assert not has_own_files(directory)
