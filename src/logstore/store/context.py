@@ -44,6 +44,9 @@ __all__ = ["StoreContext"]
 # Delay before Kafka's checkpoint of start offsets is written again.
 _STARTS_MS: Final = 1000
 
+# Records which topic and which log a partition's directory has.
+_Identify = Callable[[TopicPartition, Directory, str, bool], None]
+
 
 class StoreContext:
     """The shared parts of one store.
@@ -101,13 +104,13 @@ class StoreContext:
         self.scheduler = Scheduler(files, os.path.basename(path))
         self._before_first_change: Callable[[], None] = _do_nothing
         self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
-        self._identify: Callable[[TopicPartition, Directory, str], None] = _identify
+        self._identify: _Identify = _identify
 
     def attach(
         self,
         before_first_change: Callable[[], None],
         starts: Callable[[], Mapping[TopicPartition, int]],
-        identify: Callable[[TopicPartition, Directory, str], None],
+        identify: _Identify,
     ) -> None:
         """Set what the topics do here.
 
@@ -234,17 +237,27 @@ class StoreContext:
             self._before_first_change()
 
     def identify(
-        self, topic: str, partition: int, directory: Directory, log_id: str
+        self,
+        topic: str,
+        partition: int,
+        directory: Directory,
+        log_id: str,
+        *,
+        is_empty: bool,
     ) -> None:
         """Before the first append to a partition: record which topic and which log its
         directory has.
+
+        Args:
+            is_empty: its first segment is created next, durably.
 
         Raises:
             StorageError: it cannot be written; then nothing may be appended.
         """
         path = directory.path_of(layout.TOPIC_IDENTITY)
         with storage_errors("write", path, "Nothing was written."):
-            self._identify(TopicPartition(topic, partition), directory, log_id)
+            key = TopicPartition(topic, partition)
+            self._identify(key, directory, log_id, is_empty)
 
     def begin_publishing(self) -> None:
         """Do `begin_writing`, and see that the store has its owner file: without it no
@@ -359,7 +372,9 @@ def _do_nothing() -> None:
     """Until `attach`."""
 
 
-def _identify(key: TopicPartition, directory: Directory, log_id: str) -> None:
+def _identify(
+    key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
+) -> None:
     """Until `attach`."""
 
 

@@ -320,10 +320,12 @@ class TopicChanges:
         writer.abandon()
         return segments
 
-    def _identify(self, key: TopicPartition, directory: Directory, log_id: str) -> None:
+    def _identify(
+        self, key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
+    ) -> None:
         """Before the first append to a partition: record which topic it is of."""
         catalog = self._catalog
-        topic_id = catalog.identify(key, directory, log_id)
+        topic_id = catalog.identify(key, directory, log_id, is_empty=is_empty)
         for number in catalog.numbers.get(key.topic, ()):
             partition = self._topics.partitions.get((key.topic, number))
             if partition is not None and not partition.topic_id:

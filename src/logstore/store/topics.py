@@ -379,9 +379,14 @@ class Catalog:
         """Whether the settings say that a partition of the topic was written to."""
         return bool(self.settings.get(topic, {}).get("identified"))
 
-    def identify(self, key: TopicPartition, directory: Directory, log_id: str) -> str:
+    def identify(
+        self, key: TopicPartition, directory: Directory, log_id: str, *, is_empty: bool
+    ) -> str:
         """Before the first append to a partition: write its `.logstore-topic`, and then
         into the settings that the topic has one. Returns the id of the topic.
+
+        Args:
+            is_empty: its first segment is created next, which syncs the directory.
 
         Raises:
             OSError: as the system gives it.
@@ -394,10 +399,8 @@ class Catalog:
         count = leading(self.numbers[topic])
         is_noted = not count or self.is_identified(topic)
         if found != identity:
-            # Nothing is lost with its name but what was appended since: the first
-            # segment is created after it, which syncs the directory.
-            is_new = not any(n.endswith(layout.LOG) for n in directory.names())
-            identity.write(directory, sync=not (is_noted and is_new))
+            # Without a sync nothing is lost with its name but what is appended then.
+            identity.write(directory, sync=not (is_noted and is_empty))
         if not is_noted:
             settings = {
                 "partitions": count,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,27 @@ def test_first_append_without_room_for_the_identity_fails(tmp_path: Path) -> Non
         files.full = False
         assert partition.append(b"x") == 0
     assert identity_of(tmp_path / "t-0") is not None
+
+
+class Unlistable(Files):
+    """Lists no directory, if told so."""
+
+    is_refused = False
+
+    def list(self, dir_fd: int, *, directories: bool = False) -> Any:
+        if self.is_refused:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().list(dir_fd, directories=directories)
+
+
+def test_first_append_lists_no_directory(tmp_path: Path) -> None:
+    """The writer knows whether there is a segment: nothing has to be looked for."""
+    files = Unlistable()
+    with open_store(tmp_path, files=files) as store:
+        partition = store.create_topic("t")[0]
+        files.is_refused = True
+        assert partition.append(b"x", durable=True) == 0
+        files.is_refused = False
 
 
 @pytest.mark.parametrize("what", ["another program", "owner", "topics", "identity"])

@@ -39,10 +39,17 @@ class StoreServices(Protocol):
         a thread for `call_later`."""
 
     def identify(
-        self, topic: str, partition: int, directory: Directory, log_id: str
+        self,
+        topic: str,
+        partition: int,
+        directory: Directory,
+        log_id: str,
+        *,
+        is_empty: bool,
     ) -> None:
         """Called before the first append to a partition: record which topic and which
-        log its directory has. Raises: `StorageError`."""
+        log its directory has. `is_empty`: its first segment is created next, durably.
+        Raises: `StorageError`."""
 
     def unlink_later(
         self,
@@ -139,15 +146,22 @@ class LogContext:
         self.foreign_end = foreign_end
         self.is_identified = is_identified
 
-    def identify(self) -> None:
+    def identify(self, *, is_empty: bool) -> None:
         """Before an append: see that `.logstore-topic` is there.
+
+        Args:
+            is_empty: there is no segment yet.
 
         Raises:
             StorageError: it cannot be written; nothing may be appended.
         """
         if not self.is_identified:
             self.services.identify(
-                self.topic, self.partition, self.directory, self.log_id
+                self.topic,
+                self.partition,
+                self.directory,
+                self.log_id,
+                is_empty=is_empty,
             )
             self.is_identified = True
 

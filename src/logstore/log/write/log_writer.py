@@ -405,7 +405,7 @@ class LogWriter:
         active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
             services.begin_writing()
-            context.identify()
+            context.identify(is_empty=not self.extent.segments)
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
                 self.point.record(self.extent, active.state)
