@@ -25,6 +25,7 @@ from faults.workers import spread
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
 from logstore.io import layout
+from logstore.io.checkpoint.recovery_report import STATE_DAMAGED
 from logstore.io.layout import TopicPartition
 from support.disk import end_processes
 from support.power_cut import cuts
@@ -327,6 +328,10 @@ class _Case:
         self.checker.harmless = HARMLESS | self.program.harmless
         self.is_open = self.act is not Program.open
         self.program.is_disk_full = self.checker.may_refuse = case.error in _FULL
+        if case.error in _FULL and case.method == "write" and not case.once:
+            # A disk that refuses even to overwrite what it has: a state file that a
+            # truncation changes in place is damaged then, and its log is examined.
+            self.checker.harmless |= {STATE_DAMAGED}
 
     def problem(self) -> str:
         """Run it, heal the system, and look."""
