@@ -122,7 +122,7 @@ def test_members_of_an_original_go_on_when_its_linked_copy_gets_members(
             assert its.assignment() == mine.assignment()
             its.seek(logstore.TopicPartition("t", 0), 5)
             its.commit()
-        mine.poll(timeout_ms=1000)
+        assert mine.poll(timeout_ms=20_000)
         mine.commit()
         key = logstore.TopicPartition("t", 0)
         assert mine.committed(key).offset == 43
