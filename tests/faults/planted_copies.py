@@ -44,7 +44,7 @@ BUGS_OF_COPIES = (
     Bug(
         "positions above the end of a copied log stay",
         "store/copies.py",
-        (("        lower(root, end_of, topics.writers.record)\n",
+        (("        lower(root, publisher, end_of, topics.writers.record)\n",
           "        _ = lower, end_of\n"),),
         "copies",
         quick=1,

@@ -14,6 +14,7 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.group_file import GroupFile
+from logstore.group.lowering import lowered_commit
 from logstore.group.slots import LockFile, SlotInfo, clock_ms
 from logstore.group.state import BY_TRANSACTIONS, Member
 from logstore.group.transaction import GroupPositions, identity_of_file
@@ -21,6 +22,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
+from logstore.store.inside import ends_of_copy
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
@@ -174,6 +176,9 @@ def _groups(
     if state.way == BY_TRANSACTIONS:
         # The file has a copy, which may be older by a crash.
         commits = _published(store, name, commits)
+    else:
+        end_of = ends_of_copy(store)
+        commits = [lowered_commit(commit, end_of) for commit in commits]
     if rest:
         problems.append(
             f"the last {rest} bytes of the group's file {file.path} are no whole "

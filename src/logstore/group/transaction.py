@@ -36,7 +36,13 @@ from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
 from logstore.store import routing
-from logstore.store.inside import stage_for_group, submit_for_group, topics_now
+from logstore.store.copies import EndOf, end_below
+from logstore.store.inside import (
+    ends_of_copy,
+    stage_for_group,
+    submit_for_group,
+    topics_now,
+)
 from logstore.store.publication import GROUP_IDENTITY
 from logstore.store.store import Store
 
@@ -52,6 +58,9 @@ __all__ = [
     "TransactionState",
     "identity_of",
     "identity_of_file",
+    "lowered_positions",
+    "metadata_of",
+    "positions_in",
 ]
 
 COMMITTED: Final = "committed"
@@ -109,7 +118,8 @@ class GroupPositions:
         self._group = group
 
     def read(self) -> tuple[int, dict[TopicPartition, Positioned]]:
-        """(number of the last publication, positions); 0 if there is none.
+        """(number of the last publication, positions); 0 if there is none. Of a copy
+        that is open read-only, none lies above the end of its log.
 
         Raises:
             CorruptCheckpointError: the file that has them is damaged.
@@ -117,20 +127,13 @@ class GroupPositions:
         last = self._store.last_publication(self.identity)
         if last is None:
             return 0, {}
-        return last.sequence, self._parsed(last.metadata)
+        positions = self._parsed(last.metadata)
+        lowered = lowered_positions(positions, ends_of_copy(self._store))
+        return last.sequence, {**positions, **lowered}
 
     def _parsed(self, metadata: bytes) -> dict[TopicPartition, Positioned]:
-        found = {}
         try:
-            value = json.loads(metadata)
-            # An earlier release has written none.
-            proofs = iter(value.get("proofs", ()))
-            for topic, topic_id, numbers in value["at"]:
-                for number, offset in zip(numbers[::2], numbers[1::2], strict=True):
-                    key = TopicPartition(str(topic), int(number))
-                    crc = int(next(proofs, _NO_PROOF))
-                    proof = None if crc == _NO_PROOF else crc
-                    found[key] = Positioned(int(offset), str(topic_id), proof)
+            return positions_in(metadata)
         except (ValueError, KeyError, TypeError) as error:
             path = os.path.join(self._store.path, layout.PUBLISHED)
             raise CorruptCheckpointError(
@@ -140,7 +143,6 @@ class GroupPositions:
                 path=path,
                 reason=str(error),
             ) from error
-        return found
 
     def format(self, positions: Mapping[TopicPartition, Positioned]) -> bytes:
         """The metadata for positions, different each time.
@@ -148,21 +150,9 @@ class GroupPositions:
         Raises:
             ConfigError: they are too many.
         """
-        topics: dict[tuple[str, str], list[int]] = {}
-        for key, position in sorted(positions.items()):
-            numbers = topics.setdefault((key.topic, position.topic_id), [])
-            numbers += key.partition, position.offset
-        value = {"by": os.urandom(8).hex(), "at": [[*k, v] for k, v in topics.items()]}
-        proofs = [
-            _NO_PROOF if each.proof is None else each.proof
-            for topic in topics
-            for key, each in sorted(positions.items())
-            if (key.topic, each.topic_id) == topic
-        ]
-        data = _packed({**value, "proofs": proofs})
+        data = metadata_of(positions)
         if len(data) > _METADATA_BYTES_MAX:
-            data = _packed(value)  # better a position without a proof than none
-        if len(data) > _METADATA_BYTES_MAX:
+            topics = {(key.topic, each.topic_id) for key, each in positions.items()}
             raise ConfigError(
                 f"the positions of group {self._group!r:.100} in {len(positions)} "
                 f"partitions of {len(topics)} topics take {len(data)} bytes, and may "
@@ -171,6 +161,52 @@ class GroupPositions:
                 name="topics",
             )
         return data
+
+
+def positions_in(metadata: bytes) -> dict[TopicPartition, Positioned]:
+    """The positions that the metadata of a publication has.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is something else.
+    """
+    found = {}
+    value = json.loads(metadata)
+    # An earlier release has written none.
+    proofs = iter(value.get("proofs", ()))
+    for topic, topic_id, numbers in value["at"]:
+        for number, offset in zip(numbers[::2], numbers[1::2], strict=True):
+            key = TopicPartition(str(topic), int(number))
+            crc = int(next(proofs, _NO_PROOF))
+            proof = None if crc == _NO_PROOF else crc
+            found[key] = Positioned(int(offset), str(topic_id), proof)
+    return found
+
+
+def metadata_of(positions: _Positions) -> bytes:
+    """The metadata for positions, different each time. Without proofs, if they would
+    take too many bytes: better a position without a proof than none."""
+    topics: dict[tuple[str, str], list[int]] = {}
+    for key, position in sorted(positions.items()):
+        numbers = topics.setdefault((key.topic, position.topic_id), [])
+        numbers += key.partition, position.offset
+    value = {"by": os.urandom(8).hex(), "at": [[*k, v] for k, v in topics.items()]}
+    proofs = [
+        _NO_PROOF if each.proof is None else each.proof
+        for topic in topics
+        for key, each in sorted(positions.items())
+        if (key.topic, each.topic_id) == topic
+    ]
+    data = _packed({**value, "proofs": proofs})
+    return data if len(data) <= _METADATA_BYTES_MAX else _packed(value)
+
+
+def lowered_positions(positions: _Positions, end_of: EndOf | None) -> _Positions:
+    """Those that lie above the end of the log of a copy, lowered to that."""
+    return {
+        key: Positioned(end, each.topic_id)
+        for key, each in positions.items()
+        if (end := end_below(end_of, key, each.topic_id, each.offset)) is not None
+    }
 
 
 def _packed(value: dict[str, Any]) -> bytes:

@@ -25,26 +25,42 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.store.context import StoreContext
 from logstore.store.open_topics import OpenTopics
+from logstore.store.publisher import Publisher
 
-__all__ = ["EndOf", "adopt_copy", "at_adoption", "mark_unknown", "settle_copy"]
+__all__ = [
+    "EndOf",
+    "adopt_copy",
+    "at_adoption",
+    "end_below",
+    "mark_unknown",
+    "settle_copy",
+]
 
 # The end of a partition for a topic with an id; None: there is no such partition, or it
 # is damaged, and its end may be a higher one.
 EndOf: TypeAlias = "Callable[[TopicPartition, str], int | None]"
 _Lower: TypeAlias = (
-    "Callable[[Directory, EndOf, Callable[[RecoveryAction], None]], None]"
+    "Callable[[Directory, Publisher, EndOf, Callable[[RecoveryAction], None]], None]"
 )
 
 _lower: Final[list[_Lower]] = []
 
 
 def at_adoption(lower: _Lower) -> None:
-    """Let a function lower the positions in the files of groups, which this room does
-    not know."""
+    """Let a function lower the positions of groups, which this room does not know."""
     _lower.append(lower)
 
 
-def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
+def end_below(
+    end_of: EndOf | None, key: TopicPartition, topic_id: str | None, offset: int
+) -> int | None:
+    """The end of the log that a position lies above; None: it does not, or nothing is
+    to be lowered (no `end_of`)."""
+    end = None if end_of is None else end_of(key, topic_id or "")
+    return end if end is not None and offset > end else None
+
+
+def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) -> None:
     """Before the first change of a store that was just opened for writing. Does nothing
     if the directory is that of the last owner.
 
@@ -53,12 +69,9 @@ def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
     it is loaded.
     """
     ownership, root = context.ownership, context.root
-    if ownership.is_own and not ownership.is_copied:
+    if not ownership.is_copy:
         return
-    groups = layout.group_files(root.names())
-    if not groups:
-        return
-    for name in map(layout.group_lock_file, groups):
+    for name in map(layout.group_lock_file, layout.group_files(root.names())):
         with contextlib.suppress(FileNotFoundError):
             if is_left_over(root, name):
                 context.files.close(root.open(name, write=True))
@@ -69,7 +82,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics) -> None:
         return _end_of(topics, key)
 
     for lower in _lower:
-        lower(root, end_of, topics.writers.record)
+        lower(root, publisher, end_of, topics.writers.record)
 
 
 def _end_of(topics: OpenTopics, key: TopicPartition) -> int | None:
@@ -93,8 +106,7 @@ def mark_unknown(
     Raises:
         CorruptCheckpointError, OSError: a file cannot be read or written.
     """
-    ownership = context.ownership
-    if ownership.is_own and not ownership.is_copied:
+    if not context.ownership.is_copy:
         return
     journal = publications.journal()
     if journal is None or not journal.changes:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from logstore.errors import LogStoreError, storage_errors
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import TopicPartition
+from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
+from logstore.store.copies import EndOf
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
 from logstore.store.publication import Publication, request_of
 from logstore.store.store import Store
 
 __all__ = [
+    "ends_of_copy",
     "files_directory",
     "partition_id",
     "recover_unclean",
@@ -103,6 +107,28 @@ def partition_id(store: Store, key: TopicPartition) -> str:
     if key.partition not in topics_now(store, [key.topic]).get(key.topic, ("", ()))[1]:
         return ""
     return store._topics.catalog.partition_id(key)
+
+
+def ends_of_copy(store: Store) -> EndOf | None:
+    """What the first opening for writing of a copy lowers the positions of groups to,
+    for a store that is open read-only, before there was that opening; else None."""
+    if not store.read_only:
+        return None
+    with storage_errors("read", store.path):
+        if not store._publications.owner_now().is_copy:
+            return None
+
+    def end_of(key: TopicPartition, topic_id: str) -> int | None:
+        try:
+            if topic_id and topic_id != partition_id(store, key):
+                return None
+            log = store.topic(key.topic)[key.partition]._views.refreshed()
+        except LogStoreError:
+            return None
+        is_whole = isinstance(log, ReadOnlyLog) and log.loaded.damage is None
+        return log.high_watermark if is_whole else None
+
+    return end_of
 
 
 def views_of(partition: Partition) -> PartitionViews:

@@ -37,6 +37,7 @@ from logstore.io import layout
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import (
+    Changes,
     Entry,
     Publications,
     evict,
@@ -171,6 +172,15 @@ class Publisher:
         """
         self._end_earlier()
         return self._journal.published()
+
+    def amend(self, changes: Changes) -> None:
+        """Record durably what is remembered of identities from now on; the caller holds
+        `lock`, and has it from `ledger`.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        self._journal.commit({}, changes)
 
     # ------------------------------------------------------------ publishing
 

@@ -184,7 +184,7 @@ class Store(PublishingStore):
             if not read_only and (on_recovery or on_progress):
                 self._topics.writers.recover(on_progress)
             if not read_only:
-                adopt_copy(context, self._topics)
+                adopt_copy(context, self._topics, self._publisher)
                 self._topics.begin_rounds()
                 self._snapshots.start()
                 if config.publish_for_others:

@@ -184,3 +184,179 @@ def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) ->
     with pytest.raises(logstore.PublicationConflictError):
         _published(copy, 2)
     assert not _published(data, 2).is_new
+
+
+def _transacted(path: Path, count: int, *, reset: str = "earliest") -> None:
+    """Read so many records, and publish that position with a transaction."""
+    with (
+        logstore.open(path) as store,
+        logstore.Consumer(store, group="g", topics=["t"], reset=reset) as consumer,
+    ):
+        with consumer.transaction():
+            got = consumer.poll(timeout_ms=1000, max_records=count)
+            assert sum(map(len, got.values())) == count
+
+
+def _shown(path: Path, group: str = "g") -> int | None:
+    (found,) = [one for one in logstore.groups(path) if one.group == group]
+    (row,) = [row for row in found.partitions if row.partition == 0]
+    return row.offset
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    """All but what the members that live now write of themselves."""
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and file.name != ".logstore-group-g.lock"
+    }
+
+
+def _copied_positions(tmp_path: Path, way: str) -> tuple[Path, Path]:
+    """A store and a copy of it whose log ends at 10, with a position of 15."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    if way == "transactions":
+        _transacted(data, 3)
+    else:
+        _committed(data, 3)
+    shutil.copytree(data, copy)
+    _stored(data)
+    if way == "transactions":
+        _transacted(data, 12)
+    else:
+        _committed(data, 15)
+    for name in (".logstore-group-g", ".logstore-published"):
+        if (data / name).exists():
+            shutil.copy2(data / name, copy)
+    return data, copy
+
+
+@pytest.mark.parametrize("way", ["commits", "transactions"])
+def test_position_in_a_copy_that_is_open_read_only_counts_as_lowered(
+    tmp_path: Path, way: str
+) -> None:
+    """Consumers and lists have the position that the first opening for writing makes
+    durable; nothing is written, and reading skips nothing."""
+    data, copy = _copied_positions(tmp_path, way)
+    before = _contents(copy)
+    assert (_shown(copy), _shown(data)) == (10, 15)
+    with logstore.open(copy, read_only=True) as reader:
+        found = logstore.Consumer(reader, group="g", reset="error")
+        committed = found.committed(KEY)
+        assert committed is not None
+        assert committed.offset == 10
+        assert _contents(copy) == before
+        found.assign([KEY])
+        assert not found.poll(timeout_ms=0)
+        with logstore.open(copy) as store:
+            store.topic("t")[0].append_many([b"a", b"b"], durable=True)
+        (records,) = found.poll(timeout_ms=1000).values()
+        assert [record.value for record in records] == [b"a", b"b"]
+        found.close()
+    assert (_shown(copy), _shown(data)) == (10, 15)
+
+
+def test_published_position_above_the_end_of_a_copy_is_lowered_and_named(
+    tmp_path: Path,
+) -> None:
+    """That of a group that commits by transactions, too: durably, and once in the
+    report. A transaction goes on from there."""
+    _, copy = _copied_positions(tmp_path, "transactions")
+    with logstore.open(copy) as store:
+        (action,) = store.recovery_report.actions
+        assert (action.label, action.first_offset) == ("position-lowered", 10)
+        assert "'g' had the position 15" in action.message
+    with logstore.open(copy) as store:
+        assert not store.recovery_report.actions
+    assert _position(copy) == 10
+    _stored(copy, 4)
+    _transacted(copy, 4, reset="error")
+    assert _position(copy) == 14
+
+
+def test_published_position_of_a_copy_stays_lowered_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """It is durable before the first append."""
+    _, copy = _copied_positions(tmp_path, "transactions")
+    pid = os.fork()
+    if not pid:
+        try:
+            store = logstore.open(copy)
+            store.topic("t")[0].append_many([b"x"] * 9, durable=True)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert _position(copy) == 10
+    with logstore.open(copy) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+    assert "position-lowered" not in labels
+    assert _position(copy) == 10
+
+
+def test_transaction_from_before_a_copy_is_refused_after_its_positions_were_lowered(
+    tmp_path: Path,
+) -> None:
+    """The lowered positions have a number of their own."""
+    data, copy = _copied_positions(tmp_path, "transactions")
+    identity = "group:g"
+    with logstore.open(data, read_only=True) as store:
+        before = store.last_publication(identity)
+    with logstore.open(copy) as store:
+        after = store.last_publication(identity)
+    assert before is not None
+    assert after is not None
+    assert after.sequence == before.sequence + 1
+
+
+@pytest.mark.parametrize("way", ["commits", "transactions"])
+def test_position_above_the_end_of_what_is_no_copy_is_out_of_range(
+    tmp_path: Path, way: str
+) -> None:
+    """Neither lowered nor skipped, before and after the log has grown past it."""
+    data, copy = _copied_positions(tmp_path, way)
+    # The owner file is settled; then the positions of the other store come.
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"10")
+    for name in (".logstore-group-g", ".logstore-published"):
+        if (data / name).exists():
+            shutil.copy2(data / name, copy)
+    for read_only in (True, False):
+        with logstore.open(copy, read_only=read_only) as store:
+            with logstore.Consumer(store, group="g", reset="error") as consumer:
+                consumer.assign([KEY])
+                with pytest.raises(logstore.OffsetOutOfRangeError):
+                    consumer.poll(timeout_ms=0)
+    _stored(copy)
+    with logstore.Consumer(copy, group="g", reset="error") as consumer:
+        consumer.assign([KEY])
+        with pytest.raises(logstore.OffsetOutOfRangeError):
+            consumer.poll(timeout_ms=0)
+
+
+def test_publication_without_its_records_is_unknown_for_a_read_only_store(
+    tmp_path: Path,
+) -> None:
+    """The same numbers are known before and after the first opening for writing, and
+    who hands in the same again is told."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    _published(data, 1)
+    with logstore.open(data) as store, store.stage("spark", 2) as stage:
+        shutil.copytree(data, copy)
+        stage.append_many(store.topic("t")[0], [b"2"] * 3)
+        store.publish(stage.finish(), identity="spark", sequence=2)
+        shutil.copy2(data / ".logstore-publication", copy)
+    before = _contents(copy)
+    with logstore.open(copy, read_only=True) as store:
+        assert store.published("spark") == 2
+        assert len(list(store.topic("t")[0].read())) == 13
+        assert _contents(copy) == before
+        with store.stage("spark", 2) as stage:
+            stage.append_many(store.topic("t")[0], [b"2"] * 3)
+            staged = stage.finish()
+        with pytest.raises(logstore.PublicationUnknownError):
+            store.submit(staged, identity="spark", sequence=2)
+        assert store.published("spark") == 2
+        assert len(list(store.topic("t")[0].read())) == 13

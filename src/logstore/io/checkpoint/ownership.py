@@ -112,6 +112,12 @@ class Ownership:
         # Name of a checkpoint -> its stamp when it was read, and its lines.
         self._seen: dict[str, tuple[FileStamp, Mapping[TopicPartition, int]]] = {}
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether the directory is another one than that of the last owner, or nothing
+        says whose it is: the next opening for writing is the first one of a copy."""
+        return not self.is_own or self.is_copied
+
     # ------------------------------------------------------------ reading
 
     def cache_key(self) -> OwnershipKey:

@@ -176,11 +176,11 @@ class Publications:
             journal = self.journal()
             if journal is None or self.cache_key() != cache_key:
                 return None
-            high_watermarks = journal.bases if is_of(journal, self._owner_now()) else {}
+            high_watermarks = journal.bases if is_of(journal, self.owner_now()) else {}
             self._cached = cache_key, high_watermarks
         return high_watermarks
 
-    def _owner_now(self) -> Ownership:
+    def owner_now(self) -> Ownership:
         """The owner of the store, read again if a file of it has changed."""
         ownership = Ownership(self._root)
         cache_key = ownership.cache_key()
