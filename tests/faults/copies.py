@@ -3,8 +3,9 @@ named error.
 
 A store gets a random history. Then it is copied in one of the documented or plausible
 ways: by a snapshot while it is written to, closed, with hard links, moved, file by file
-while it is written to, or over an older copy. Of some copies a file is left out, old,
-doubled or damaged. Then both stores go on: records, groups, publications, producers.
+while it is written to, or over an older copy; or a broker has it for a while. Of some
+copies a file is left out, old, doubled or damaged. Some are only read at first. Then
+both stores go on: records, groups, transactions, publications, producers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ COUNTS = {"commit": 400, "nightly": 5_000, "release": 50_000}
 
 KEYS: Final = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
 # All files are of one moment, and none is changed afterwards.
-WHOLE: Final = ("snapshot", "asked", "closed", "linked", "moved", "back")
+WHOLE: Final = ("snapshot", "asked", "closed", "linked", "moved", "back", "broker")
+# One commits by itself, the other by transactions.
+COMMITS: Final = "g"
+TRANSACTIONS: Final = "x"
+GROUPS: Final = (COMMITS, TRANSACTIONS)
 # Files of different moments.
 MIXED: Final = ("running", "linked open", "over", "touched")
 TOUCHES: Final = ("left out", "old", "doubled", "damaged", "cut")
@@ -85,14 +90,14 @@ class _Truth:
 
     Attributes:
         records: all values of each partition, in order.
-        positions: what was committed for a group.
+        positions: what was committed for each group and partition.
         published: the values of each publication, by partition.
         sequence: of the named producer.
     """
 
     def __init__(self) -> None:
         self.records: dict[TopicPartition, list[bytes]] = {key: [] for key in KEYS}
-        self.positions: dict[TopicPartition, int] = {}
+        self.positions: dict[tuple[str, TopicPartition], int] = {}
         self.published: list[dict[TopicPartition, bytes]] = []
         self.sequence = -1
 
@@ -114,6 +119,10 @@ class _Case:
         self.what = ""
         self.touched: tuple[str, str] = ("", "")
         self.again: list[dict[TopicPartition, bytes]] = []
+        # What the opening of a whole copy may report.
+        self.expected: tuple[str, ...] = ()
+        # The positions of the copy while it was only read.
+        self.seen: dict[tuple[str, TopicPartition], int | None] = {}
 
     def run(self) -> str:
         rng = self.rng
@@ -135,7 +144,7 @@ class _Case:
         else:
             self.notes["mixed"] = 1
             found = self.mixed()
-        if found or way in ("moved", "back"):
+        if found or way in ("moved", "back", "broker"):
             return found
         return self.original()
 
@@ -147,7 +156,7 @@ class _Case:
 
     def step(self, store: Any) -> None:
         rng, truth = self.rng, self.truth
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         key = rng.choice(KEYS)
         if kind < 2:
             values = [self.value() for _ in range(rng.randrange(1, 6))]
@@ -163,21 +172,35 @@ class _Case:
             truth.sequence += 1
         elif kind == 4:
             store.topic(key.topic)[key.partition].flush()
-        else:
+        elif kind == 5:
             self.commit(store, key, rng.randrange(len(truth.records[key]) + 1))
+        else:
+            self.transact(store, key, rng.randrange(len(truth.records[key]) + 1))
 
     def commit(self, store: Any, key: TopicPartition, position: int) -> None:
-        with logstore.Consumer(store, group="g", reset="error") as consumer:
+        with logstore.Consumer(store, group=COMMITS, reset="error") as consumer:
             consumer.assign([key])
             consumer.seek(key, position)
             consumer.commit()
-        self.truth.positions[key] = position
+        self.truth.positions[COMMITS, key] = position
+
+    def transact(self, store: Any, key: TopicPartition, position: int) -> None:
+        with logstore.Consumer(
+            store, group=TRANSACTIONS, reset="earliest", durable_only=False
+        ) as consumer:
+            consumer.assign([key])
+            consumer.poll(timeout_ms=0, max_records=1)
+            consumer.seek(key, position)
+            consumer.transaction().commit()
+        self.truth.positions[TRANSACTIONS, key] = position
 
     def hurry(self, store: Any) -> None:
-        """What a copy must have together: a publication, and a position at an end."""
+        """What a copy must have together: a publication, and positions at an end."""
         self.publish(store, self.truth, len(self.truth.published) + 1)
         key = self.rng.choice(KEYS)
         self.commit(store, key, len(self.truth.records[key]))
+        if self.rng.random() < 0.5:
+            self.transact(store, key, len(self.truth.records[key]))
 
     def value(self) -> bytes:
         self.number += 1
@@ -257,6 +280,28 @@ class _Case:
         shutil.copytree(self.old, self.copy)
         self.truth = truth
 
+    def _broker(self) -> None:
+        """A broker has the directory, with logstore's files in it, writes, and gives it
+        back; perhaps to another place."""
+        self.expected = ("other-writer",)
+        own = [*self.data.glob(".logstore-*"), *self.data.glob("*/.logstore-*")]
+        aside = {path: path.read_bytes() for path in own}
+        for path in own:
+            path.unlink()
+        (self.data / "meta.properties").write_text("version=1\ncluster.id=c\n")
+        # What another program writes has nothing of logstore's beside it.
+        with logstore.open(self.data) as store:
+            for key in KEYS:
+                if self.rng.random() < 0.7:
+                    values = [self.value() for _ in range(self.rng.randrange(1, 9))]
+                    store.topic(key.topic)[key.partition].append_many(values)
+                    self.truth.records[key] += values
+        for path in (*self.data.glob(".logstore-*"), *self.data.glob("*/.logstore-*")):
+            path.unlink()
+        for path, data in aside.items():
+            path.write_bytes(data)
+        self._moved()
+
     def _running(self) -> None:
         """File by file, while it is written to."""
         with logstore.open(self.data) as store:
@@ -325,9 +370,13 @@ class _Case:
         moment = self.moment
         if not logstore.verify(self.copy, deep=True).ok:
             return "the copy is damaged"
+        found = self.look()
+        if found:
+            return found
         with logstore.open(self.copy) as store:
-            if store.recovery_report.actions:
-                return f"the opening reports {store.recovery_report.actions}"
+            actions = store.recovery_report.actions
+            if [one for one in actions if one.label not in self.expected]:
+                return f"the opening reports {actions}"
             truth = _Truth()
             for key in KEYS:
                 values = _read(store, key)
@@ -336,12 +385,12 @@ class _Case:
                 if values != self.all_records(key, len(values)):
                     return f"{key} has other records"
                 truth.records[key] = values
-            for key in KEYS:
-                position = _committed(store, key)
-                if key in moment.positions and position is None:
-                    return f"the position in {key} is forgotten"
+            for group, key in _all_positions():
+                position = _committed(store, group, key)
+                if (group, key) in moment.positions and position is None:
+                    return f"the position of {group} in {key} is forgotten"
                 if position is not None and position > len(truth.records[key]):
-                    return f"the position in {key} is above the end"
+                    return f"the position of {group} in {key} is above the end"
             sequence = store.published("i") or 0
             if sequence < len(moment.published):
                 return f"only {sequence} is known of {len(moment.published)}"
@@ -356,6 +405,12 @@ class _Case:
     def mixed(self) -> str:
         """What it has is right, and what cannot be told is a named error."""
         try:
+            found = self.look()
+            if found:
+                return found
+        except LogStoreError as error:
+            self.notes[f"{type(error).__name__} to a reader"] += 1
+        try:
             with logstore.open(self.copy) as store:
                 truth = _Truth()
                 for key in KEYS:
@@ -369,6 +424,20 @@ class _Case:
             self.notes[type(error).__name__] += 1
             return ""
 
+    def look(self) -> str:
+        """What readers of a copy have, before it is opened for writing."""
+        if self.rng.random() < 0.5:
+            return ""
+        self.notes["read first"] = 1
+        with logstore.open(self.copy, read_only=True) as store:
+            for group, key in _all_positions():
+                position = _committed(store, group, key)
+                end = len(_read(store, key))
+                if position is not None and position > end:
+                    return f"a reader of {group} has {position} in {key}, of {end}"
+                self.seen[group, key] = position
+        return ""
+
     def goes_on(self, store: Any, truth: _Truth, *, is_whole: bool = True) -> str:
         found = self.group_goes_on(store, truth, is_whole=is_whole)
         if found or self.touched in BLIND:
@@ -376,25 +445,29 @@ class _Case:
         return self.publisher_goes_on(store, truth, is_whole=is_whole)
 
     def group_goes_on(self, store: Any, truth: _Truth, *, is_whole: bool) -> str:
-        for key in KEYS:
+        for group, key in _all_positions():
             try:
-                position = _committed(store, key)
+                position = _committed(store, group, key)
                 end = len(truth.records[key])
                 new = [self.value() for _ in range(8)]
                 store.topic(key.topic)[key.partition].append_many(new, durable=True)
                 truth.records[key] += new
                 if position is None:
                     continue
-                got = _polled(store, key, 500)
+                got = _polled(store, group, key, 500)
             except LogStoreError as error:
                 if is_whole:
                     raise
                 self.notes[type(error).__name__] += 1
                 continue
+            at = f"{group} in {key}"
             if position > end:
-                return f"{key}: goes on at {position}, and the log ended at {end}"
+                return f"{at}: goes on at {position}, and the log ended at {end}"
+            if self.seen.get((group, key), position) != position:
+                seen = self.seen[group, key]
+                return f"{at}: a reader had {seen}, and the store has {position}"
             if got != truth.records[key][position:]:
-                return f"{key}: from {position} on, {len(got)} records were delivered"
+                return f"{at}: from {position} on, {len(got)} records were delivered"
         return ""
 
     def publisher_goes_on(self, store: Any, truth: _Truth, *, is_whole: bool) -> str:
@@ -423,8 +496,10 @@ class _Case:
             for key in KEYS:
                 if _read(store, key) != self.truth_of(key):
                     return f"the original has other records in {key}"
-                if _committed(store, key) != self.truth.positions.get(key):
-                    return f"the original has another position in {key}"
+            for group, key in _all_positions():
+                position = self.truth.positions.get((group, key))
+                if _committed(store, group, key) != position:
+                    return f"the original has another position of {group} in {key}"
         return ""
 
     def truth_of(self, key: TopicPartition) -> list[bytes]:
@@ -435,14 +510,18 @@ def _read(store: Any, key: TopicPartition) -> list[bytes]:
     return [record.value for record in store.topic(key.topic)[key.partition].read()]
 
 
-def _committed(store: Any, key: TopicPartition) -> int | None:
-    with logstore.Consumer(store, group="g", reset="error") as consumer:
+def _all_positions() -> list[tuple[str, TopicPartition]]:
+    return [(group, key) for group in GROUPS for key in KEYS]
+
+
+def _committed(store: Any, group: str, key: TopicPartition) -> int | None:
+    with logstore.Consumer(store, group=group, reset="error") as consumer:
         found = consumer.committed(key)
     return None if found is None else found.offset
 
 
-def _polled(store: Any, key: TopicPartition, most: int) -> list[bytes]:
-    with logstore.Consumer(store, group="g", reset="error") as consumer:
+def _polled(store: Any, group: str, key: TopicPartition, most: int) -> list[bytes]:
+    with logstore.Consumer(store, group=group, reset="error") as consumer:
         consumer.assign([key])
         found: list[bytes] = []
         while True:
