@@ -50,6 +50,27 @@ BUGS_OF_COPIES = (
         quick=1,
     ),
     Bug(
+        "published positions above the end of a copied log stay",
+        "group/lowering.py",
+        (("            _lower_published(publisher, end_of, tell)\n",
+          "            _ = publisher\n"),),
+        "copies",
+    ),
+    Bug(
+        "a copy that is only read has the positions of the original",
+        "group/positions.py",
+        (("            commit = lowered_commit(commit, end_of)\n",
+          "            _ = end_of\n"),),
+        "copies",
+    ),
+    Bug(
+        "a copy that is only read has the published positions of the original",
+        "group/transaction.py",
+        (("        return last.sequence, {**positions, **lowered}\n",
+          "        return last.sequence, {**positions, **dict.fromkeys(())}\n"),),
+        "copies",
+    ),
+    Bug(
         "what a copy remembers is taken for what it has",
         "store/store.py",
         (("                mark_unknown(self._context, self._topics, "

@@ -54,7 +54,8 @@ def lower_positions(
         report(RecoveryAction(POSITION_LOWERED, *key, path, -1, 0, end, None, text))
 
     try:
-        _lower_published(publisher, end_of, tell)
+        if any(map(root.exists, (layout.PUBLISHED, layout.PUBLICATION))):
+            _lower_published(publisher, end_of, tell)
     except (LogStoreError, OSError) as error:
         logger.warning("cannot lower the positions that were published: %s", error)
     for name in layout.group_files(root.names()):
