@@ -55,12 +55,20 @@ def first_header(data: Any, size: int, *, pos: int = 0, checks: int) -> Scan:
 
 
 def seek_batch(
-    data: Any, size: int, *, pos: int, last_offset: int, checks: int, offset: int
+    data: Any,
+    size: int,
+    *,
+    pos: int,
+    last_offset: int,
+    checks: int,
+    offset: int,
+    with_header: bool = False,
 ) -> tuple[int, Scan]:
     """Walk to the first batch whose last offset is at or after `offset`.
 
-    Returns (its position or -1, the walk without headers). If the batch was found, the
-    `last_offset` of the walk is that of the batch before.
+    Returns (its position or -1, the walk). The walk has no headers, or with
+    `with_header` that of the batch. If the batch was found, the `last_offset` of the
+    walk is that of the batch before.
     """
     out = allocate("ls_batch[]", _SEEK_BATCHES)
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
@@ -79,7 +87,8 @@ def seek_batch(
             batch_pos = int(out[low].pos)
             if low:
                 before = int(out[low - 1].last_offset)
-            return batch_pos, Scan([], batch_pos, before, STOP_OFFSET, None)
+            headers = [header_of(out[low])] if with_header else []
+            return batch_pos, Scan(headers, batch_pos, before, STOP_OFFSET, None)
         error = native_error(status, walk.error) if status < 0 else None
         if error is not None or walk.stop != STOP_FULL:
             return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
-from logstore.log.read.proof import proof_of
+from logstore.log.read.proof import ProofFinder
 from logstore.record.record import TopicRecord
 from logstore.store.inside import views_of
 from logstore.store.partition import Partition
@@ -79,6 +80,7 @@ class PartitionReader:
         "_durable_only",
         "_isolation",
         "_items",
+        "_proofs",
         "_run",
         "_step",
         "base",
@@ -119,6 +121,7 @@ class PartitionReader:
         self._isolation = isolation
         self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
         self._run: Iterator[TopicRecord] | None = None
+        self._proofs = ProofFinder()
         # Records that were read and not delivered, the next one last.
         self._ahead: list[TopicRecord] = []
         # At most so many are taken from a run at a time: 1 after a failure.
@@ -142,6 +145,7 @@ class PartitionReader:
     def _begin_again(self) -> None:
         self._items, self._run, self.turn = None, None, None
         self._ahead.clear()
+        self._proofs.forget()
 
     def take(self, limit: int) -> list[TopicRecord]:
         """The next records, at most `limit`, and none at the end of the log.
@@ -253,6 +257,7 @@ class PartitionReader:
         Raises:
             OffsetOutOfRangeError: it is not in the log.
         """
+        self._proofs.forget()
         self._items = views_of(self.partition).topic_turns(
             self.position, self._durable_only, self._isolation
         )
@@ -282,11 +287,11 @@ class PartitionReader:
 
     def proof_of(self, offset: int) -> int | None:
         """The proof of a position, if it is at the end of a batch."""
-        turn = self.turn
+        seen = None if self.turn is None else self.turn.view
+        now = functools.partial(views_of(self.partition).now, False)
+        is_read = self.has_begun and offset <= (self.position or 0)
         try:
-            if turn is not None and offset <= turn.view.end_offset:
-                return proof_of(turn.view, offset)
-            return views_of(self.partition).proof_of(offset)
+            return self._proofs.find(offset, seen, now, is_read=is_read)
         except LogStoreError:
             return None  # the next read meets it again
 

@@ -19,7 +19,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
-from logstore.log.read.proof import disproves, proof_of
+from logstore.log.read.proof import disproves
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.read.tail import Tail, tail_columns
 from logstore.log.read.time_lookup import (
@@ -259,10 +259,6 @@ class PartitionViews:
             seen.transaction_free,
             seen.compactions,
         )
-
-    def proof_of(self, position: int) -> int | None:
-        """The proof of a position in the log as it is now, if it has one."""
-        return proof_of(self.now(False), position)
 
     def disproves(self, position: int, proof: int) -> bool:
         """Whether the log as it is now disproves that a position is of this log."""

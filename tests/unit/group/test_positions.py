@@ -16,6 +16,8 @@ from logstore.broker.kafka_records import (
     parse_offset_value,
 )
 from logstore.group.transaction import GroupPositions, Positioned
+from logstore.log.read.proof import ProofFinder
+from logstore.store.inside import views_of
 from support.groups import T0, consumer, drain, store_with
 
 
@@ -50,6 +52,12 @@ def rolled_back(path: Path, values: list[bytes]) -> None:
     with logstore.open(path) as store:
         store["t"][0].truncate_to(4)
         store["t"][0].append_many(values)
+
+
+def proof_of(store: logstore.Store, offset: int) -> int | None:
+    """The proof of a position in the log as it is now."""
+    views = views_of(store["t"][0])
+    return ProofFinder().find(offset, None, lambda: views.now(False), is_read=False)
 
 
 def append(path: Path, *values: bytes) -> None:
@@ -186,3 +194,45 @@ def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
         assert one._core.moved([T0]) == {T0: logstore.OffsetAndMetadata(10)}
         one.commit()
         assert one._core.moved([T0]) == {}
+
+
+def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -> None:
+    """After each record, at positions before and behind, and after a `seek`."""
+    append(path, *[b"%d" % n for n in range(10)])
+    with logstore.open(path) as store, consumer(store) as one:
+
+        def is_proved(offset: int) -> bool:
+            commit = one._core.in_group().file.committed(T0)
+            assert commit is not None
+            assert commit.offset == offset
+            assert commit.proof == proof_of(store, offset)
+            return commit.proof is not None
+
+        proved = 0
+        for offset in range(1, 21):
+            assert one.poll(0, 1)
+            one.commit(durable=False)
+            proved += is_proved(offset)
+        assert proved
+        for offset in (20, 3, 10, 11, 20, 0):
+            one.commit({T0: offset}, durable=False)
+            is_proved(offset)
+        one.seek(T0, 4)
+        one.poll(0, 6)
+        one.commit(durable=False)
+        is_proved(10)
+
+
+def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) -> None:
+    """What it was before the log was cut is forgotten with the position."""
+    with logstore.open(path) as store, consumer(store) as one:
+        drain(one)
+        one.commit(durable=False)
+        store["t"][0].truncate_to(4)
+        store["t"][0].append_many([b"another"] * 6)
+        one.seek(T0, 4)
+        one.poll()
+        one.commit({T0: 10}, durable=False)
+        commit = one._core.in_group().file.committed(T0)
+        assert commit is not None
+        assert commit.proof == proof_of(store, 10)

@@ -7,20 +7,40 @@ log of a machine that was restored to an earlier state.
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import LogStoreError
 from logstore.log.read.view import ChangedError, View
-from logstore.segment import LOOKUP_BYTES
+from logstore.segment import LOOKUP_BYTES, Segment
 
-__all__ = ["disproves", "proof_of"]
+__all__ = ["ProofFinder", "disproves"]
 
 _MAGIC_2: Final = 2
 _HAS_DELETE_HORIZON: Final = 0x40
+# The next positions are looked for by so many reads, before the index is asked.
+_NEAR_READS: Final = 4
 
 
-def _batch_at(view: View, offset: int) -> native.BatchHeader | None:
+class _Batch(NamedTuple):
+    """A batch of a log, and where it is.
+
+    Attributes:
+        view: the log as it was when the batch was found.
+        first: of this offset and of all up to the last one, it is the first batch that
+            does not end before.
+        pos: of its first byte in the segment.
+    """
+
+    view: View
+    segment: Segment
+    header: native.BatchHeader
+    first: int
+    pos: int
+
+
+def _batch_at(view: View, offset: int) -> _Batch | None:
     """The first batch of a log that does not end before an offset; None: there is none,
     or it cannot be read now."""
     if not view.start_offset <= offset < view.log_end:
@@ -30,16 +50,115 @@ def _batch_at(view: View, offset: int) -> native.BatchHeader | None:
             place = segment.seek(segment.locate(offset), offset)
             if place is not None:
                 found = segment.first_header(place.pos, native.Buffer(LOOKUP_BYTES))
-                return None if found is None else found[0]
+                if found is None:
+                    return None
+                return _Batch(view, segment, found[0], offset, place.pos)
     return None
 
 
-def proof_of(view: View, position: int) -> int | None:
-    """The checksum of the batch that ends directly below a position; None: there is
-    none, as at the start of the log, inside of a batch, or after a gap."""
-    header = _batch_at(view, position - 1)
-    is_below = header is not None and header.last_offset == position - 1
-    return header.crc if header is not None and is_below else None
+def _batch_after(batch: _Batch, view: View, offset: int) -> _Batch | None:
+    """The same, if it is a batch or one close behind it in its segment; None: it is
+    unknown.
+
+    Args:
+        view: the log as it is now; nothing was cut or compacted since the batch was
+            found.
+    """
+    segment, header = batch.segment, batch.header
+    if not max(view.start_offset, batch.first) <= offset < view.log_end:
+        return None
+    if offset <= header.last_offset:
+        return batch
+    pos, last_offset = batch.pos + header.size, header.last_offset
+    buffer, checks = native.Buffer(LOOKUP_BYTES), segment.checks
+    with contextlib.suppress(LogStoreError, OSError):
+        for _ in range(_NEAR_READS):
+            n = segment.read(buffer.view, pos)
+            at, scan = native.seek_batch(
+                buffer.c,
+                n,
+                pos=0,
+                last_offset=last_offset,
+                checks=checks,
+                offset=offset,
+                with_header=True,
+            )
+            if at >= 0:
+                first = scan.last_offset + 1
+                return _Batch(view, segment, scan.headers[0], first, pos + at)
+            if scan.error is not None:
+                return None
+            if not scan.pos:
+                length = segment.frame_bytes(buffer, n)
+                if not buffer.capacity < length <= segment.size - pos:
+                    return None
+                buffer = native.Buffer(length)
+            pos, last_offset = pos + scan.pos, scan.last_offset
+    return None
+
+
+def _proof_in(batch: _Batch | None, position: int) -> int | None:
+    """The proof of a position from the batch at the offset below it."""
+    is_below = batch is not None and batch.header.last_offset == position - 1
+    return batch.header.crc if batch is not None and is_below else None
+
+
+class ProofFinder:
+    """Finds the proofs of the positions of one reader, which mostly lie in the batch of
+    the position before, or in the next one."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self) -> None:
+        # That of the last position. It is valid until the log is cut.
+        self._batch: _Batch | None = None
+
+    def forget(self) -> None:
+        """The next position is looked for in the log as it is then."""
+        self._batch = None
+
+    def find(
+        self,
+        position: int,
+        seen: View | None,
+        now: Callable[[], View],
+        *,
+        is_read: bool,
+    ) -> int | None:
+        """The checksum of the batch that ends directly below a position; None: there is
+        none, as at the start of the log, inside of a batch, or after a gap.
+
+        Args:
+            seen: the log as it was seen last, if it was.
+            now: finds out how the log is now.
+            is_read: the reader has read up to the position since the last `forget`: if
+                the log was cut below it, it finds that out by itself.
+        """
+        batch, view = self._batch, seen
+        if batch is not None and (view is None or position > view.log_end):
+            view = batch.view
+        if (
+            view is None
+            or position > view.log_end
+            or not (is_read or view.source.is_as_it_was(view.life, view.cuts.serial))
+        ):
+            view = now()
+        found: _Batch | None = None
+        if batch is not None and _is_same(batch.view, view):
+            found = _batch_after(batch, view, position - 1)
+        if found is None:
+            found = _batch_at(view, position - 1)
+        self._batch = found
+        return _proof_in(found, position)
+
+
+def _is_same(one: View, other: View) -> bool:
+    """Whether nothing was cut or compacted between two views of a log."""
+    return (one.life, one.cuts.serial, one.compactions) == (
+        other.life,
+        other.cuts.serial,
+        other.compactions,
+    )
 
 
 def disproves(view: View, position: int, proof: int, *, may_be_compacted: bool) -> bool:
@@ -50,9 +169,10 @@ def disproves(view: View, position: int, proof: int, *, may_be_compacted: bool) 
     Args:
         may_be_compacted: compressed batches of magic 0 and 1 may have lost records.
     """
-    header = _batch_at(view, position - 1)
-    if header is None or header.crc == proof:
+    found = _batch_at(view, position - 1)
+    if found is None or found.header.crc == proof:
         return False
+    header = found.header
     if header.magic == _MAGIC_2:
         offsets = header.last_offset - header.base_offset + 1
         is_whole = header.record_count == offsets

@@ -8,7 +8,10 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.log.read.proof import ProofFinder
+from logstore.segment import Segment
 from logstore.store.inside import views_of
+from logstore.store.partition_views import PartitionViews
 
 
 def filled(path: Path, values: list[bytes], **config: object) -> logstore.Store:
@@ -18,6 +21,11 @@ def filled(path: Path, values: list[bytes], **config: object) -> logstore.Store:
     for at in range(0, len(values), 2):
         partition.append_many(values[at : at + 2], keys=[b"k", b"k"])
     return store
+
+
+def proof_of(views: PartitionViews, at: int) -> int | None:
+    """The proof of a position in the log as it is now."""
+    return ProofFinder().find(at, None, lambda: views.now(False), is_read=False)
 
 
 WAYS = [
@@ -39,7 +47,7 @@ def test_proof_of_a_position_is_disproved_by_another_log_alone(
     two = filled(tmp_path / "two", [*same, b"c", b"d"], **config)
     with one, two:
         mine, other = views_of(one["t"][0]), views_of(two["t"][0])
-        proof = mine.proof_of(8)
+        proof = proof_of(mine, 8)
         assert proof is not None
         assert not mine.disproves(8, proof)
         assert other.disproves(8, proof)
@@ -51,7 +59,7 @@ def test_proof_is_of_a_batch_that_ends_below_the_position(tmp_path: Path) -> Non
     """At the start, inside of a batch and above the end there is none."""
     with filled(tmp_path / "s", [b"0", b"1", b"2", b"3"], message_format=2) as store:
         views = views_of(store["t"][0])
-        assert [views.proof_of(at) is not None for at in (0, 1, 2, 3, 4, 5)] == [
+        assert [proof_of(views, at) is not None for at in (0, 1, 2, 3, 4, 5)] == [
             False, False, True, False, True, False,
         ]  # fmt: skip
 
@@ -71,7 +79,7 @@ def test_proof_of_what_was_removed_is_not_asked(
     ) as store:
         partition = store["t"][0]
         views = views_of(partition)
-        proofs = {at: views.proof_of(at) for at in range(2, 41, 2)}
+        proofs = {at: proof_of(views, at) for at in range(2, 41, 2)}
         partition.roll()
         partition.compact()
         for at, proof in proofs.items():
@@ -79,7 +87,102 @@ def test_proof_of_what_was_removed_is_not_asked(
             assert not views.disproves(at, proof)
     with filled(tmp_path / "d", values, segment_bytes=300) as store:
         partition = store["t"][0]
-        proof = views_of(partition).proof_of(2)
+        proof = proof_of(views_of(partition), 2)
         assert proof is not None
         partition.delete_before(30)
         assert not views_of(partition).disproves(2, proof)
+
+
+def finds(store: logstore.Store, finder: ProofFinder, at: int) -> int | None:
+    """What it finds in the log as it is now."""
+    views = views_of(store["t"][0])
+    return finder.find(at, None, lambda: views.now(False), is_read=False)
+
+
+@pytest.mark.parametrize("config", WAYS)
+@pytest.mark.parametrize("step", [1, 2, 3, 7, -1])
+def test_finder_finds_the_same_proofs_wherever_it_was(
+    tmp_path: Path, config: dict[str, object], step: int
+) -> None:
+    """In one segment and over several, forwards and backwards; also beside the log."""
+    values = [b"%d" % n for n in range(40)]
+    with filled(tmp_path / "s", values, segment_bytes=400, **config) as store:
+        views, finder = views_of(store["t"][0]), ProofFinder()
+        expected = [proof_of(views, at) for at in range(43)]
+        assert sum(proof is not None for proof in expected) >= 20
+        for at in range(43)[::step]:
+            assert finds(store, finder, at) == expected[at]
+        store["t"][0].delete_before(20)
+        assert finds(store, finder, 10) is None
+
+
+def test_proof_that_a_finder_finds_is_not_disproved_by_compaction(
+    tmp_path: Path,
+) -> None:
+    """Compaction leaves gaps between batches, and the finder knows those before it."""
+    values = [b"%d" % n for n in range(40)]
+    path, policy = tmp_path / "s", {"cleanup_policy": "compact"}
+    with filled(path, values, segment_bytes=1000, **policy) as store:
+        partition, finder = store["t"][0], ProofFinder()
+        for at in range(12):
+            finds(store, finder, at)
+        for n in range(20):
+            partition.append(b"%d" % n, key=b"k%d" % (n % 3))
+        partition.roll()
+        partition.compact()
+        views = views_of(partition)
+        found = dict.fromkeys(range(12, 61))
+        for at in found:
+            proof = found[at] = finds(store, finder, at)
+            assert proof is None or not views.disproves(at, proof)
+        finder.forget()
+        for at in found:
+            assert finds(store, finder, at) == proof_of(views, at)
+
+
+def test_finder_finds_the_batch_that_is_there_after_a_cut(tmp_path: Path) -> None:
+    """It asks whether the log was cut since it was there."""
+    values = [b"%d" % n for n in range(8)]
+    with filled(tmp_path / "s", values) as store:
+        partition, finder = store["t"][0], ProofFinder()
+        before = finds(store, finder, 8)
+        partition.truncate_to(4)
+        assert finds(store, finder, 8) is None
+        for n in range(2):
+            partition.append_many([b"another %d" % n, b""])
+        after = finds(store, finder, 8)
+        assert after == proof_of(views_of(partition), 8)
+        assert after != before
+
+
+def test_finder_reads_the_next_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit after each record costs no read, and after each batch it costs one."""
+    reads, read = [], Segment.read
+
+    def counted(segment: Segment, view: memoryview, pos: int) -> int:
+        reads.append(pos)
+        return read(segment, view, pos)
+
+    values = [b"%d" % n for n in range(40)]
+    with filled(tmp_path / "s", values, message_format=2) as store:
+        finder = ProofFinder()
+        finds(store, finder, 1)
+        monkeypatch.setattr(Segment, "read", counted)
+        for batches in range(1, 20):
+            finds(store, finder, 2 * batches + 1)
+            assert finds(store, finder, 2 * batches + 2) is not None
+            assert len(reads) == batches
+
+
+@pytest.mark.parametrize("size", [10, 3000, 20_000])
+def test_finder_finds_batches_of_each_size(tmp_path: Path, size: int) -> None:
+    """A small batch is found by one read, and a large one needs a larger buffer."""
+    values = [b"%d" % n * size for n in range(30)]
+    with filled(tmp_path / "s", values, message_format=2) as store:
+        views = views_of(store["t"][0])
+        for step in (1, 4, 9):
+            finder = ProofFinder()
+            for at in range(1, 31, step):
+                assert finds(store, finder, at) == proof_of(views, at)
