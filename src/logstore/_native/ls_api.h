@@ -567,6 +567,10 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
    number, or the system had no room for all; 0 where nothing came in time; or -errno. */
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number);
 
+/* Wait until a descriptor is readable, and look for a name in a directory each so many milliseconds, at most `looks`
+   times.  Returns 1 if the name may be there, 0 if the wait has ended otherwise, or -errno. */
+int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks);
+
 /* Open a directory in another one, and examine it, files in the outer one, and files in it; then close it.  `names`: that
    of the directory, those of `outside` files, those of `inside` files, each with its zero byte, `names_bytes` in all.
    Links are not followed.

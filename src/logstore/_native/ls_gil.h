@@ -103,6 +103,8 @@
 #define ls_sys_stat(fd, name, out) LS_GIL_WRITER(ls_sys_stat(fd, name, out))
 #define ls_sys_steps(steps, count, error) LS_GIL_WRITER(ls_sys_steps(steps, count, error))
 /* These wait, too. */
+#define ls_sys_wait_name(fd, directory, name, milliseconds, looks)                                                     \
+    LS_GIL_CALL(1, ls_sys_wait_name(fd, directory, name, milliseconds, looks))
 #define ls_sys_wait_watch(fd, milliseconds, number)                                                                    \
     LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds, number))
 #define ls_sys_add_watch(fd, path, what) LS_GIL_CALL(1, ls_sys_add_watch(fd, path, what))

@@ -371,6 +371,21 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
 }
 
+int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    for (; looks > 0; looks--) {
+        int ready = poll(&one, 1, milliseconds);
+        if (ready != 0) {
+            return ready < 0 ? -errno : 0;
+        }
+        if (faccessat(directory, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -399,6 +414,16 @@ int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number)
     (void)fd;
     (void)milliseconds;
     (void)number;
+    return -EOPNOTSUPP;
+}
+
+int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
+{
+    (void)fd;
+    (void)directory;
+    (void)name;
+    (void)milliseconds;
+    (void)looks;
     return -EOPNOTSUPP;
 }
 

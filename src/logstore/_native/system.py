@@ -136,6 +136,20 @@ def wait_watch(fd: int, seconds: float, number: int = 0) -> int:
     return result
 
 
+def wait_name(fd: int, directory: int, name: str, seconds: float, looks: int) -> bool:
+    """Wait until a descriptor is readable, and look for a name in a directory each so
+    many seconds, at most `looks` times. Whether the name may be there.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    each_ms = min(int(seconds * 1000), _INT32_MAX)
+    result = lib.ls_sys_wait_name(fd, directory, os.fsencode(name), each_ms, looks)
+    if result < 0 and result != -errno.EINTR:
+        _refuse(result)
+    return result > 0
+
+
 # ------------------------------------------------------------------ many at once
 
 STEP_LOCK: Final[int] = lib.LS_STEP_LOCK

@@ -565,19 +565,16 @@ class Files(ByteLocks, Links):
         return native.wait_watch(fd, seconds) > 0
 
     def wait_for_change_of(self, fd: int, number: int, seconds: float) -> int:
-        """As `wait_for_change`: 0 if there was no report; 2 if one was of the watch of
-        this number, or may have been; else 1."""
+        """As `wait_for_change`: 0: no report; 2: may be of watch `number`; else 1."""
         return native.wait_watch(fd, seconds, number)
 
     def take_changes(self, fd: int) -> set[int] | None:
-        """The numbers of the watches that have reported something, without waiting;
-        None: of any, as the system had no room for all reports."""
+        """The numbers of the watches that have reported something; None: maybe all."""
         numbers = {number for number, _ in self._reports(fd)}
         return None if _LOST in numbers else numbers
 
     def reported_names(self, fd: int) -> Sequence[str] | None:
-        """The names that watches have reported since the last call, without waiting;
-        None if the system had no room for all reports."""
+        """The names that were reported since the last call; None: too many for all."""
         reports = self._reports(fd)
         if any(number == _LOST for number, _ in reports):
             return None
@@ -618,8 +615,11 @@ class Files(ByteLocks, Links):
         poll = select.poll()
         for fd in fds:
             poll.register(fd, select.POLLIN)
-        ready = poll.poll(None if seconds is None else seconds * 1000)
-        return [fd for fd, _ in ready]
+        return [fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)]
+
+    def wait_for_name(self, fd: int, at: int, name: str, s: float, looks: int) -> bool:
+        """Look for a name in a directory each `s` seconds, until `fd` is readable."""
+        return native.wait_name(fd, at, name, s, looks)
 
 
 def _file_size_limit() -> int | None:

@@ -52,6 +52,8 @@ __all__ = ["SnapshotServer", "snapshot_elsewhere"]
 # How often an owner looks for a request, and a requester for an answer.
 _LOOK_S: Final = 0.5
 _POLL_S: Final = 0.02
+# Between its own looks C makes so many, which cost no Python.
+_LOOKS: Final = 20
 # An owner that has not begun after so long does not know of snapshots.
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
@@ -125,15 +127,23 @@ class SnapshotServer:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            with contextlib.suppress(BaseException):
-                self._files.wait_for_any([self._event_fd()], _LOOK_S)
             try:
+                context = self._context()
+                if context is None or context.is_closed:
+                    return
+                directory = context.root.held()
+                del context  # a store that was forgotten ends its thread
+                self._files.wait_for_name(
+                    self._event_fd(), directory.fd, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS
+                )
                 if self._context() is None:
                     return
                 self._look()
             except BaseException as error:
                 with contextlib.suppress(BaseException):
                     logger.exception("a snapshot cannot be made", error=error)
+                with contextlib.suppress(BaseException):
+                    self._files.wait_for_any([self._event_fd()], _LOOK_S)
 
     def _event_fd(self) -> int:
         event = self._event
