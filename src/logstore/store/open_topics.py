@@ -337,23 +337,16 @@ class OpenTopics:
         log takes no appends until the store is opened again."""
         topic, number = key
         try:
-            writer = self.writer_of(key)
+            count = self.writer_of(key).end_offset - base
+            if count <= 0:
+                return
+            partition = self.now(topic)[number]
+            partition.truncate_to(base)
         except TopicNotFoundError:
             raise
-        except LogStoreError as error:
-            # It may be loaded later.
-            self.writers.unpublished[key] = base, error
-            raise
-        count = writer.end_offset - base
-        if count <= 0:
-            return
-        partition = self.now(topic)[number]
-        try:
-            partition.truncate_to(base)
         except BaseException as error:
             # The next opening will cut the log here.
-            writer.hide_from(base)
-            writer.fail(error)
+            self.writers.hide_from(key, base, error)
             raise
         self.writers.record(
             RecoveryAction(

@@ -97,9 +97,8 @@ class PartitionWriters:
         catalog: the topics of the store.
         loaded: those that were used or recovered.
         broken: partitions that cannot be used at all, and why.
-        unpublished: where logs that could not be loaded must end, and why: they may
-            have a part of an unfinished publication. If one is loaded later, it shows
-            no more than that and takes no appends.
+        unpublished: where logs must end, and why they could not be cut there: they may
+            have a part of an unfinished publication.
         actions: what was found and repaired so far.
     """
 
@@ -116,7 +115,7 @@ class PartitionWriters:
         self._ownership = ownership
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
-        self.unpublished: dict[TopicPartition, tuple[int, LogStoreError]] = {}
+        self.unpublished: dict[TopicPartition, tuple[int, BaseException]] = {}
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
         # The newest cut of each log that the last writer has taken note of.
@@ -190,6 +189,14 @@ class PartitionWriters:
         self.unpublished.pop(key, None)
         self._begun_at.pop(key, None)
         return self.loaded.pop(key, None)
+
+    def hide_from(self, key: TopicPartition, base: int, error: BaseException) -> None:
+        """A part of an unfinished publication could not be removed from a log: it shows
+        nothing from `base` on and takes no appends, also if it is loaded later."""
+        self.unpublished[key] = base, error
+        writer = self.loaded.get(key)
+        if writer is not None:
+            _hide(writer, base, error)
 
     def pending(self) -> list[TopicPartition]:
         """The partitions that were not examined yet."""
@@ -369,10 +376,8 @@ class PartitionWriters:
             self._services, directory, topic, number, self.catalog.config(topic), loaded
         )
         if key in self.unpublished:
-            # The next opening will cut the log here.
             base, error = self.unpublished[key]
-            writer.hide_from(base)
-            writer.fail(error)
+            _hide(writer, base, error)
         self.loaded[key] = writer
         for action in loaded.actions:
             self.record(action)
@@ -431,6 +436,11 @@ class PartitionWriters:
     ) -> dict[TopicPartition, int]:
         """The last writer's values for the partitions that were not examined yet."""
         return {key: offsets[key] for key in self.pending() if key in offsets}
+
+
+def _hide(writer: PartitionWriter, base: int, error: BaseException) -> None:
+    writer.hide_from(base)
+    writer.fail(error)
 
 
 def _action(

@@ -227,6 +227,21 @@ def test_writer_whose_publication_cannot_be_undone_takes_no_more_appends() -> No
         store.publish([stage(store, {store.topic("a")[0]: 1}, 2)])
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_publication_stays_hidden_where_the_identity_cannot_be_read(nth: int) -> None:
+    """Whichever look at a log fails when it is to be cut, also one after it was
+    loaded: it shows nothing of the publication, and the next opening cuts it."""
+    disk = half_published({"0": 3})[0].kill()
+    disk.fail("open", errno.EIO, nth=nth, times=1, name=layout.TOPIC_IDENTITY)
+    with open_quietly(disk) as store:
+        disk.heal()
+        partition = store.topic("a")[0]
+        assert list(partition.read()) == expected(WAY.magic, 0, 2)
+    with open_quietly(disk) as store:
+        assert list(store.topic("a")[0].read()) == expected(WAY.magic, 0, 2)
+        assert store.topic("a")[0].append(b"x") == 2
+
+
 def test_publication_before_another_writer_came_is_left_to_it() -> None:
     """A broker that takes over makes what it finds its own, and appends behind it."""
     disk = half_published({"0": 3})[0].kill()
