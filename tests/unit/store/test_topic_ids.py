@@ -113,6 +113,35 @@ def test_first_append_lists_no_directory(tmp_path: Path) -> None:
         files.is_refused = False
 
 
+class Counting(Files):
+    """Counts the syncs of files and of directories."""
+
+    def __init__(self) -> None:
+        self.files = self.directories = 0
+
+    def sync(self, fd: int) -> None:
+        self.files += 1
+        super().sync(fd)
+
+    def sync_directory(self, dir_fd: int) -> None:
+        self.directories += 1
+        super().sync_directory(dir_fd)
+
+
+def test_identity_costs_a_partition_one_sync_of_a_small_file(tmp_path: Path) -> None:
+    """The directory is synced for the name of the first segment in any case. The
+    topic's first partition also writes the settings, after the identity."""
+    files = Counting()
+    with open_store(tmp_path, files=files) as store:
+        topic, found = store.create_topic("t", 3), []
+        for number in range(3):
+            before = files.files, files.directories
+            topic[number].append(b"x")
+            found.append((files.files - before[0], files.directories - before[1]))
+    # The file with the identity, and the state; each segment's name, and the state's.
+    assert found == [(3, 3), (2, 2), (2, 2)]
+
+
 @pytest.mark.parametrize("what", ["another program", "owner", "topics", "identity"])
 @pytest.mark.parametrize("how", ["lost", "damaged"])
 def test_id_outlives_the_loss_of_one_file(path: Path, what: str, how: str) -> None:
