@@ -110,17 +110,20 @@ def test_second_writer_in_another_mount_namespace_is_told_the_holder(
     assert not any(other.iterdir())  # it was mounted there alone
 
 
-def test_lock_file_that_two_stores_share_locks_both(tmp_path: Path) -> None:
-    """A copy made of hard links has the files of the first: there is one writer."""
-    with logstore.open(tmp_path / "data") as store:
+def test_linked_copy_has_a_lock_and_files_of_its_own(tmp_path: Path) -> None:
+    """A copy made of hard links begins with the files of the original: each of the two
+    has one writer, and neither sees what the other one appends."""
+    data, linked = tmp_path / "data", tmp_path / "linked"
+    with logstore.open(data) as store:
         fill(new_partition(store), 10)
-    shutil.copytree(tmp_path / "data", tmp_path / "linked", copy_function=os.link)
-    with logstore.open(tmp_path / "data") as store:
-        with pytest.raises(logstore.StoreLockedError):
-            logstore.open(tmp_path / "linked")
-        assert look_around(tmp_path / "linked")["writing"] == os.getpid()
+    shutil.copytree(data, linked, copy_function=os.link)
+    with logstore.open(data) as store, logstore.open(linked) as other:
         assert append_one(store.topic("orders")[0], durable=True) == 10
-    with logstore.open(tmp_path / "linked"):
-        with pytest.raises(logstore.StoreLockedError):
-            logstore.open(tmp_path / "data")
-    assert read_all(tmp_path / "data") == expected(1, 0, 11)
+        assert append_one(other.topic("orders")[0], durable=True) == 10
+        assert append_one(other.topic("orders")[0], durable=True) == 11
+        for path in (data, linked):
+            assert look_around(path)["writing"] == os.getpid()
+            with pytest.raises(logstore.StoreLockedError):
+                logstore.open(path)
+    assert read_all(data) == expected(1, 0, 11)
+    assert read_all(linked) == expected(1, 0, 12)
