@@ -24,16 +24,18 @@ def batch(
     sequence: int | None = None,
     timestamp_ms: int = 1000,
     headers: list[bytes] | None = None,
+    transactional: bool | None = None,
 ) -> bytes:
-    """A batch of magic 2; of a transaction if it has a producer. Each record has
-    headers of these names, without values."""
+    """A batch of magic 2; of a transaction, by default if it has a producer. Each
+    record has headers of these names, without values."""
     area = b""
     for at, (key, value) in enumerate(records):
         body = b"\0" + varint(0) + varint(at) + varint(len(key)) + key
         body += varint(len(value)) + value + varint(len(headers or ()))
         body += b"".join(varint(len(h)) + h + varint(-1) for h in headers or ())
         area += varint(len(body)) + body
-    attributes = (0x10 if producer >= 0 else 0) | (0x20 if control else 0)
+    is_transactional = producer >= 0 if transactional is None else transactional
+    attributes = (0x10 if is_transactional else 0) | (0x20 if control else 0)
     times, count = (timestamp_ms, timestamp_ms), len(records)
     first = base if sequence is None else sequence
     head = struct.pack(">hiqq", attributes, count - 1, *times)

@@ -20,6 +20,7 @@ FAMILY = {
     "GroupNotEmptyError": (logstore.GroupError,),
     "GroupNotFoundError": (LookupError, logstore.GroupError),
     "StoreLockedError": (),
+    "PublicationUnknownError": (),
     "StoreClosedError": (),
     "ReadOnlyError": (),
     "GroupError": (),

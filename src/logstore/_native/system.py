@@ -291,7 +291,8 @@ def read_name(dir_fd: int, name: str, most: int) -> tuple[int, bytes]:
     Raises:
         OSError: the system refuses; EINVAL: it is no regular file.
     """
-    sys.audit("open", name, None, os.O_RDONLY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    sys.audit("open", name, None, flags)
     encoded, out, size = (
         _encoded(name),
         allocate("uint8_t[]", most),

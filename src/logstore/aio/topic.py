@@ -63,6 +63,11 @@ class Topic:
         return self.blocking.name
 
     @property
+    def id(self) -> str:
+        """As `logstore.Topic.id`."""
+        return self.blocking.id
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of its partitions, in order; examines none of them."""
         return self.blocking.numbers

@@ -571,3 +571,22 @@ def test_look_examines_a_directory_and_files_beside_it_and_in_it(
     assert lib.ls_sys_look(-1, b"inside\0", len(b"inside\0"), 0, 0, out) == -errno.EBADF
     for names, files in ((b"", 0), (b"inside", 0), (b"inside\0a", 1), (b"inside\0", 1)):
         assert lib.ls_sys_look(-1, names, len(names), 0, files, out) < 0
+
+
+def test_wait_for_a_name_ends_when_it_is_there_or_at_an_event(tmp_path: Path) -> None:
+    """It looks so often, or until the descriptor is readable."""
+    root, event = os.open(tmp_path, os.O_RDONLY), os.eventfd(0)
+    try:
+        assert lib.ls_sys_wait_name(event, root, b"name", 1, 3) == 0
+        assert lib.ls_sys_wait_name(event, root, b"name", 1, 0) == 0
+        (tmp_path / "name").touch()
+        assert lib.ls_sys_wait_name(event, root, b"name", 1, 3) == 1
+        assert (
+            lib.ls_sys_wait_name(event, -1, b"name", 1, 3) == 1
+        )  # not known to be away
+        os.eventfd_write(event, 1)
+        assert lib.ls_sys_wait_name(event, root, b"name", 60_000, 3) == 0
+        assert not system.wait_name(event, root, "name", 60.0, 3)
+    finally:
+        os.close(root)
+        os.close(event)

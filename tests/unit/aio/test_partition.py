@@ -442,14 +442,15 @@ def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
     [
         # It completes the recovery: `recover` is awaited.
         (logstore.Store, logstore.aio.Store, {"recovery_report"}),
-        (logstore.Topic, logstore.aio.Topic, set()),
+        # For this package.
+        (logstore.Topic, logstore.aio.Topic, {"is_of"}),
         (
             logstore.Partition,
             logstore.aio.Partition,
             # For connectors, which have threads of their own, and for this package.
-            {"apply_due_retention", "at_once", "begin_append", "byte_ranges", "mark",
-             "next_offset", "rows_at_once", "rows_of_arrow", "stamps", "sync_upto",
-             "unchanged_below"},
+            {"apply_due_retention", "at_once", "begin_append", "byte_ranges",
+             "compact_due", "mark", "next_offset", "rows_at_once", "rows_of_arrow",
+             "stamps", "sync_upto", "unchanged_below"},
         ),
     ],
 )  # fmt: skip

@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[bytes, type[Exception], str]] = {
         "has no type",
     ),
     "no-producer": (
-        batch(0, [(b"", b"")], -1, control=False),
+        batch(0, [(b"", b"")], -1, control=False, transactional=True),
         logstore.CorruptRecordError,
         "of no producer",
     ),
