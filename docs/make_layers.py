@@ -84,6 +84,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
             "arrow_source",
             "background",
             "context",
+            "identifying",
             "measures",
             "partition_views",
             "publication",

@@ -24,7 +24,6 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import (
@@ -35,17 +34,14 @@ from logstore.io.checkpoint.recovery_report import (
     UNSUPPORTED,
     RecoveryAction,
 )
-from logstore.io.checkpoint.topic_identity import (
-    TopicIdentity,
-    has_own_files,
-    log_id_of,
-)
+from logstore.io.checkpoint.topic_identity import TopicIdentity, has_own_files
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.log.write.context import StoreServices
 from logstore.log.write.writer import PartitionWriter
+from logstore.store.identifying import IdentityFacts, cuts_after, decide
 from logstore.store.topics import Catalog
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]
@@ -280,14 +276,11 @@ class PartitionWriters:
         loaded: RecoveredLog,
         stale: PartitionState | None,
     ) -> None:
-        """Find the ids of a log. One that an earlier release has given it stays.
+        """Find the ids of a log.
 
         Args:
             stale: its state, if that does not count.
         """
-        is_taken_over = not loaded.is_recorded
-        if is_taken_over and stale is not None:
-            loaded.log_id = stale.log_id
         catalog = self.catalog
         found: TopicIdentity | None = None
         try:
@@ -295,34 +288,45 @@ class PartitionWriters:
         except CorruptCheckpointError as error:
             text = f"{error}; the first append writes it again"
             loaded.actions.append(_action(STATE_DAMAGED, key, directory, text))
-        has_id = bool(catalog.topic_id(key.topic))
-        topic_id = catalog.id_for_appends(key.topic)
-        if found is not None and not found.is_of(topic_id, key.topic):
-            refusal = _foreign_error(key, directory, found.topic_id, topic_id)
+        is_new_id = not catalog.topic_id(key.topic)
+        facts = IdentityFacts(
+            key,
+            catalog.id_for_appends(key.topic),
+            is_new_id=is_new_id,
+            has_settings=key.topic in catalog.settings,
+            is_noted=catalog.is_identified(key.topic),
+            found=found,
+            is_own=self._ownership.is_own,
+            # Asked only where it counts: it lists the directory.
+            has_own_files=is_new_id and has_own_files(directory),
+            recorded=loaded.log_id if loaded.is_recorded else None,
+            earlier=None if stale is None else stale.log_id,
+        )
+        decided = decide(facts)
+        if decided.is_foreign:
+            assert found is not None
+            refusal = _foreign_error(key, directory, found.topic_id, facts.topic_id)
             loaded.damage = loaded.damage or refusal
             text = str(refusal)
             loaded.actions.append(_action(FOREIGN_PARTITION, key, directory, text))
-        is_known = has_id or key.topic in catalog.settings
-        # Where another program has written, there may never have been an id.
-        if self._ownership.is_own and not is_known and has_own_files(directory):
+        if decided.is_renewed:
             text = (
                 f"nothing says which id topic {key.topic} had; it has the new id "
-                f"{topic_id}, so offsets that were committed for it do not count"
+                f"{facts.topic_id}, so offsets that were committed for it do not count"
             )
             loaded.actions.append(_action(ID_RENEWED, key, directory, text))
-        if found is not None and found.topic_id == topic_id:
-            loaded.log_id = loaded.log_id or found.log_id
-        elif found is not None and found.is_of(topic_id, key.topic):
-            loaded.log_id = ""  # that of the log that this is a copy of
-        loaded.log_id = loaded.log_id or log_id_of(topic_id, key.partition)
-        if is_taken_over and (found is not None or stale is not None):
-            self._cut_unvouched(key, directory, loaded, stale)
-        loaded.is_identified = (
-            found is not None
-            and found[:3] == (topic_id, *key)
-            and found.log_id == loaded.log_id
-            and catalog.is_identified(key.topic)
-        )
+        if decided.is_cut:
+            loaded.cuts = cuts_after(
+                directory,
+                stale,
+                loaded.start_offset,
+                loaded.end_offset,
+                self._root.files.now_ms(),
+            )
+            # This cut removes nothing: a broker's high watermark stays.
+            self._begun_at[key] = loaded.cuts.serial
+        loaded.log_id = decided.log_id
+        loaded.is_identified = decided.is_identified
 
     def _cut_copy(self, loaded: RecoveredLog) -> None:
         """The log of a copy ends here for whoever has read more of the original. It is
@@ -330,25 +334,6 @@ class PartitionWriters:
         now_ms = self._root.files.now_ms()
         loaded.cuts = loaded.cuts.after(loaded.end_offset, now_ms)
         loaded.is_recorded, loaded.is_truncating = False, True
-
-    def _cut_unvouched(
-        self,
-        key: TopicPartition,
-        directory: Directory,
-        loaded: RecoveredLog,
-        stale: PartitionState | None,
-    ) -> None:
-        """Record a cut: the log is known to be unchanged only up to the last batch of
-        its state, if that is still there.
-        """
-        cuts, low = Cuts(), loaded.start_offset
-        if stale is not None:
-            cuts, tail = stale.cuts, stale.tail
-            if tail is not None and tail.stands(directory, stale.active["base_offset"]):
-                low = min(tail.last_offset + 1, loaded.end_offset)
-        loaded.cuts = cuts.after(low, self._root.files.now_ms())
-        # This cut removes nothing: a broker's high watermark stays.
-        self._begun_at[key] = loaded.cuts.serial
 
     def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:
         """Take over what `_load` returned."""

@@ -1,0 +1,118 @@
+"""What the ids of a log are, decided from facts alone when it is opened for writing.
+
+`Catalog` says which id the topic has; the files in the partition's directory may
+contradict it, or be the only ones that know. `PartitionWriters` collects the facts, and
+does what `decide` says.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.checkpoint.topic_identity import TopicIdentity, log_id_of
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+
+__all__ = ["Identified", "IdentityFacts", "cuts_after", "decide"]
+
+
+class IdentityFacts(NamedTuple):
+    """What is known about the identity of a log.
+
+    Attributes:
+        key: its partition.
+        topic_id: of the topic, under which the next append is written.
+        is_new_id: nothing told that id: it was made for this opening.
+        has_settings: the topics file knows the topic.
+        is_noted: the topics file says that a partition of it was written to.
+        found: what `.logstore-topic` says; None: there is none, or it is damaged.
+        is_own: logstore wrote last.
+        has_own_files: logstore has a file in the directory.
+        recorded: the id of the log in its state file; None: the state does not count.
+        earlier: the id of the log in a state file that does not count; None: there is
+            no such file.
+    """
+
+    key: TopicPartition
+    topic_id: str
+    is_new_id: bool
+    has_settings: bool
+    is_noted: bool
+    found: TopicIdentity | None
+    is_own: bool
+    has_own_files: bool
+    recorded: str | None
+    earlier: str | None
+
+
+class Identified(NamedTuple):
+    """What follows from them.
+
+    Attributes:
+        log_id: of the log.
+        is_identified: `.logstore-topic` and the topics file say so already; else the
+            first append writes them.
+        is_foreign: the directory is of an earlier topic of the name.
+        is_renewed: positions of the topic that were committed before do not count,
+            since nothing tells the id that it had.
+        is_cut: another program may have changed the log: a cut is recorded.
+    """
+
+    log_id: str
+    is_identified: bool
+    is_foreign: bool = False
+    is_renewed: bool = False
+    is_cut: bool = False
+
+
+def decide(facts: IdentityFacts) -> Identified:
+    """The ids of a log. One that an earlier release has given it stays."""
+    key, topic_id, found = facts.key, facts.topic_id, facts.found
+    is_of_topic = found is not None and found.is_of(topic_id, key.topic)
+    log_id = facts.earlier if facts.recorded is None else facts.recorded
+    if found is not None and found.topic_id == topic_id:
+        log_id = log_id or found.log_id
+    elif is_of_topic:
+        log_id = ""  # that of the log that this is a copy of
+    log_id = log_id or log_id_of(topic_id, key.partition)
+    is_known = facts.has_settings or not facts.is_new_id
+    return Identified(
+        log_id,
+        is_identified=facts.is_noted
+        and found is not None
+        and found[:3] == (topic_id, *key)
+        and found.log_id == log_id,
+        is_foreign=found is not None and not is_of_topic,
+        # Where another program has written, there may never have been an id.
+        is_renewed=facts.is_own and not is_known and facts.has_own_files,
+        is_cut=facts.recorded is None
+        and (found is not None or facts.earlier is not None),
+    )
+
+
+def cuts_after(
+    directory: Directory,
+    state: PartitionState | None,
+    start: int,
+    end: int,
+    now_ms: int,
+) -> Cuts:
+    """The cuts of a log that another program may have changed since its state was
+    written: it is known to be unchanged only up to the last batch of the state, if that
+    is still there.
+
+    Args:
+        state: does not count; None: there is none.
+        start, end: the offsets of the log as it is now.
+
+    Raises:
+        OSError: as the system gives it.
+    """
+    cuts, low = Cuts(), start
+    if state is not None:
+        cuts, tail = state.cuts, state.tail
+        if tail is not None and tail.stands(directory, state.active["base_offset"]):
+            low = min(tail.last_offset + 1, end)
+    return cuts.after(low, now_ms)
