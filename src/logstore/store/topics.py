@@ -154,10 +154,11 @@ class Catalog:
         for topic in self.numbers:
             if topic in self.settings:
                 continue
+            # The name in it may be an older one: it is written with the next append.
             identity = self._ids.identity(topic)
-            if identity is not None and lost.get(identity.topic_id) == identity.topic:
-                del lost[identity.topic_id]
-                self.settings[topic] = self.settings.pop(identity.topic)
+            if identity is not None and identity.topic_id in lost:
+                before = lost.pop(identity.topic_id)
+                self.settings[topic] = self.settings.pop(before)
                 self._is_taken_over = True
 
     def check(self, report: Callable[[RecoveryAction], None]) -> None:

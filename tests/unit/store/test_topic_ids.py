@@ -291,6 +291,25 @@ def test_topic_that_was_moved_keeps_its_id_and_settings(
     assert found[:3] == (before, "u", 0)
 
 
+def test_topic_that_was_moved_twice_keeps_its_id_and_settings(path: Path) -> None:
+    """Also if nothing was appended under the second name, so that its directories have
+    the first one still."""
+    before = topic_id(path)
+    with logstore.open(path) as store:
+        store["t"].configure(logstore.TopicConfig(segment_bytes=5000))
+    for now, then in (("t", "u"), ("u", "v"), ("v", "u")):
+        for number in range(2):
+            (path / f"{now}-{number}").rename(path / f"{then}-{number}")
+        with logstore.open(path) as store:
+            assert not store.recovery_report.actions
+            assert store[then].config.segment_bytes == 5000
+            if now == "t":
+                store[then][0].append(b"y")
+            else:
+                store.create_topic(f"beside-{now}")  # the settings are written
+        assert ids_of(path)[then] == before
+
+
 def test_copy_of_a_topic_under_another_name_has_its_own_id(path: Path) -> None:
     """Else what is kept of the two would be taken for one."""
     before = topic_id(path)
