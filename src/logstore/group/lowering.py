@@ -17,7 +17,7 @@ from logstore.io.checkpoint.publications import Entry
 from logstore.io.checkpoint.recovery_report import POSITION_LOWERED, RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.store.copies import EndOf, at_adoption, end_below
+from logstore.store.copies import LoweredTo, at_adoption
 from logstore.store.publication import GROUP_IDENTITY
 from logstore.store.publisher import Publisher
 
@@ -29,13 +29,13 @@ _WAIT_S: Final = 10.0
 def lower_positions(
     root: Directory,
     publisher: Publisher,
-    end_of: EndOf,
+    lowered_to: LoweredTo,
     report: Callable[[RecoveryAction], None],
 ) -> None:
-    """Lower the positions that lie above the end of a log to that end, durably, and
-    report each: those in the files of groups, and those that were published. A file
-    that is damaged, or cannot be written, stays as it is: a position above an end is an
-    error of its consumer.
+    """Lower the positions that lie above the end of a log, durably: to the end, or to
+    where the log was cut since they were committed. Report each: those in the files of
+    groups, and those that were published. A file that is damaged, or cannot be written,
+    stays as it is: a position above an end is an error of its consumer.
     """
     # The file of a group that commits by transactions has a copy of its positions.
     told: set[tuple[str, TopicPartition]] = set()
@@ -47,20 +47,20 @@ def lower_positions(
             return
         told.add((name, key))
         text = (
-            f"group {group!r:.100} had the position {offset} in {key}, and the log of "
-            f"this copy ends at {end}: it is lowered to that"
+            f"group {group!r:.100} had the position {offset} in {key}, and the log "
+            f"here has the records that it had only up to {end}: it is lowered to that"
         )
         path = root.path_of(file)
         report(RecoveryAction(POSITION_LOWERED, *key, path, -1, 0, end, None, text))
 
     try:
         if any(map(root.exists, (layout.PUBLISHED, layout.PUBLICATION))):
-            _lower_published(publisher, end_of, tell)
+            _lower_published(publisher, lowered_to, tell)
     except (LogStoreError, OSError) as error:
         logger.warning("cannot lower the positions that were published: %s", error)
     for name in layout.group_files(root.names()):
         try:
-            _lower(root, name, end_of, tell)
+            _lower(root, name, lowered_to, tell)
         except (LogStoreError, BusyError) as error:
             logger.warning("cannot lower the positions in %s: %s", name, error)
 
@@ -70,7 +70,7 @@ def lower_positions(
 _Tell = Callable[[str, str, str, TopicPartition, int, int], None]
 
 
-def _lower_published(publisher: Publisher, end_of: EndOf, tell: _Tell) -> None:
+def _lower_published(publisher: Publisher, lowered_to: LoweredTo, tell: _Tell) -> None:
     """Those of groups that commit by transactions. Each change has a number of its own:
     a transaction that began with the position before is refused."""
     with publisher.lock:
@@ -83,7 +83,7 @@ def _lower_published(publisher: Publisher, end_of: EndOf, tell: _Tell) -> None:
                 positions = positions_in(entry.metadata)
             except (ValueError, KeyError, TypeError):
                 continue  # its consumer is told
-            found = lowered_positions(positions, end_of)
+            found = lowered_positions(positions, entry.time_ms, lowered_to)
             if found:
                 metadata = metadata_of({**positions, **found})
                 changes[identity] = entry._replace(
@@ -98,12 +98,12 @@ def _lower_published(publisher: Publisher, end_of: EndOf, tell: _Tell) -> None:
         tell(name, layout.PUBLISHED, group, key, offset, now.offset)
 
 
-def _lower(root: Directory, name: str, end_of: EndOf, tell: _Tell) -> None:
+def _lower(root: Directory, name: str, lowered_to: LoweredTo, tell: _Tell) -> None:
     file = GroupFile(root, name, "")
     try:
         file.refresh()
         group = file.group
-        if all(lowered_commit(one, end_of) is one for one in file.commits()):
+        if all(lowered_commit(one, lowered_to) is one for one in file.commits()):
             return
     finally:
         file.close()
@@ -115,7 +115,7 @@ def _lower(root: Directory, name: str, end_of: EndOf, tell: _Tell) -> None:
         found = [
             (commit, now)
             for commit in file.commits()
-            if (now := lowered_commit(commit, end_of)) is not commit
+            if (now := lowered_commit(commit, lowered_to)) is not commit
         ]
         if found:
             file.append(slots, [now for _, now in found])
@@ -131,13 +131,19 @@ def _lower(root: Directory, name: str, end_of: EndOf, tell: _Tell) -> None:
         file.close()
 
 
-def lowered_commit(commit: OffsetCommit, end_of: EndOf | None) -> OffsetCommit:
-    """What counts of a commit in a copy: not a position above the end of the log."""
-    key = TopicPartition(commit.topic, commit.partition)
-    end = end_below(end_of, key, commit.topic_id, commit.offset)
-    if end is None:
+def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> OffsetCommit:
+    """What counts of a commit in a copy: not a position above the end of the log.
+
+    Args:
+        lowered_to: None: this is no copy.
+    """
+    if lowered_to is None:
         return commit
-    return dataclasses.replace(commit, offset=end, leader_epoch=-1, proof=None)
+    key = TopicPartition(commit.topic, commit.partition)
+    now = lowered_to(key, commit.topic_id or "", commit.offset, commit.commit_ms)
+    if now is None:
+        return commit
+    return dataclasses.replace(commit, offset=now, leader_epoch=-1, proof=None)
 
 
 at_adoption(lower_positions)

@@ -22,7 +22,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
-from logstore.store.inside import ends_of_copy
+from logstore.store.inside import lowered_in_copy
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
@@ -177,8 +177,8 @@ def _groups(
         # The file has a copy, which may be older by a crash.
         commits = _published(store, name, commits)
     else:
-        end_of = ends_of_copy(store)
-        commits = [lowered_commit(commit, end_of) for commit in commits]
+        lowered_to = lowered_in_copy(store)
+        commits = [lowered_commit(commit, lowered_to) for commit in commits]
     if rest:
         problems.append(
             f"the last {rest} bytes of the group's file {file.path} are no whole "

@@ -17,7 +17,7 @@ from logstore.group.state import BY_COMMITS
 from logstore.group.transaction import GroupPositions
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_time_ms
-from logstore.store.inside import ends_of_copy, partition_id, topics_now
+from logstore.store.inside import lowered_in_copy, partition_id, topics_now
 from logstore.store.partition import Partition
 from logstore.store.store import Store
 
@@ -91,12 +91,12 @@ class Positions:
                 if key in published and self._is_of_topic(key, published[key].topic_id)
             }
         found = {}
-        end_of = ends_of_copy(self._store)
+        lowered_to = lowered_in_copy(self._store)
         for key in keys:
             commit = self._file.committed(key)
             if commit is None or not self._is_of_topic(key, commit.topic_id):
                 continue
-            commit = lowered_commit(commit, end_of)
+            commit = lowered_commit(commit, lowered_to)
             at = OffsetAndMetadata(commit.offset, commit.metadata, commit.leader_epoch)
             found[key] = at, commit.proof
         return found

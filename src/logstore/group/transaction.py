@@ -36,9 +36,10 @@ from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
 from logstore.store import routing
-from logstore.store.copies import EndOf, end_below
+from logstore.store.copies import LoweredTo
 from logstore.store.inside import (
-    ends_of_copy,
+    lowered_in_copy,
+    published_ms,
     stage_for_group,
     submit_for_group,
     topics_now,
@@ -128,7 +129,11 @@ class GroupPositions:
         if last is None:
             return 0, {}
         positions = self._parsed(last.metadata)
-        lowered = lowered_positions(positions, ends_of_copy(self._store))
+        lowered_to = lowered_in_copy(self._store)
+        if lowered_to is None:
+            return last.sequence, positions
+        time_ms = published_ms(self._store, self.identity)
+        lowered = lowered_positions(positions, time_ms, lowered_to)
         return last.sequence, {**positions, **lowered}
 
     def _parsed(self, metadata: bytes) -> dict[TopicPartition, Positioned]:
@@ -200,12 +205,18 @@ def metadata_of(positions: _Positions) -> bytes:
     return data if len(data) <= _METADATA_BYTES_MAX else _packed(value)
 
 
-def lowered_positions(positions: _Positions, end_of: EndOf | None) -> _Positions:
-    """Those that lie above the end of the log of a copy, lowered to that."""
+def lowered_positions(
+    positions: _Positions, time_ms: int, lowered_to: LoweredTo
+) -> _Positions:
+    """Those that lie above the end of the log of a copy, lowered.
+
+    Args:
+        time_ms: when they were published.
+    """
     return {
-        key: Positioned(end, each.topic_id)
-        for key, each in positions.items()
-        if (end := end_below(end_of, key, each.topic_id, each.offset)) is not None
+        key: Positioned(now, at.topic_id)
+        for key, at in positions.items()
+        if (now := lowered_to(key, at.topic_id, at.offset, time_ms)) is not None
     }
 
 

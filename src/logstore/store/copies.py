@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from logstore._native.locks import logger
 from logstore.errors import LogStoreError
 from logstore.io import layout
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.place import is_left_over
 from logstore.io.checkpoint.publications import (
     Publications,
@@ -23,24 +24,27 @@ from logstore.io.checkpoint.publications import (
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.log.write.writer import PartitionWriter
 from logstore.store.context import StoreContext
 from logstore.store.open_topics import OpenTopics
 from logstore.store.publisher import Publisher
 
 __all__ = [
-    "EndOf",
+    "LoweredTo",
     "adopt_copy",
     "at_adoption",
-    "end_below",
+    "lowered_in",
     "mark_unknown",
     "settle_copy",
 ]
 
-# The end of a partition for a topic with an id; None: there is no such partition, or it
-# is damaged, and its end may be a higher one.
-EndOf: TypeAlias = "Callable[[TopicPartition, str], int | None]"
+# Of (partition, topic id, position, time of its commit in Unix ms; -1: unknown): what
+# the position is lowered to if it lies above the end of its log. None: it stays; also
+# if there is no such partition, or it is damaged, and its end may be a higher one.
+LoweredTo: TypeAlias = "Callable[[TopicPartition, str, int, int], int | None]"
 _Lower: TypeAlias = (
-    "Callable[[Directory, Publisher, EndOf, Callable[[RecoveryAction], None]], None]"
+    "Callable["
+    "[Directory, Publisher, LoweredTo, Callable[[RecoveryAction], None]], None]"
 )
 
 _lower: Final[list[_Lower]] = []
@@ -51,13 +55,16 @@ def at_adoption(lower: _Lower) -> None:
     _lower.append(lower)
 
 
-def end_below(
-    end_of: EndOf | None, key: TopicPartition, topic_id: str | None, offset: int
-) -> int | None:
-    """The end of the log that a position lies above; None: it does not, or nothing is
-    to be lowered (no `end_of`)."""
-    end = None if end_of is None else end_of(key, topic_id or "")
-    return end if end is not None and offset > end else None
+def lowered_in(cuts: Cuts, end: int, position: int, commit_ms: int) -> int | None:
+    """What a position is lowered to in a log; None: it stays.
+
+    The records between the end and the position are not in this log. Nor are those
+    above a cut since the commit the ones that were processed: the log has grown again
+    since.
+    """
+    if position <= end:
+        return None
+    return end if commit_ms < 0 else min(end, cuts.lowest_from(commit_ms))
 
 
 def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) -> None:
@@ -76,24 +83,34 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
             if is_left_over(root, name):
                 context.files.close(root.open(name, write=True))
 
-    def end_of(key: TopicPartition, topic_id: str) -> int | None:
+    def lowered_to(
+        key: TopicPartition, topic_id: str, position: int, commit_ms: int
+    ) -> int | None:
         if topic_id and topic_id != topics.catalog.topic_id(key.topic):
             return None
-        return _end_of(topics, key)
+        writer = _intact(topics, key)
+        if writer is None:
+            return None
+        return lowered_in(writer.cuts, writer.end_offset, position, commit_ms)
 
     for lower in _lower:
-        lower(root, publisher, end_of, topics.writers.record)
+        lower(root, publisher, lowered_to, topics.writers.record)
 
 
-def _end_of(topics: OpenTopics, key: TopicPartition) -> int | None:
-    """The end of a log; None: there is none, or it is damaged."""
+def _intact(topics: OpenTopics, key: TopicPartition) -> PartitionWriter | None:
+    """The writer of a log; None: there is none, or it is damaged."""
     if key.partition not in topics.catalog.numbers.get(key.topic, ()):
         return None
     try:
         writer = topics.writers.get(key)
     except LogStoreError:
         return None
-    return writer.end_offset if writer.health.damage is None else None
+    return writer if writer.health.damage is None else None
+
+
+def _end_of(topics: OpenTopics, key: TopicPartition) -> int:
+    writer = _intact(topics, key)
+    return 0 if writer is None else writer.end_offset
 
 
 def mark_unknown(
@@ -112,7 +129,7 @@ def mark_unknown(
     if journal is None or not journal.changes:
         return
     ends = publications.highest_ends()
-    if all((_end_of(topics, key) or 0) >= end for key, end in ends.items()):
+    if all(_end_of(topics, key) >= end for key, end in ends.items()):
         return
     published = publications.published()
     unknown = {

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from logstore.errors import LogStoreError, storage_errors
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
-from logstore.store.copies import EndOf
+from logstore.store.copies import LoweredTo, lowered_in
+from logstore.store.identifying import cuts_after
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
 from logstore.store.publication import Publication, request_of
 from logstore.store.store import Store
+from logstore.store.topic_ids import identity_in
 
 __all__ = [
-    "ends_of_copy",
     "files_directory",
+    "lowered_in_copy",
     "partition_id",
+    "published_ms",
     "recover_unclean",
     "root_of",
     "stage_for_group",
@@ -109,26 +114,52 @@ def partition_id(store: Store, key: TopicPartition) -> str:
     return store._topics.catalog.partition_id(key)
 
 
-def ends_of_copy(store: Store) -> EndOf | None:
+def lowered_in_copy(store: Store) -> LoweredTo | None:
     """What the first opening for writing of a copy lowers the positions of groups to,
     for a store that is open read-only, before there was that opening; else None."""
     if not store.read_only:
         return None
     with storage_errors("read", store.path):
-        if not store._publications.owner_now().is_copy:
+        ownership = store._publications.owner_now()
+        if not ownership.is_copy:
             return None
 
-    def end_of(key: TopicPartition, topic_id: str) -> int | None:
+    def lowered_to(
+        key: TopicPartition, topic_id: str, position: int, commit_ms: int
+    ) -> int | None:
         try:
             if topic_id and topic_id != partition_id(store, key):
                 return None
             log = store.topic(key.topic)[key.partition]._views.refreshed()
         except LogStoreError:
             return None
-        is_whole = isinstance(log, ReadOnlyLog) and log.loaded.damage is None
-        return log.high_watermark if is_whole else None
+        if not isinstance(log, ReadOnlyLog) or log.loaded.damage is not None:
+            return None
+        end = log.high_watermark
+        if position <= end:
+            return None
+        with storage_errors("read", log.directory.path):
+            return lowered_in(_cuts_of(log, key, ownership), end, position, commit_ms)
 
-    return end_of
+    return lowered_to
+
+
+def _cuts_of(log: ReadOnlyLog, key: TopicPartition, ownership: Ownership) -> Cuts:
+    """The cuts that the first opening for writing will find."""
+    metadata = ownership.metadata(log.directory, key)
+    if metadata.state is not None:
+        return metadata.state.cuts
+    if metadata.stale is None and identity_in(log.directory) is None:
+        return Cuts()
+    start, end = log.start_offset, log.high_watermark
+    now_ms = log.directory.files.now_ms()
+    return cuts_after(log.directory, metadata.stale, start, end, now_ms)
+
+
+def published_ms(store: Store, identity: str) -> int:
+    """When an identity has published last, in Unix ms; -1: never."""
+    entry = store._publications.published().get(identity)
+    return -1 if entry is None else entry.time_ms
 
 
 def views_of(partition: Partition) -> PartitionViews:

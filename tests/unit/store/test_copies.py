@@ -61,6 +61,29 @@ def test_position_above_the_end_of_a_copy_is_lowered_and_named(
     assert (_position(data), _position(data, "low")) == (15, 4)
 
 
+@pytest.mark.parametrize("way", ["commits", "transactions"])
+def test_position_from_before_a_cut_is_lowered_to_the_cut(
+    tmp_path: Path, way: str
+) -> None:
+    """The log has grown again since: what it got since then was not processed. A
+    position from after the cut is lowered to the end."""
+    data = tmp_path / "data"
+    _stored(data, 30)
+    if way == "transactions":
+        _transacted(data, 30)
+    else:
+        _committed(data, 30)
+    with logstore.open(data) as store:
+        store.topic("t")[0].truncate_to(0)
+        store.topic("t")[0].append_many([b"new"] * 10)
+    (data / ".logstore-owner").unlink()
+    assert _position(data) == 0
+    with logstore.open(data) as store:
+        (action,) = store.recovery_report.actions
+        assert (action.label, action.first_offset) == ("position-lowered", 0)
+    assert _position(data) == 0
+
+
 def test_log_of_a_copy_has_a_cut_at_its_end_before_the_first_append(
     tmp_path: Path,
 ) -> None:

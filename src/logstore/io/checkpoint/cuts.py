@@ -94,6 +94,11 @@ class Cuts(NamedTuple):
             return 0
         return next(offset for at, offset in self.rows if at > serial)
 
+    def lowest_from(self, time_ms: int) -> int:
+        """The lowest offset that was cut to at a time, in Unix ms, or later; `NO_CUT`
+        if nothing was. A cut that the clock cannot have seen counts as a later one."""
+        return next((offset for at, offset in self.rows if at >= time_ms), NO_CUT)
+
     def is_known_since(self, serial: int) -> bool:
         """Whether `lowest_since` is exact and not only a bound: no cuts after that
         serial were merged with others."""

@@ -33,6 +33,14 @@ def append(partition: logstore.Partition, value: bytes) -> None:
         partition.append(value)
 
 
+def test_lowest_cut_from_a_time_counts_cuts_at_that_time() -> None:
+    """A commit and a cut may have the same millisecond: which came first is unknown."""
+    cuts = Cuts().after(30, 1000).after(50, 2000)
+    assert [cuts.lowest_from(ms) for ms in (0, 1000, 1001, 2000)] == [30, 30, 50, 50]
+    assert cuts.lowest_from(2001) == NO_CUT
+    assert Cuts().lowest_from(0) == NO_CUT
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
