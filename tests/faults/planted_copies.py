@@ -52,15 +52,15 @@ BUGS_OF_COPIES = (
     Bug(
         "published positions above the end of a copied log stay",
         "group/lowering.py",
-        (("            _lower_published(publisher, end_of, tell)\n",
+        (("            _lower_published(publisher, lowered_to, tell)\n",
           "            _ = publisher\n"),),
         "copies",
     ),
     Bug(
         "a copy that is only read has the positions of the original",
         "group/positions.py",
-        (("            commit = lowered_commit(commit, end_of)\n",
-          "            _ = end_of\n"),),
+        (("            commit = lowered_commit(commit, lowered_to)\n",
+          "            _ = lowered_to\n"),),
         "copies",
     ),
     Bug(

@@ -44,4 +44,17 @@ BUGS_OF_INCARNATIONS = (
         "incarnations",
         quick=1,
     ),
+    Bug(
+        "a position from before a cut is lowered to the end of the log",
+        "store/copies.py",
+        (("    return end if commit_ms < 0 else min(", "    return max("),),
+        "incarnations",
+    ),
+    Bug(
+        "a topic that was moved twice has another id",
+        "store/topics.py",
+        (("            if identity is not None and identity.topic_id in lost:\n",
+          "            if identity and identity.topic in lost.values():\n"),),
+        "incarnations",
+    ),
 )  # fmt: skip

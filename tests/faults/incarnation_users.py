@@ -1,0 +1,405 @@
+"""Those who go on with a topic while it is deleted and made again, cut, compacted,
+moved and used by another program (`incarnations`): each takes a step between any two
+steps of a history, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import logstore
+from logstore import LogStoreError
+
+__all__ = ["KINDS", "TOPIC", "User"]
+
+TOPIC = logstore.TopicPartition("t", 0)
+
+
+class History(Protocol):
+    """What a user knows of the history.
+
+    Attributes:
+        log: offset -> value of each record of the log that stands.
+        start, end: its first offset, and the next one to be written.
+        incarnation: how often the topic was made.
+        serial: raised for each record, so that all are unlike.
+        is_compacted: whether the topic keeps the last record of each key alone.
+    """
+
+    path: Path
+    rng: random.Random
+    notes: Counter[str]
+    log: dict[int, bytes]
+    start: int
+    end: int
+    incarnation: int
+    serial: int
+    format: int
+    is_compacted: bool
+
+    def writing(self) -> AbstractContextManager[logstore.Store]: ...
+
+    def close_owner(self) -> None: ...
+
+    def rows(self, count: int) -> tuple[list[bytes], list[bytes] | None]: ...
+
+    def note(self, first: int, values: list[bytes]) -> None: ...
+
+
+class User:
+    """Somebody who goes on with the topic between any two steps."""
+
+    name = ""
+
+    def __init__(self, case: History) -> None:
+        self.case = case
+
+    def step(self) -> str:
+        """Do something; what is wrong, "" for nothing."""
+        raise NotImplementedError
+
+    def rest(self) -> str:
+        """The history is over."""
+        return self.step()
+
+    def was_made_again(self) -> None:
+        """The topic was deleted and made again."""
+
+    def was_cut(self, at: int) -> None:
+        """The log was cut."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+class _Handle(User):
+    """A partition that was opened once, in a read-only store."""
+
+    name = "handle"
+
+    def __init__(self, case: History) -> None:
+        super().__init__(case)
+        self.store = logstore.open(case.path, read_only=True)
+        self.open()
+
+    def open(self) -> None:
+        topic = self.store.topic("t")
+        self.incarnation = self.case.incarnation
+        self.topic, self.partition = topic, topic[0]
+
+    def close(self) -> None:
+        self.store.close()
+
+    def step(self) -> str:
+        case = self.case
+        ways: list[Callable[[], list[bytes]]] = [
+            lambda: [r.value or b"" for r in self.partition.read()],
+            lambda: [r.value or b"" for r in self.partition.fetch(case.start)],
+            lambda: [self.partition.get(case.end - 1).value or b""],
+            lambda: [r.value or b"" for r in self.topic.read()],
+        ]
+        is_other = self.incarnation != case.incarnation
+        try:
+            found = case.rng.choice(ways)()
+        except LogStoreError as error:
+            if isinstance(error, logstore.TopicNotFoundError):
+                if not is_other:
+                    return f"the handle of the topic raises {error}"
+                case.notes["handles that raise"] += 1
+                if case.rng.random() < 0.5:
+                    self.open()
+            return ""
+        if is_other and found:
+            return f"a handle of incarnation {self.incarnation} gives {found[:3]}"
+        if not {*found} <= {*case.log.values()}:
+            return f"records that no log has: {found[:3]}"
+        return ""
+
+
+class _Staged(User):
+    """Records that were staged for the topic are published for it alone."""
+
+    name = "staged"
+
+    def __init__(self, case: History) -> None:
+        super().__init__(case)
+        self.waiting: list[tuple[int, bytes, Any]] = []
+
+    def step(self) -> str:
+        case = self.case
+        if self.waiting and case.rng.random() < 0.6:
+            incarnation, value, staged = self.waiting.pop()
+            with case.writing() as store:
+                try:
+                    first = store.publish([staged]).offsets[TOPIC].start
+                except logstore.TopicNotFoundError:
+                    if incarnation == case.incarnation:
+                        return "what was staged for this topic is refused"
+                    store.discard_staged([staged])
+                    return ""
+            if incarnation != case.incarnation:
+                return f"what was staged for incarnation {incarnation} is published"
+            case.note(first, [value])
+            case.notes["staged records published"] += 1
+            return ""
+        values, keys = case.rows(1)
+        with (
+            logstore.open(case.path, read_only=True) as store,
+            store.stage() as stage,
+        ):
+            if store.topic("t").id == "":
+                return ""
+            stage.append_many(store.topic("t")[0], values, keys)
+            self.waiting.append((case.incarnation, values[0], stage.finish()))
+        return ""
+
+
+class _Committer(User):
+    """A consumer in a group, opened again now and then: it goes on at its position.
+
+    Attributes:
+        counts: what must be committed; None: nothing, or that is not known.
+        seen: values that were delivered.
+    """
+
+    name = "consumer"
+
+    def __init__(self, case: History) -> None:
+        super().__init__(case)
+        self.counts: int | None = None
+        self.is_cut = False
+        self.one: logstore.Consumer | None = None
+        self.incarnation = case.incarnation
+
+    def open(self) -> logstore.Consumer:
+        one = logstore.Consumer(
+            self.case.path, group=self.name, reset="earliest", durable_only=False
+        )
+        one.subscribe(["t"])
+        return one
+
+    def close(self) -> None:
+        if self.one is not None:
+            self.one.close()
+            self.one = None
+
+    def was_made_again(self) -> None:
+        self.counts = None
+
+    def was_cut(self, at: int) -> None:
+        if self.counts is not None and at < self.counts:
+            # The proof of the position decides, at the next opening.
+            self.counts, self.is_cut = None, True
+
+    def poll(self) -> list[tuple[int, bytes]]:
+        assert self.one is not None
+        found = []
+        for _ in range(3):
+            for records in self.one.poll(timeout_ms=0).values():
+                found += [(r.offset, r.value or b"") for r in records]
+        return found
+
+    def step(self) -> str:
+        case = self.case
+        # One that lives does not see the cut of a log: that is KNOWN.
+        if self.one is not None and (self.is_cut or case.rng.random() < 0.3):
+            self.close()
+        is_new = self.one is None
+        if self.one is None:
+            self.one, self.is_cut = self.open(), False
+        try:
+            if is_new and self.counts is not None:
+                at = self.one.committed(TOPIC)
+                if at is None or at.offset != self.counts:
+                    return f"committed is {at}, it was {self.counts}"
+            found = self.poll()
+            problem = self.judge(found, is_new=is_new)
+            if problem:
+                return problem
+            if found:
+                self.one.commit()
+                self.counts = found[-1][0] + 1
+                self.incarnation = case.incarnation
+        except logstore.TopicNotFoundError:
+            self.close()
+        except logstore.GroupError:
+            self.close()
+        return ""
+
+    def judge(self, found: list[tuple[int, bytes]], *, is_new: bool) -> str:
+        case = self.case
+        if not found:
+            return ""
+        first, last = found[0][0], found[-1][0]
+        rows = [(at, value) for at, value in case.log.items() if first <= at <= last]
+        if found != rows:
+            return f"gives {found[:3]}, in the log are {rows[:3]}"
+        if is_new and self.counts is not None:
+            left_out = [at for at in case.log if self.counts <= at < first]
+            if left_out or first < self.counts:
+                return f"goes on at offset {first}, {self.counts} was committed"
+        return ""
+
+    def rest(self) -> str:
+        self.close()
+        found = self.step()
+        if found or self.one is None:
+            return found
+        case = self.case
+        if self.counts is not None and any(at >= self.counts for at in case.log):
+            return f"ends at {self.counts} of {case.end}"
+        return ""
+
+
+class _Assigned(_Committer):
+    """The same with `assign`."""
+
+    name = "assigned"
+
+    def open(self) -> logstore.Consumer:
+        one = logstore.Consumer(
+            self.case.path, group=self.name, reset="earliest", durable_only=False
+        )
+        one.assign([TOPIC])
+        return one
+
+
+class _Asyncio(_Committer):
+    """The same with the consumer for asyncio."""
+
+    name = "asyncio"
+
+    def step(self) -> str:
+        return asyncio.run(self._step())
+
+    async def _step(self) -> str:
+        case = self.case
+        found: list[tuple[int, bytes]] = []
+        async with logstore.aio.Consumer(
+            case.path,
+            group=self.name,
+            topics=["t"],
+            reset="earliest",
+            durable_only=False,
+        ) as one:
+            try:
+                at = await one.committed(TOPIC)
+                if self.counts is not None and (at is None or at.offset != self.counts):
+                    return f"committed is {at}, it was {self.counts}"
+                records = await one.getmany(timeout_ms=20)
+                for some in records.values():
+                    found += [(r.offset, r.value or b"") for r in some]
+                problem = self.judge(found, is_new=True)
+                if problem:
+                    return problem
+                if found:
+                    await one.commit()
+                    self.counts = found[-1][0] + 1
+            except (logstore.TopicNotFoundError, logstore.GroupError):
+                pass
+        return ""
+
+    def rest(self) -> str:
+        return self.step() or self.step()
+
+
+class _Transactional(_Committer):
+    """A group that publishes what it reads, with its positions."""
+
+    name = "transactional"
+
+    def step(self) -> str:
+        case = self.case
+        case.close_owner()
+        one = self.open()
+        try:
+            with one.transaction() as transaction:
+                self.one = one
+                found = self.poll()
+                problem = self.judge(found, is_new=True)
+                if problem:
+                    return problem
+                for _, value in found:
+                    transaction.append("out", value)
+            if found:
+                self.counts = found[-1][0] + 1
+        except (logstore.TopicNotFoundError, logstore.GroupError) as error:
+            case.notes[f"transactions with {type(error).__name__}"] += 1
+        finally:
+            one.close()
+            self.one = None
+        return self.outputs()
+
+    def outputs(self) -> str:
+        with logstore.open(self.case.path, read_only=True) as store:
+            times = Counter(r.value for r in store["out"][0].read())
+        twice = [value for value, n in times.items() if n > 1]
+        # After a cut the group may begin again.
+        if twice and not self.is_cut:
+            return f"{len(twice)} outputs are there twice: {twice[:3]}"
+        return ""
+
+    def rest(self) -> str:
+        found = self.step()
+        if found:
+            return found
+        with logstore.open(self.case.path, read_only=True) as store:
+            outputs = {r.value for r in store["out"][0].read()}
+        missing = [v for v in self.case.log.values() if v not in outputs]
+        return f"{len(missing)} inputs were left out: {missing[:3]}" if missing else ""
+
+
+class _Producer(User):
+    """A named producer, which does not know whether its last call has succeeded.
+
+    Attributes:
+        sent: (sequence, offset, value, key) of its records in the log that stands.
+    """
+
+    name = "producer"
+
+    def __init__(self, case: History) -> None:
+        super().__init__(case)
+        self.sent: list[tuple[int, int, bytes, bytes | None]] = []
+
+    def was_made_again(self) -> None:
+        self.sent = []
+
+    def was_cut(self, at: int) -> None:
+        self.sent = [row for row in self.sent if row[1] < at]
+
+    def step(self) -> str:
+        case = self.case
+        if case.format != 2:
+            return ""  # its batches have no sequences
+        with case.writing() as store:
+            producer = store.producer("p")
+            last = producer.last_sequence(TOPIC)
+            sequence, offset, value, key = (
+                self.sent[-1] if self.sent else (None, -1, b"", None)
+            )
+            if last != sequence:
+                return f"is told the sequence {last}, its last is {sequence}"
+            if sequence is not None:
+                again = producer.append(TOPIC, value, key, sequence=sequence)
+                if again != offset:
+                    return f"sequence {sequence} is at {offset}, it was told {again}"
+            following = 0 if sequence is None else sequence + 1
+            values, keys = case.rows(1)
+            key = keys[0] if keys else None
+            at = producer.append(
+                TOPIC, values[0], key, sequence=following, durable=True
+            )
+            case.note(at, values)
+            self.sent.append((following, at, values[0], key))
+        case.notes["sequences checked"] += 1
+        return ""
+
+
+KINDS = (_Handle, _Staged, _Committer, _Assigned, _Asyncio, _Transactional, _Producer)
