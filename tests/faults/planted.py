@@ -114,6 +114,8 @@ BUGS = (
         "log/recover/log_end.py",
         (("if below or self.is_condemned(base) or self.is_foreign(walk):",
           "if self.is_foreign(walk):"),
+         ("        if size >= durable > 0 and not own.is_truncating:",
+          "        if False:"),
          ("        if 0 <= size < durable:\n            self.lost_end(base, size, "
           "durable, own)\n", "        durable = 0\n"),
          ("self.facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),

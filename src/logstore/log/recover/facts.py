@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.verdicts import Verdict
 
@@ -17,6 +18,7 @@ __all__ = [
     "MissingFactError",
     "Question",
     "ReadIndexes",
+    "ReadLast",
     "ReadLog",
     "Refusal",
     "Standing",
@@ -117,6 +119,17 @@ class ReadIndexes(NamedTuple):
     is_lost: bool = False
 
 
+class ReadLast(NamedTuple):
+    """A question: which batch of the active segment ends at the durable point of the
+    own state? Only the heads of the batches right before it are read.
+
+    Attributes:
+        base: its base offset.
+    """
+
+    base: int
+
+
 class Standing(NamedTuple):
     """What the bytes say to a verdict that was recorded.
 
@@ -130,7 +143,7 @@ class Standing(NamedTuple):
     message: str = ""
 
 
-Question: TypeAlias = ReadLog | ReadIndexes
+Question: TypeAlias = ReadLog | ReadIndexes | ReadLast
 
 
 class MissingFactError(Exception):
@@ -152,7 +165,8 @@ class Facts:
         names: of all its files.
         swap_ends: base offset -> next offset of the logs of a committed swap.
         sizes: base offset -> size of each `.log` file that may be in use.
-        walks, indexes: the answers to questions.
+        walks, indexes, lasts: the answers to questions. In the last one an offset of -1
+            means: not known, but not before the position.
         standings: of the verdicts that were recorded.
     """
 
@@ -164,6 +178,7 @@ class Facts:
     sizes: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
     walks: Mapping[ReadLog, Walk] = dataclasses.field(default_factory=dict)
     indexes: Mapping[ReadIndexes, bool] = dataclasses.field(default_factory=dict)
+    lasts: Mapping[ReadLast, LogTail] = dataclasses.field(default_factory=dict)
     standings: tuple[Standing, ...] = ()
 
     def walk(self, question: ReadLog) -> Walk:
@@ -175,6 +190,12 @@ class Facts:
     def are_indexed(self, question: ReadIndexes) -> bool:
         try:
             return self.indexes[question]
+        except KeyError:
+            raise MissingFactError(question) from None
+
+    def last_batch(self, question: ReadLast) -> LogTail:
+        try:
+            return self.lasts[question]
         except KeyError:
             raise MissingFactError(question) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
@@ -18,6 +19,7 @@ from logstore.log.recover.draft import EndUnknownError
 from logstore.log.recover.facts import (
     Facts,
     ReadIndexes,
+    ReadLast,
     ReadLog,
     Refusal,
     Walk,
@@ -107,6 +109,12 @@ class EndDraft(SegmentsDraft):
             size = durable
         if 0 <= size < durable:
             self.lost_end(base, size, durable, own)
+        if size >= durable > 0 and not own.is_truncating:
+            last = self.facts.last_batch(ReadLast(base))
+            if not _agrees(last, own):
+                if self.contradicts(base, size, last.position, own):
+                    return
+                is_indexed = False  # or the index leads to another batch
         is_whole = clean and size == durable
         point = self.metadata.closed_at
         if clean:
@@ -138,6 +146,39 @@ class EndDraft(SegmentsDraft):
             end=durable if own.is_truncating else -1,
         )
         self.tail(question, durable, end, is_rebuilt=is_whole)
+
+    def contradicts(
+        self, base: int, size: int, position: int, own: PartitionState
+    ) -> bool:
+        """Whether the durable part of the active segment, of `size` bytes, has another
+        end than the own state says: then it is damage, however the store was stopped.
+        No checksum covers the offset of a batch, and what was appended behind one that
+        was altered would be taken for the damage.
+
+        Args:
+            position: of the batch that does not agree.
+        """
+        durable, end = own.active["size"], own.durable_offset
+        walk = self.facts.walk(ReadLog(base, end=durable))
+        if walk.refusal is not None:
+            self.unreadable(base, walk.refusal)
+            self.ends_at(durable, end)
+            return True
+        readable = size
+        if walk.is_whole:
+            last = walk.last_offset
+            if _is_end(last, own):
+                return False
+            below = self.facts.walk(ReadLog(base, end=position))
+            reason = f"the last durable batch ends at offset {last}, not {end - 1}"
+            pos = min(position, below.pos)
+            walk = walk._replace(
+                pos=pos, last_offset=min(below.last_offset, end - 2), reason=reason
+            )
+            readable = pos  # readers do not see that it is wrong
+        self.corrupt(base, walk, size=size - walk.pos)
+        self.ends_at(readable, end)
+        return True
 
     def known_size(self, base: int) -> int:
         """Size of the last `.log` file; -1 if the system does not tell."""
@@ -282,10 +323,6 @@ class EndDraft(SegmentsDraft):
                 self.ends_at(size, max(floor, end + 1, walk.readable_end))
                 return
             self.torn_tail(base, walk)
-        elif walk.pos == durable_pos and end > durable_offset:
-            self.denied_end(base, walk, durable_offset)
-            self.ends_at(walk.pos, durable_offset)
-            return
         elif end < floor and (walk.batches or clean or floor > durable_offset):
             self.below_recovery_point(base, walk, floor)
             self.ends_at(walk.pos, floor)
@@ -332,20 +369,6 @@ class EndDraft(SegmentsDraft):
                 base=base,
             )
 
-    def denied_end(self, base: int, walk: Walk, durable_offset: int) -> None:
-        """The last durable batch has a higher offset than the state says. No checksum
-        covers it, and there is nothing after it that would contradict it."""
-        self.refuse(
-            CORRUPT,
-            self.name_of(base),
-            f"the last batch ends at offset {walk.last_offset}, its state says "
-            f"{durable_offset - 1}",
-            position=walk.pos,
-            offset=durable_offset,
-            base=base,
-            more=" Nothing was cut; the partition takes no appends.",
-        )
-
     def below_recovery_point(self, base: int, walk: Walk, durable_offset: int) -> None:
         """A valid log ends before the offset that is known to be flushed. (An empty
         last segment may follow an unclean stop of Kafka.)"""
@@ -386,3 +409,19 @@ class EndDraft(SegmentsDraft):
         if not is_rebuilt:
             self.index_rebuilt(base, _BUILT_AGAIN)
         self.result["is_index_written"] = True
+
+
+def _agrees(last: LogTail, own: PartitionState) -> bool:
+    """Whether the batch that ends at the durable point is the one that the state
+    means."""
+    tail = own.tail
+    if tail is not None and tail.last_offset == own.active["last_offset"]:
+        return last == tail
+    return _is_end(last.last_offset, own)
+
+
+def _is_end(last: int, own: PartitionState) -> bool:
+    """Whether the durable batches may end at this offset. If the log start was behind
+    the end of another program's log, the next record gets the offset of the start."""
+    end = own.durable_offset
+    return last == end - 1 or last < own.start_offset >= end

@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import PartitionState, segment_state
 from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
 from logstore.log.read.damage import unreadable
@@ -29,6 +30,7 @@ from logstore.log.recover.facts import (
     Facts,
     Question,
     ReadIndexes,
+    ReadLast,
     ReadLog,
     Refusal,
     Walk,
@@ -124,6 +126,7 @@ class _Surveyor:
         swap_ends = {base: self.swap_end(base) for base in bases}
         self.transitions = classify(names, readable(swap_ends), swapping).logs
         walks, indexes = _Answers(self.walk), _Answers(self.are_indexed)
+        lasts = _Answers(self.last_batch)
         facts = Facts(
             directory.path,
             context.metadata,
@@ -133,12 +136,15 @@ class _Surveyor:
             {base: self.size(base) for base in self.transitions},
             walks,
             indexes,
+            lasts,
             standings_of(
                 context, {b: self.name(b) for b in self.transitions}, walks.__getitem__
             ),
         )
         plan = decide(facts)
-        facts = dataclasses.replace(facts, walks=dict(walks), indexes=dict(indexes))
+        facts = dataclasses.replace(
+            facts, walks=dict(walks), indexes=dict(indexes), lasts=dict(lasts)
+        )
         return Survey(facts, plan, self.readings, self.loaded)
 
     def name(self, base: int) -> str:
@@ -354,6 +360,23 @@ class _Surveyor:
         index.synced, times.synced = count, time_count
         self.loaded = index, times
         return True
+
+    def last_batch(self, question: ReadLast) -> LogTail:
+        """The batch that ends at the durable point, from the last place before it on
+        that the own state or the offset index has."""
+        own, base = self.own(question.base), question.base
+        assert own is not None  # asked only then
+        size, place = own.active["size"], 0
+        if own.tail is not None and own.tail.last_offset >= base:
+            place = own.tail.position
+        if own.tail is None or own.tail.last_offset != own.durable_offset - 1:
+            segment = self.segment(base)
+            segment.size = size
+            index = OffsetEntries.load(segment._index_bytes(INDEX), size)
+            if index.count:
+                place = max(place, index.entry(index.count - 1)[1])
+        found = LogTail.find(self.context.directory, base, place, size)
+        return found or LogTail(-1, place, 0)
 
 
 def _is_unfinished(segment: Segment, pos: int) -> bool:

@@ -221,8 +221,8 @@ class LogCheck(ContentsCheck):
 
     def _walk_all(self, fd: int, size: int) -> None:
         """Walk over the first `size` bytes. If those that logstore's state knows are
-        damaged, the rest is checked from the offset on that the state knows, as opening
-        does."""
+        damaged, or end with another offset, the rest is checked from the offset on that
+        the state knows, as opening does."""
         state = self.context.state
         recorded_size = size
         if state is not None and state.active["base_offset"] == self.base:
@@ -231,7 +231,7 @@ class LogCheck(ContentsCheck):
         if recorded_size == size:
             return
         assert state is not None  # it has fewer bytes
-        if not self.is_intact:
+        if not self.is_intact or self.last_offset != state.durable_offset - 1:
             self.last_offset = state.durable_offset - 1
             self._is_broken = True
         self._walk(fd, recorded_size, size)

@@ -16,6 +16,7 @@ from logstore.errors import CorruptCheckpointError, CorruptRecordError, Unsuppor
 from logstore.index import STALE_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import (
     STATE_FIELDS,
     PartitionMetadata,
@@ -59,6 +60,7 @@ from logstore.log.recover.facts import (
     MissingFactError,
     Question,
     ReadIndexes,
+    ReadLast,
     ReadLog,
     Refusal,
     Standing,
@@ -116,6 +118,7 @@ def facts(metadata: PartitionMetadata, **changes: Any) -> Facts:
             ReadLog(10): Walk(50, 50, 14),
         },
         indexes={ReadIndexes(10): True, ReadIndexes(10, is_lost=True): True},
+        lasts={ReadLast(10): LogTail(14, 40, 7)},
     )
     if "walk" in changes:
         one = changes.pop("walk")
@@ -239,6 +242,16 @@ ROWS = [
     Row(CORRUPT, "below the durable point",
         facts(own(clean=False), indexes={ReadIndexes(10): False}, walk=OLD),
         {"tail": None, "end_offset": 15}),
+    Row(CORRUPT, "the last durable batch is not the one of the state",
+        facts(own(), lasts={ReadLast(10): LogTail(17, 40, 7)}, walks={
+            ReadLog(10, end=50): Walk(50, 50, 17),
+            ReadLog(10, end=40): Walk(40, 40, 12)}),
+        {"tail": None, "end_offset": 15}),
+    Row(CORRUPT, "the same, behind it what was not durable",
+        facts(own(clean=False), size=70, lasts={ReadLast(10): LogTail(13, 40, 7)},
+            walks={ReadLog(10, end=50): Walk(50, 50, 13),
+                ReadLog(10, end=40): Walk(40, 40, 12)}),
+        {"tail": None, "end_offset": 15, "is_tail_cut": False}),
     Row(CORRUPT, "Kafka's, below the recovery point",
         facts(kafka(clean=False, point=13), walk=OLD), {"end_offset": 13}),
     Row(CORRUPT, "Kafka's, after a clean stop", facts(kafka(), walk=HOLE),

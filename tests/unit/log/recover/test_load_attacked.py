@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -16,7 +18,14 @@ import logstore
 from logstore import OffsetOutOfRangeError
 from logstore import _native as native
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, crash, frames, logs_in, overwrite
+from support.damage import (
+    FaultyFiles,
+    crash,
+    frames,
+    logs_in,
+    overwrite,
+    restart_machine,
+)
 from support.values import (
     append_records,
     expected,
@@ -62,6 +71,100 @@ def test_offset_flipped_upwards_in_a_sealed_segment_hides_nothing(
         with pytest.raises(LOUD):
             list(partition.fetch(3, 4096))
             list(partition.fetch(4, 4096))
+
+
+FORMATS = [(0, "none"), (0, "gzip"), (1, "none"), (1, "lz4"), (2, "none"), (2, "zstd")]
+FLUSHED = logstore.StoreConfig(flush_checkpoint_ms=0)
+
+
+def durable_store(path: Path, magic: int, codec: str, *, is_killed: bool) -> Path:
+    """A store of three durable batches of 3 records; returns its one log. If its writer
+    was killed, a batch follows that was not durable."""
+    with logstore.open(path, config=FLUSHED) as store:
+        partition = new_partition(store, magic, codec)
+        for _ in range(3):
+            partition.append_many([b"a", b"b", b"c"], durable=True)
+        if is_killed:
+            partition.append_many([b"d"])
+            crash(path, path.with_name("killed"))
+    (log,) = logs_in((path.with_name("killed") if is_killed else path) / "orders-0")
+    return log
+
+
+@pytest.mark.parametrize("by", [-1, 1, 1000, 1 << 40])
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_altered_offset_of_the_last_durable_batch_is_damage_before_an_append(
+    tmp_path: Path, magic: int, codec: str, is_killed: bool, by: int
+) -> None:
+    """Nothing is appended behind it or cut, each read ends with an error, and `verify`
+    names it, and not what follows; with the right offset it is a log as before."""
+    log = durable_store(tmp_path / "s", magic, codec, is_killed=is_killed)
+    path, bad = log.parents[1], frames(log)[-2 if is_killed else -1]
+    move_batch(log, -2 if is_killed else -1, bad.offset + by)
+    if is_killed:
+        restart_machine(path)  # so that nothing but the state speaks against it
+    data = log.read_bytes()
+    for _ in range(2):
+        with logstore.open(path) as store:
+            assert [a.label for a in store.recovery_report.actions] == ["corrupt"]
+            assert store.recovery_report.actions[0].position == bad.pos
+            with pytest.raises(LOUD):
+                store.topic("orders")[0].append(b"x")
+        assert log.read_bytes() == data
+        with logstore.open(path, read_only=True) as store:
+            found: list[int] = []
+            with pytest.raises(LOUD):
+                found.extend(record.offset for record in store["orders"][0].read())
+            assert found == list(range(8 if frames(log)[1].offset == 1 else 6))
+        problems = logstore.verify(path).problems
+        assert {p.position for p in problems if p.path == str(log)} == {bad.pos}
+    overwrite(log, bad.pos, bad.offset.to_bytes(8, "big"))
+    with logstore.open(path) as store:
+        assert [a.label for a in store.recovery_report.actions] == ["damage-gone"]
+        assert store["orders"][0].append(b"x") == (10 if is_killed else 9)
+    assert logstore.verify(path).ok
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_opening_of_a_closed_log_reads_one_head_and_no_batch(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """The state names the last batch: the log of a clean opening stays unread."""
+    log = durable_store(tmp_path / "s", magic, codec, is_killed=False)
+    files = FaultyFiles()
+    read: list[int] = []
+    take = files.read
+
+    def counted(fd: int, buffer: Any, pos: int) -> int:
+        if os.path.samestat(os.fstat(fd), log.stat()):
+            read.append(len(buffer))
+        return take(fd, buffer, pos)
+
+    files.read = counted  # type: ignore[method-assign]
+    with open_store(tmp_path / "s", files=files) as store:
+        assert store.topic("orders")[0].end_offset == 9
+    assert sum(read) <= 64
+
+
+def test_altered_offset_before_gaps_of_another_program_is_damage(
+    tmp_path: Path,
+) -> None:
+    """In a log that may have gaps readers cannot see it: the log ends before it."""
+    log = durable_store(tmp_path / "s", 2, "none", is_killed=False)
+    as_kafka_leaves_it(tmp_path)
+    bad = frames(log)[-1]
+    move_batch(log, -1, bad.offset + 5)
+    with logstore.open(tmp_path / "s") as store:
+        assert store.topic("orders")[0].append(b"x") == 14
+    move_batch(log, -1, 13)
+    with logstore.open(tmp_path / "s") as store:
+        with pytest.raises(LOUD):
+            store.topic("orders")[0].append(b"x")
+        found: list[int] = []
+        with pytest.raises(LOUD):
+            found.extend(record.offset for record in store["orders"][0].read())
+    assert found == [0, 1, 2, 3, 4, 5, 11, 12, 13]
 
 
 @pytest.mark.parametrize("is_writer", [False, True])
