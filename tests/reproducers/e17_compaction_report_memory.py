@@ -1,5 +1,6 @@
 """`CompactionReport.memory` does not include the buffers of large batches: it reports 2
-MB after a compaction that took 100 MB, with a `max_memory` of 6 MiB.
+MB after a compaction that took 100 MB, with a `max_memory` of 6 MiB. Later it reported
+200 MB: a buffer was included of which nothing was used.
 
 Usage: python e17_compaction_report_memory.py
 """
@@ -22,7 +23,7 @@ if len(sys.argv) > 1:
         before = peak_kib()
         report = p.compact(force=True, max_memory=6 << 20)
         took = (peak_kib() - before) << 10
-    wrong = took > 10 * report.memory
+    wrong = not report.memory / 1.2 < took < report.memory * 1.2
     print(
         f"{'WRONG' if wrong else 'OK'}: reported {report.memory / 1e6:.1f} MB,"
         f" the process has grown by {took / 1e6:.1f} MB"

@@ -44,12 +44,15 @@ class BatchWalk:
         self._decompressed_max = decompressed_max
         self._buffer = native.Buffer(BUFFER_BYTES)
         self._out = native.Buffer(BUFFER_BYTES)
+        # The system gives memory when it is first written to: of a large `_out`, which
+        # has room for all that a batch may leave, often only a part.
+        self._filled = BUFFER_BYTES
         self.memory_bytes = 0
         self._note_memory()
 
     def _note_memory(self, payload_bytes: int = 0) -> None:
         """Note the memory in use, and the payloads of a compressed batch."""
-        buffers = self._buffer.capacity + self._out.capacity
+        buffers = self._buffer.capacity + self._filled
         used = self.core.memory_bytes + buffers + payload_bytes
         self.memory_bytes = max(self.memory_bytes, used)
 
@@ -97,7 +100,6 @@ class BatchWalk:
         """Put the keys of one batch into the map. False: it is full."""
         payload = self._decompressed(segment, header, file_pos)
         try:
-            self._note_memory(len(payload))
             return self.core.map_payload(header, payload, segment.checks)
         except native.NativeError as error:
             error.pos = header.pos
@@ -127,13 +129,14 @@ class BatchWalk:
                 )
                 segment.check_end(walked.last_offset, file_pos + pos)
                 if walked.bytes:
+                    self._filled = max(self._filled, walked.bytes)
                     write(self._out.view[: walked.bytes])
                 pos, last_offset, stop = walked.pos, walked.last_offset, walked.stop
                 if walked.error is not None:
                     raise self._error(segment, walked.error, file_pos, last_offset)
                 if stop == native.STOP_FULL and walked.needed > self._out.capacity:
                     self._out = native.Buffer(walked.needed)
-                    self._note_memory()
+                    self._filled = BUFFER_BYTES
                 if stop == native.STOP_COMPRESSED:
                     header = self._header(n, pos)
                     self._check_compressed(segment, header, file_pos, last_offset)
@@ -180,6 +183,7 @@ class BatchWalk:
             self._buffer = native.Buffer(BUFFER_BYTES)
         if self._out.capacity > self._buffer.capacity:
             self._out = native.Buffer(BUFFER_BYTES)
+            self._filled = BUFFER_BYTES
 
     def _header(self, n: int, pos: int) -> native.BatchHeader:
         """The header of the batch at a place of the buffer, which was checked."""
@@ -193,10 +197,14 @@ class BatchWalk:
     ) -> bytes | bytearray | memoryview:
         limit = min(self._decompressed_max, _INT32_MAX)
         try:
-            return open_payload(header, self._buffer.raw, limit)
+            payload = open_payload(header, self._buffer.raw, limit)
         except Damage as damage:
             error = segment.error_of(damage, file_pos, segment.base_offset)
-        raise error
+            raise error from None
+        # Beside it: its compressed bytes, and before that a copy of a whole wrapper.
+        copied = header.payload_size + (header.size if header.magic < 2 else 0)
+        self._note_memory(len(payload) + copied)
+        return payload
 
     def _filtered(
         self,

@@ -95,7 +95,9 @@ class CompactionReport(NamedTuple):
         dirty_ratio: share of the bytes that had not been compacted before, of those
             that may be compacted.
         segments: how many segments were replaced.
-        memory: bytes of memory that were taken for it, at the most.
+        memory: bytes of memory that were written to for it at one time, at the most:
+            the map of keys, buffers, and large batches, a compressed one with its copy
+            and what is in it.
     """
 
     before: int
