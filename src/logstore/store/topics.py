@@ -16,6 +16,7 @@ from logstore import _native as native
 from logstore._native.locks import RANK_JOURNAL, logger
 from logstore.config import TopicConfig, compacts, from_stored, sets_retention
 from logstore.errors import (
+    ConfigError,
     CorruptCheckpointError,
     CorruptionError,
     DiskFullError,
@@ -303,9 +304,16 @@ class Catalog:
             )
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic; the defaults if none were persisted."""
+        """The settings of a topic; the defaults if none were persisted. Raises
+        `ConfigError` if what was persisted is not valid."""
         settings = self.settings.get(topic, {}).get("config")
-        return TopicConfig() if settings is None else from_stored(settings)
+        try:
+            return TopicConfig() if settings is None else from_stored(settings)
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(
+                f"the stored settings of topic {topic} are not valid: {error}. "
+                f"Configure it and open the store again, or delete it"
+            ) from error
 
     def retaining(self) -> list[TopicPartition]:
         """The partitions of the topics whose settings say after what time, or beyond
@@ -317,8 +325,9 @@ class Catalog:
             # second.
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
-                if numbers and self.config(topic).deletes:
-                    partitions += [TopicPartition(topic, number) for number in numbers]
+                with contextlib.suppress(ConfigError):  # its partitions do not open
+                    if numbers and self.config(topic).deletes:
+                        partitions += [TopicPartition(topic, n) for n in numbers]
         return partitions
 
     def compacting(self) -> list[TopicPartition]:

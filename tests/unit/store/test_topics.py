@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 import logstore
 from logstore import TopicConfig
 from logstore.io import layout
-from logstore.io.checkpoint import growing_file
+from logstore.io.checkpoint import checkpoints, growing_file
+from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, FullDisk, crash, cut, flip_bit
@@ -243,3 +245,57 @@ def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
         assert store.topics() == ["others"]
         assert not store.recovery_report
     assert not (tmp_path / "orders-0").exists()
+
+
+def forge_settings(store: Path, **settings: object) -> None:
+    """Let the topics file say of orders what no release of today accepts."""
+    value = json.loads((store / layout.TOPICS).read_bytes().partition(b"\n")[2])
+    value["topics"]["orders"]["config"].update(settings)
+    root = Directory.open_root(Files(), str(store))
+    checkpoints.write_state(root, layout.TOPICS, value)
+
+
+@pytest.mark.parametrize("what", [{"segment_bytes": -1}, {"segment_bytes": "much"}])
+@pytest.mark.parametrize("is_set", [False, True])
+def test_topic_whose_stored_settings_do_not_count_can_be_deleted_or_configured(
+    tmp_path: Path, what: dict[str, object], is_set: bool
+) -> None:
+    """The store opens, and names it; its other topics are there, and are retained."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", 2)[0].append(b"v")
+        store.create_topic("others")[0].append(b"v")
+    forge_settings(tmp_path, **what, retention_ms=1)
+    with logstore.open(tmp_path) as store:
+        actions = store.recovery_report.actions
+        assert [(a.label, a.topic) for a in actions] == [("unreadable", "orders")] * 2
+        with pytest.raises(logstore.ConfigError, match="settings of topic orders"):
+            list(store.topic("orders")[0].read())
+        assert len(list(store.topic("others")[0].read())) == 1
+        if is_set:
+            store.topic("orders").configure(TopicConfig())
+        else:
+            store.delete_topic("orders")
+            assert store.create_topic("orders")[0].append(b"w") == 0
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        values = [record.value for record in store.topic("orders")[0].read()]
+        assert values == ([b"v"] if is_set else [b"w"])
+
+
+def test_deletion_of_a_topic_with_invalid_settings_that_fails_is_undone(
+    tmp_path: Path,
+) -> None:
+    """Where nothing could be written, the topic is as it was, and named as before."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")[0].append(b"v")
+    forge_settings(tmp_path, segment_bytes=-1)
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        store.create_topic("others")
+        files.fail("write", errno.EIO, name=layout.TOPICS, times=1)
+        with pytest.raises(logstore.StorageError):
+            store.delete_topic("orders")
+        assert store.topics() == ["orders", "others"]
+        assert (tmp_path / "orders-0").is_dir()
+        store.delete_topic("orders")
+        assert store.topics() == ["others"]
