@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from logstore import _native as native
@@ -302,6 +303,14 @@ class Producers:
                 found.timestamp_ms = producer.timestamp_ms
         return before
 
+    def forget_named_from(self, offset: int) -> None:
+        """Forget what is known of the batches of named producers from an offset on."""
+        for producer in self._by_id.values():
+            if producer.is_named:
+                kept = [one for one in producer.batches if one.last_offset < offset]
+                producer.batches.clear()
+                producer.batches.extend(kept)
+
     def named_that_differ(self, other: Producers) -> set[int]:
         """The ids of the named producers whose last sequence another state of the same
         log does not have."""
@@ -313,12 +322,12 @@ class Producers:
         }
 
     def named_from(
-        self, offset: int, keys: Iterable[int]
+        self, offset: int, keys: AbstractSet[int]
     ) -> dict[int, tuple[int, SentBatch]]:
         """Of named producers, the first known batch that ends at or after an offset,
         with its first offset."""
         found = {}
-        for key in keys:
+        for key in self._by_id.keys() & keys:
             producer = self._by_id[key]
             for one in producer.batches:
                 if one.last_offset >= offset:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore import _native as native
 from logstore.config import check_int
 from logstore.errors import (
-    OffsetOutOfRangeError,
     ReadOnlyError,
     UnsupportedError,
     storage_error,
@@ -452,9 +451,8 @@ class Partition(ReadablePartition):
                 )
             segment = view.from_offset(batch.base_offset)[0]
             return view.segments.index(segment), batch.position
-        raise OffsetOutOfRangeError(
-            offset, view.start_offset, view.end_offset, partition=self._views.name
-        )
+        # In the gap that an earlier cut has left at the end.
+        return len(view.segments) - 1, view.segments[-1].size
 
     def compact(
         self,

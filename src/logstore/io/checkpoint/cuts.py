@@ -69,6 +69,11 @@ class Cuts(NamedTuple):
             cuts = ((serial, 0),)
         return cls(serial, cuts)
 
+    @property
+    def offsets(self) -> set[int]:
+        """Where the log was cut, as far as that matters."""
+        return {offset for _, offset in self.rows}
+
     def after(self, offset: int, now_ms: int = 0) -> Cuts:
         """These, and one more that removes all records from `offset` on.
 

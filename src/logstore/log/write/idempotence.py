@@ -209,33 +209,55 @@ class Idempotence:
         if self._producers is not None and self._producers.has_named:
             self.write_snapshot(extent)
 
-    def before_cut(self, extent: Extent, end: int, offset: int) -> None:
+    def before_cut(self, extent: Extent, end: int, offset: int) -> Producers | None:
         """The log is about to be cut at an offset: a snapshot at its new end must have
         the named producers whose batches before it were deleted, or compacted away. It
         never raises.
 
+        The snapshot is kept as long as the log has this cut: for a lower one it tells
+        what the batches told that are removed now.
+
         Args:
             end: after the last batch that stays; there are none up to the offset.
+
+        Returns the producers, for `after_gap`; None if there is none to keep.
         """
         if not self._context.services.has_named_producers:
-            return
+            return None
         try:
-            if not self._snapshots(extent) and self._context.is_contiguous:
-                return
+            snapshots = self._snapshots(extent)
+            if not snapshots and self._context.is_contiguous:
+                return None
             known = self._upto(extent)
             if known.has_named:
                 producers = self._load(extent._replace(end=end))
+                # That at the end may be of an earlier cut in the same gap.
+                producers.forget_named_from(offset)
                 producers.inherit(known.named_before(offset))
-                self._add_removed(producers, known, extent, offset)
+                later = [one for one in snapshots if one >= end]
+                self._add_removed(producers, known, extent, offset, later)
                 if producers.has_named:
                     self._write(producers, end)
+                    return producers
         except LogStoreError as error:
             logger.warning(
                 "named producers of %s may be forgotten: %s", self._context.name, error
             )
+        return None
+
+    def after_gap(self, producers: Producers, offset: int) -> None:
+        """A segment begins at an offset to which the log was cut, which is in a gap:
+        the snapshot that `before_cut` wrote before the gap is also that of the offset.
+        It never raises."""
+        self._write(producers, offset)
 
     def _add_removed(
-        self, producers: Producers, known: Producers, extent: Extent, offset: int
+        self,
+        producers: Producers,
+        known: Producers,
+        extent: Extent,
+        offset: int,
+        snapshots: Iterable[int],
     ) -> None:
         """Set named producers to their last sequences at an offset, although batches of
         theirs before it are gone: the first batch from there on determines it, and the
@@ -244,11 +266,18 @@ class Idempotence:
         Args:
             producers: the state that the batches make which are there.
             known: at the end of the log.
+            snapshots: the offsets of those that may tell of batches behind it.
         """
         wanted = known.named_that_differ(producers)
         # Of each, a batch from the offset on: one that is known, unless there is an
         # earlier one in the log.
         later = known.named_from(offset, wanted)
+        for one in snapshots:
+            entries = self._read_snapshot(one) or ()
+            found = Producers(one, entries).named_from(offset, wanted)
+            for key, (base, batch) in found.items():
+                if key not in later or base < later[key][0]:
+                    later[key] = base, batch
         segments, before = extent.segments, offset
         for segment in segments[slot_of(segments, offset) :] if wanted else ():
             for header, _, _ in segment.headers(segment.locate(offset)):
@@ -281,6 +310,7 @@ class Idempotence:
             producers = self._read_all(extent)
         if producers is not None and self._write(producers, extent.end):
             is_stray = extent.segments[-1].base_offset != extent.end
+            is_stray &= extent.end not in extent.cuts.offsets
             self._stray = extent.end if is_stray else None
             self._written = extent.end
 
@@ -403,7 +433,7 @@ class Idempotence:
             offsets = snapshot_offsets(directory)
         except OSError as error:
             raise storage_error(error, "read", directory.path) from error
-        bases = {one.base_offset for one in extent.segments}
+        bases = {one.base_offset for one in extent.segments} | extent.cuts.offsets
         usable = [offset for offset in offsets if first <= offset <= extent.end]
         self._has_snapshot = bool(usable)
         strays = [offset for offset in usable if offset not in bases]

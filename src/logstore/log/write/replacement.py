@@ -322,6 +322,8 @@ class Replacement(Gate):
         directory = self._log.context.directory
         names: list[str] = []
         taken = set(directory.names())
+        # Also what a lower cut needs: see `Idempotence.before_cut`.
+        kept = self._log.extent.cuts.offsets
         for segment in old:
             base = segment.base_offset
             log_name = segment_file(base, LOG)
@@ -331,7 +333,7 @@ class Replacement(Gate):
             )
             segment.replace_file(deleted_file(log_name, number))
             for suffix in SEGMENT_SUFFIXES:
-                if suffix == SNAPSHOT and base == new.base_offset:
+                if suffix == SNAPSHOT and base in {new.base_offset, *kept}:
                     continue  # the state of producers before it is what it was
                 name = segment_file(base, suffix)
                 with contextlib.suppress(FileNotFoundError):

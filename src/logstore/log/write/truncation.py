@@ -68,7 +68,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     during = before._replace(segments=segments[: index + 1], cuts=cuts, limit=end)
     undone = before._replace(cuts=cuts)
     stopped = during._replace(end=end, limit=native.OFFSET_MAX)
-    log.idempotence.before_cut(before, end, offset)
+    producers = log.idempotence.before_cut(before, end, offset)
     kept = writer.state, writer.index, writer.times
     is_begun = False
     try:
@@ -111,6 +111,8 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         raise
     if end < offset:
         _leave_gap(log, offset, before.start)
+        if producers is not None and log.extent.end == offset:
+            log.idempotence.after_gap(producers, offset)
     return log.extent.end
 
 

@@ -49,7 +49,6 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
     names = ["one", "two", "three"][: rng.randrange(1, 4)]
     # (offset, producer, sequence) of the records that were not taken back.
     sent: list[tuple[int, str, int]] = []
-    cut = 0
     store = logstore.open(tmp_path)
     partition = store.create_topic("t", config=CONFIG)[0]
 
@@ -76,8 +75,7 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
             partition.compact(force=True)
         elif step < 0.95:
             bases = [b.base_offset for b in partition.read_batches()]
-            # Below an earlier cut, what it has removed cannot tell any more.
-            cut = rng.choice([b for b in bases if b >= cut] or [partition.end_offset])
+            cut = rng.choice(bases or [partition.end_offset])
             partition.truncate_to(cut)
             sent = [row for row in sent if row[0] < cut]
         elif step < 0.97:
@@ -90,3 +88,51 @@ def test_last_sequences_are_those_of_the_log_as_it_was(
         for name in names:
             assert store.producer(name).last_sequence(partition) == last(name), name
     store.close()
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_cut_below_an_earlier_one_leaves_the_sequence_before_it(
+    tmp_path: Path, is_reopened: bool
+) -> None:
+    """The first cut has removed the batch that told where those before it were, which
+    had been compacted away: its snapshot tells it, also if others have appended first.
+    """
+    store = logstore.open(tmp_path)
+    partition = store.create_topic("t", config=CONFIG)[0]
+    mover, other = store.producer("mover"), store.producer("other")
+    for n in range(10):
+        mover.append(partition, b"%d" % n, b"k", sequence=n)
+    partition.append(b"newer", b"k")
+    partition.roll()
+    partition.compact(force=True)
+    assert [b.base_offset for b in partition.read_batches()] == [9, 10]
+    for cut in (7, 3, 1):
+        partition.truncate_to(cut)
+        assert mover.last_sequence(partition) == cut - 1
+        for n in range(8):
+            sequence = (other.last_sequence(partition) or -1) + 1
+            other.append(partition, b"%d" % n, b"o", sequence=sequence)
+            mover.append(partition, b"%d" % n, b"m", sequence=cut + n)
+        assert mover.last_sequence(partition) == cut + 7
+        if is_reopened:
+            store.close()
+            store = logstore.open(tmp_path)
+            partition = store.topic("t")[0]
+            mover, other = store.producer("mover"), store.producer("other")
+    store.close()
+
+
+def test_cut_to_an_offset_of_a_gap_at_the_end_is_done(tmp_path: Path) -> None:
+    """An earlier cut to an offset without a record has left the gap there."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=CONFIG)[0]
+        for n in range(10):
+            partition.append(b"%d" % n, b"k" if n else b"first")
+        partition.roll()
+        partition.compact(force=True)
+        for cut in (7, 5, 2):
+            assert partition.truncate_to(cut) == cut == partition.end_offset
+        assert partition.append(b"x", b"x") == 2
+    with logstore.open(tmp_path) as store:
+        assert [r.offset for r in store.topic("t")[0].read()] == [0, 2]
+        assert logstore.verify(tmp_path).ok
