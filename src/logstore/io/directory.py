@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from logstore import _native as native
+from logstore._native.locks import Signal
 from logstore.errors import StoreClosedError, is_disk_full
 from logstore.io.files import (
     PRIVATE,
@@ -328,7 +328,7 @@ class Directory:
         files = self.files
         turn = held_open(files, files.open_directory(dir_fd, "."))
         while not files.lock_file(turn.fd):
-            time.sleep(_TURN_S)
+            files.wait(Signal().register(), _TURN_S)
         try:
             if files.links(dir_fd, name) < 2:
                 return files.open(dir_fd, name, write=True)
