@@ -93,6 +93,8 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
             return None
         return lowered_in(writer.cuts, writer.end_offset, position, commit_ms)
 
+    has_positions = layout.group_files(root.names()) or root.exists(layout.PUBLISHED)
+    assert _lower or not has_positions, "nothing lowers the positions of this copy"
     for lower in _lower:
         lower(root, publisher, lowered_to, topics.writers.record)
 

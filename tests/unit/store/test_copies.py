@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,23 @@ def test_copy_without_its_owner_file_has_lower_positions(tmp_path: Path) -> None
         ) as consumer:
             (records,) = consumer.poll(timeout_ms=1000).values()
     assert [record.value for record in records] == [b"not skipped"]
+
+
+def test_copy_is_not_opened_where_nothing_would_lower_its_positions(
+    tmp_path: Path,
+) -> None:
+    """Whatever was imported first: opened by an inner name, it is refused, rather than
+    left with positions above its ends."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    _committed(data, 5)
+    shutil.copytree(data, copy)
+    inner = "from logstore.store.store import open_store; open_store({!r}).close()"
+    call = [sys.executable, "-c", inner.format(str(copy))]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert "nothing lowers the positions of this copy" in done.stderr
+    with logstore.open(copy):
+        assert _position(copy) == 5
 
 
 @pytest.mark.parametrize("way", ["copy", "snapshot"])
