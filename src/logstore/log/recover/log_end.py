@@ -114,7 +114,9 @@ class EndDraft(SegmentsDraft):
             if not _agrees(last, own):
                 if self.contradicts(base, size, last.position, own):
                     return
-                is_indexed = False  # or the index leads to another batch
+                # Or another program has put another batch there, or the index leads to
+                # a wrong place.
+                is_indexed &= _is_end(last.last_offset, own)
         is_whole = clean and size == durable
         point = self.metadata.closed_at
         if clean:
