@@ -227,9 +227,12 @@ class _Case:
         self.end = first + len(values)
 
     def append(self) -> None:
-        values, keys = self.rows(self.rng.choice((1, 2, 5, 9)))
         with self.writing() as store:
-            offsets = store["t"][0].append_many(values, keys, durable=True)
+            self.append_to(store["t"][0])
+
+    def append_to(self, partition: logstore.Partition) -> None:
+        values, keys = self.rows(self.rng.choice((1, 2, 5, 9)))
+        offsets = partition.append_many(values, keys, durable=True)
         self.note(offsets.start, values)
 
     def compact(self) -> None:
@@ -323,6 +326,11 @@ class _Case:
             self.incarnation += 1
             for user in self.users:
                 user.was_made_again()
+        with logstore.open(self.path, read_only=True) as store:
+            # Settings that were written under another name are not those of this one.
+            config = store.topic("t").config
+        self.format = config.message_format
+        self.is_compacted = "compact" in config.cleanup_policy
         self.append()
 
     def kafka_id(self) -> None:
@@ -352,13 +360,16 @@ class _Case:
         self.format, self.is_compacted = logstore.TopicConfig().message_format, False
 
     def rename_and_back(self) -> None:
-        """Somebody moves the directory, opens the store, and moves it back."""
+        """Somebody moves the directory, opens the store, perhaps appends, and moves it
+        back."""
         if not (self.path / "t-0" / layout.TOPIC_IDENTITY).exists():
             return
         self.close_owner()
         os.rename(self.path / "t-0", self.path / "moved-0")
         with open_store(self.path, files=Unsynced()) as store:
             assert store["moved"].id == self.id, "a moved topic has another id"
+            if self.rng.random() < 0.5:
+                self.append_to(store["moved"][0])
         os.rename(self.path / "moved-0", self.path / "t-0")
         self.is_start_lost = True
         self.state_counts_no_more()  # perhaps it did not
