@@ -10,6 +10,8 @@ another run of the machine, damaged once more, and its bytes are put back.
   `verify` has a problem, and a read does not end in silence.
 - Until the bytes are back: then the next opening says so, and takes appends. Or until
   `repair` with a mode: then all is well.
+- It keeps no other partition from being compacted in the background, and what fails
+  there for it is raised once in the life of a store, not in each round.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +53,11 @@ _FORMATS = (
     (0, "none"),
 )
 _STEPS = (5, 12)
+# Of so many lives the others' are looked at. They take longer.
+_BESIDE = 0.05
+_BESIDE_S = 20.0
+# A compacted partition has two records, and the logs of fifty have more bytes.
+_COMPACTED_BYTES = 400
 _LOG_KINDS = frozenset(
     ("damaged-batch", "partial-batch", "zeros", "offsets", "lost-bytes", "extra-bytes",
      "lost-segment", "unsupported")
@@ -72,6 +80,10 @@ def problem(key: str, notes: Counter[str]) -> str:
     """What is wrong in a life; "" for nothing."""
     logging.getLogger("logstore").setLevel(logging.CRITICAL)
     rng = random.Random(f"lives {key}")
+    beside = random.Random(f"lives beside a damaged log {key}")
+    if beside.random() < _BESIDE:
+        with folder_of(in_memory=True) as folder:
+            return _live_beside(Path(folder) / "store", beside, notes)
     with folder_of(in_memory=True) as folder:
         life = _Life(Path(folder), rng)
         try:
@@ -403,3 +415,65 @@ class _Life:
         self.damages.clear()
         self.is_known = False
         self._append()
+
+
+def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
+    """What is wrong with partitions that a store compacts by itself beside damaged
+    ones; "" for nothing."""
+    count = rng.randint(2, 5)
+    damaged = sorted(rng.sample(range(count), rng.randint(1, count - 1)))
+    sound = [number for number in range(count) if number not in damaged]
+    config = config_of(
+        2, "none", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0,
+        file_delete_delay_ms=0,
+    )  # fmt: skip
+    with open_store(path, files=Unsynced()) as store:
+        for partition in store.create_topic("kept", count, config=config):
+            _be_dirty(partition)
+    for number in damaged:
+        flip_bit(path / f"kept-{number}" / f"{0:020}.log", 8 * rng.randrange(80, 800))
+    told = f"kept-{damaged} of {count} damaged"
+    for life in range(rng.randint(1, 3)):
+        notes["lives beside a damaged log"] += 1
+        settings = logstore.StoreConfig(compaction_ms=rng.choice((2, 10)))
+        if life:
+            with open_store(path, files=Unsynced()) as store:
+                for number in sound:
+                    _be_dirty(store.topic("kept")[number])
+        with open_store(path, files=Unsynced(), config=settings) as store:
+            until = time.monotonic() + _BESIDE_S
+            while left := [n for n in sound if not _is_compacted(path / f"kept-{n}")]:
+                if time.monotonic() > until:
+                    return f"{told}, life {life}: kept-{left} are not compacted"
+                time.sleep(0.01)
+            heard = _heard(store.topics)
+        many = [text for text, times in heard.items() if times > 1]
+        if many or len(heard) > len(damaged):
+            return f"{told}, life {life}: failures that are told again: {dict(heard)}"
+    return ""
+
+
+def _be_dirty(partition: logstore.Partition) -> None:
+    partition.append_many([b"v" * 20] * 50, [b"k"] * 50)
+    partition.roll()
+    partition.append(b"v", b"k")
+
+
+def _is_compacted(directory: Path) -> bool:
+    try:
+        size = sum(log.stat().st_size for log in logs_in(directory))
+    except FileNotFoundError:
+        return False  # it is just being replaced
+    return size < _COMPACTED_BYTES
+
+
+def _heard(call: Callable[[], object]) -> Counter[str]:
+    """What calls raise of what has failed in the background, while the rounds go on."""
+    heard: Counter[str] = Counter()
+    for _ in range(20):
+        try:
+            call()
+        except logstore.CorruptionError as error:
+            heard[str(error)] += 1
+        time.sleep(0.005)
+    return heard
