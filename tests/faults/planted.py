@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ UNIT = "bugs caught"
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 
 
+# How a process ends that C has brought down.
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _APPENDS = ("append", "append_many", "append_durable", "flush")
 
 BUGS = (
@@ -638,4 +641,6 @@ def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode == 1 and last.startswith("caught"):
         return True, last
+    if bug.source.suffix == ".c" and -done.returncode in _CRASHES:
+        return True, f"{bug.method} crashes: {signal.Signals(-done.returncode).name}"
     return False, f"not caught by {bug.method}: {done.stdout[-600:]}"

@@ -59,9 +59,20 @@ class Bug(NamedTuple):
                 return f"these lines are not in {self.file} any more: {old!r}"
             text = text.replace(old, new)
         file.write_text(text, encoding="utf-8")
-        if file.suffix == ".java":
-            build = folder / _CONNECTOR / "java" / "build_jar.py"
-            subprocess.run([sys.executable, str(build)], check=True)
+        build = {
+            ".java": f"{_CONNECTOR}java/build_jar.py",
+            ".c": "logstore/_native/build_ffi.py",
+        }.get(file.suffix)
+        if build:
+            done = subprocess.run(
+                [sys.executable, build],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                return f"it cannot be built: {done.stderr[-600:]}"
         return ""
 
 

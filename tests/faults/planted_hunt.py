@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from faults import (
     aftermath,
+    agreement,
     cancellations,
     compactions,
     copies,
@@ -51,6 +52,7 @@ _TRIES = {
     "lying_disk": 20,
     "producers": 60,
     "compactions": 60,
+    "agreement": 3_000,
 }
 # Of these methods so many cases, each with a store of its own.
 _WATCHED = {
@@ -130,6 +132,10 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
     elif bug.method == "compactions":
         for number in range(tries):
             yield from compactions.states_of(seed * 1000 + number)[1] or [""]
+    elif bug.method == "agreement":
+        for number in range(tries):
+            _, tree = agreement.damaged(seed, number)
+            yield agreement.disagreement(tree, deep=number % 2 == 0)[0]
     elif bug.method == "producers":
         for number in range(tries):
             yield from producers.states_of(seed * 1000 + number)[1] or [""]

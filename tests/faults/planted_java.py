@@ -1,4 +1,5 @@
-"""Planted bugs of the reader in Java, and of what it asks Python."""
+"""Planted bugs of the reader in Java, and of what it asks Python; of what others write,
+and of order in logs with gaps."""
 
 from __future__ import annotations
 
@@ -39,6 +40,20 @@ BUGS_OF_JAVA = (
         "Java believes its plan though the log has changed",
         "connectors/spark/java/logstore/spark/TaskReader.java",
         (("        if (!range.guard.holds() && !stands()) {", "        if (false) {"),),
+        "java",
+    ),
+    Bug(
+        "a read that ends in a gap does not look behind it",
+        "log/read/damage.py",
+        (("    if segment.is_contiguous or pos >= segment.size:\n        return\n"
+          "    following", "    if pos >= 0:\n        return\n    following"),),
+        "java",
+    ),
+    Bug(
+        "the log of a broker may have no gaps",
+        "log/recover/apply.py",
+        (("is_contiguous=state is not None and state.is_contiguous",
+          "is_contiguous=state is None or state.is_contiguous"),),
         "java",
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Planted bugs about what outlives a process: whether a log is damaged."""
+"""Planted bugs about what outlives a process: whether a log is damaged, by each answer
+to that question, and what becomes of the logs beside it."""
 
 from __future__ import annotations
 
@@ -45,5 +46,39 @@ BUGS_OF_LIVES = (
           "        return True\n"),),
         "lives",
         quick=1,
+    ),
+    Bug(
+        "what fails in the background ends the round",
+        "store/background.py",
+        (("        except LogStoreError as error:\n            self._failed(key,",
+          "        except LogStoreError as error:\n            self._pending.clear()\n"
+          "            self._pending.append(key)\n            self._failed(key,"),),
+        "lives",
+    ),
+    Bug(
+        "what fails in the background is kept in each round",
+        "store/background.py",
+        (("        if self._met.get(key) != str(error):\n", "        if True:\n"),),
+        "lives",
+    ),
+    Bug(
+        "the background raises what has failed there",
+        "store/open_topics.py",
+        (("self.open_partition(topic, number).compact_due()",
+          "self.open_partition(topic, number).compact()"),),
+        "lives",
+    ),
+    Bug(
+        "verify does not ask what is too short, or too long",
+        "maintenance/verify/decided.py",
+        (("                    self._size(finding, last)\n",
+          "                    pass\n"),),
+        "agreement",
+    ),
+    Bug(
+        "what opening cuts as a torn tail is damage for verify",
+        "maintenance/verify/decided.py",
+        (("        if plan.tail is None:\n", "        if True:\n"),),
+        "agreement",
     ),
 )  # fmt: skip

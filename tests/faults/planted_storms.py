@@ -1,4 +1,4 @@
-"""Planted bugs that only threads and interrupts show."""
+"""Planted bugs that only threads and interrupts show, some of them in C."""
 
 from __future__ import annotations
 
@@ -38,5 +38,19 @@ BUGS_OF_STORMS = (
           "            self.check_expected(expected_offset, count)\n"),),
         "storms",
         quick=1,
+    ),
+    Bug(
+        "behind a sync, C does not ask whether the writer is still there",
+        "_native/pyrecords_sync.c",
+        (("    if (prepared->writer != mark->writer || self->marked->size >=",
+          "    if (self->marked->size >="),),
+        "storms",
+    ),
+    Bug(
+        "an append in C does not ask whether somebody has had the lock meanwhile",
+        "_native/pyrecords_step.c",
+        (("self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)"
+          "self->lock, self->takes)", "self->writer == NULL"),),
+        "storms",
     ),
 )  # fmt: skip
