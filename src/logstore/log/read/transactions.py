@@ -23,7 +23,7 @@ from logstore.io.checkpoint.producer_snapshot import (
     snapshot_offsets,
 )
 from logstore.io.directory import Directory
-from logstore.log.read.damage import make_batch, place_after, place_past
+from logstore.log.read.damage import check_follows, make_batch, place_after, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading
@@ -113,9 +113,14 @@ def _transaction_batches(
         try:
             place = place or segment.locate(offset)
             for header, buffer, file_pos in segment.headers(place, check=check):
-                if header.last_offset >= stop:
+                last = header.last_offset
+                if last >= segment.next_offset:
+                    far = segment.too_far(last, 0, offset)
+                    raise segment.error_of(far, file_pos, offset)
+                if last >= stop:
+                    check_follows(segment, file_pos + header.size, last, offset)
                     return
-                if header.last_offset < offset:
+                if last < offset:
                     continue
                 marker = None
                 if header.is_control and header.is_transactional:
@@ -124,7 +129,7 @@ def _transaction_batches(
                     ).control_record()
                     if control is not None:
                         marker = _Marker(control.offset, control.type == ABORT)
-                offset = header.last_offset + 1
+                offset = last + 1
                 is_data = header.is_transactional and not header.is_control
                 if is_data or marker is not None:
                     yield header, marker

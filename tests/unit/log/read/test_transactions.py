@@ -15,6 +15,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from logstore.log.read.transactions import ended_transactions
 from logstore.store.store import open_store
 from support.transactions import batch, marker
 
@@ -140,6 +141,42 @@ def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> N
         skipped = [r.offset for r in p.read(1, on_corruption="skip", **committed)]
         assert not {o for o in skipped if offset <= o < behind}
         assert set(skipped) <= set(log.committed)
+
+
+@pytest.mark.parametrize("bit", [62, 40, 4])
+def test_wrong_offset_is_no_end_of_what_is_committed(tmp_path: Path, bit: int) -> None:
+    """No checksum covers it: one that lies behind the segment, or behind the batches
+    that follow, ends no look for transactions. A read behind the segment needs none."""
+    log = Log()
+    places = []
+    for _ in range(9):
+        places.append(len(log.data))
+        log.write(0, count=3)
+        log.finish(0, commit=True)
+    data = bytearray(log.data)
+    data[places[2] + 7 - bit // 8] ^= 1 << bit % 8
+    log.data = bytes(data)
+    log.put(tmp_path)
+    first, log.data = log.end, b""
+    log.write(0, count=3)
+    log.finish(0, commit=True)
+    (tmp_path / "t-0" / f"{first:020d}.log").write_bytes(log.data)
+    committed = {"isolation": "read_committed"}
+    store, p = opened(tmp_path)
+    with store:
+        for start in (0, first - 1):
+            with pytest.raises(logstore.CorruptRecordError):
+                list(p.read(start, **committed))
+            with pytest.raises(logstore.CorruptRecordError):
+                list(p.read(start, log.end, **committed))
+        assert [r.offset for r in p.read(first, **committed)] == log.wanted(first)
+        view = p._views.now(False)
+        for end in (first // 2, first, log.end):
+            with pytest.raises(logstore.CorruptRecordError):
+                ended_transactions(view._replace(end_offset=end), 0, end)
+        ended = ended_transactions(view, first, log.end)
+        assert ended is not None
+        assert ended.aborted == ()
 
 
 @pytest.mark.parametrize("seed", range(10))
