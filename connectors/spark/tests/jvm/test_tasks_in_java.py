@@ -16,6 +16,7 @@ from support.broker_logs import TICK_S
 from support.damage import frames, overwrite
 from support.java_tasks import JavaTasks, by_python, compile_check, no_java, plan_of
 from support.transactions import batch
+from support.values import config_of
 
 T = 1_700_000_000_000
 
@@ -101,6 +102,43 @@ def test_damage_in_a_log_with_gaps_is_the_error_of_python(
     assert in_java.rows == in_python.rows[: len(in_java.rows)]
     if end == "-1" or damage == "an offset is too high":
         assert in_java.error.startswith("CorruptRecordError: ")
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(2, "none"), (1, "none"), (1, "gzip")])
+@pytest.mark.parametrize("other", [62, 78])
+def test_batch_where_a_task_begins_has_its_first_offset(
+    java: JavaTasks, tmp_path: Path, magic: int, codec: str, other: int
+) -> None:
+    """In a log without gaps: a later batch in its place is no beginning, and no end of
+    what there is to read if it lies behind the range."""
+    config = config_of(magic, codec, index_interval_bytes=1)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        for n in range(40):
+            partition.append_many([b"value %03d" % n] * 2)
+    options = {"path": str(tmp_path), "subscribe": "orders"}
+    options |= {"minPartitions": "4", "endingOffsets": '{"orders": {"0": 72}}'}
+    time.sleep(TICK_S)
+    tasks = plan_of(options)["tasks"]
+    sound = java.read(tasks, options)
+    assert sound == by_python(tasks, options)
+    assert len(sound.rows) == 72
+    assert sound.ranges_of_python == 0
+    log = tmp_path / "orders-0" / f"{0:020d}.log"
+    found = frames(log)
+    each = len(found) / 80  # a message of magic 1 has one record
+    # Of wrappers it is the one before, since their first offset is not in their header.
+    (place,) = (piece["position"] for piece in tasks[-1]["ranges"][0]["pieces"])
+    (at,) = (frame for frame in found if frame.pos == place)
+    data, later = log.read_bytes(), found[int(other * each)]
+    two = data[later.pos : later.pos + later.size]
+    one = data[at.pos : at.pos + at.size]
+    between = data[at.pos + at.size : later.pos]
+    overwrite(log, at.pos, two + between + one)
+    in_python, in_java = by_python(tasks[-1:], options), java.read(tasks[-1:], options)
+    assert in_java.error == in_python.error
+    assert in_java.rows == in_python.rows[: len(in_java.rows)]
+    assert in_python.error or in_java.offsets == list(range(54, 72))
 
 
 @pytest.mark.timeout(60)

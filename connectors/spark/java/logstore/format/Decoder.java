@@ -47,6 +47,9 @@ public final class Decoder {
     /** Batches must follow each other without gaps, in leader epoch 0, as logstore writes them. */
     public boolean contiguous;
 
+    /** The first batch, if the one before it is not known, begins at this offset at the latest. */
+    public long latest = Long.MAX_VALUE;
+
     /** Stop at batches that belong to a transaction. */
     public boolean stopsAtTransactions;
 
@@ -118,7 +121,7 @@ public final class Decoder {
             int codec = attributes & 7;
             long base = Bytes.int64(buffer, at);
             long last = lastOf(buffer, at);
-            boolean breaks = contiguous && lastOffset != UNKNOWN && base != lastOffset + 1;
+            boolean breaks = isGap(base);
             if (magic < 2 && codec != 0) {
                 base = Math.max(lastOffset + 1, 0); // the least that it can be
                 breaks = false;
@@ -234,11 +237,16 @@ public final class Decoder {
         return new InvalidBatchException(reason, at);
     }
 
+    /** Whether a batch that begins at an offset leaves some out, where none may be missing. */
+    private boolean isGap(long first) {
+        return contiguous && (lastOffset == UNKNOWN ? first > latest : first != lastOffset + 1);
+    }
+
     private void checkOrder(long first, long last, boolean isWrapper, int at) throws InvalidBatchException {
         if (first < 0 || first <= lastOffset || last == Long.MAX_VALUE || last >= bound) {
             throw invalid("offset " + first + " to " + last + " after " + lastOffset, at);
         }
-        if (contiguous && !isWrapper && lastOffset != UNKNOWN && first != lastOffset + 1) {
+        if (!isWrapper && isGap(first)) {
             throw invalid("offset " + first + " after " + lastOffset, at);
         }
     }
@@ -582,10 +590,7 @@ public final class Decoder {
             }
             long offset = inner + shift;
             // The first offset is known only now: it must not lie before the last one.
-            if (before < 0 && offset <= lastOffset) {
-                throw invalid("offset " + offset + " after " + lastOffset, at);
-            }
-            if (before < 0 && contiguous && lastOffset != UNKNOWN && offset != lastOffset + 1) {
+            if (before < 0 && (offset <= lastOffset || isGap(offset))) {
                 throw invalid("offset " + offset + " after " + lastOffset, at);
             }
             if (offset >= start && offset < stop) {

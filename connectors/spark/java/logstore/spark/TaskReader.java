@@ -145,6 +145,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         decoder = new Decoder(range.decompressedMax);
         decoder.stopsAtTransactions = range.stopsAtTransactions;
         decoder.aborted = range.aborted;
+        decoder.latest = range.start; // the plan begins where the batch is that has it
         pieceNumber = 0;
         piece = null;
         return true;
