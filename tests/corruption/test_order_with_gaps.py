@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 import logstore
+from support.transactions import batch
 
 VALUES = 200
 
@@ -131,6 +132,44 @@ def test_consumer_behind_a_wrong_offset_raises_until_it_seeks(damaged):
         consumer.seek(("c", 0), 150)
         found = consumer.poll(timeout_ms=1000)
     assert next(iter(found.values()))[0].offset == 150
+
+
+@pytest.mark.parametrize("offset", [197, 198, 199])
+def test_fetch_behind_batches_that_have_changed_places(compacted, offset):
+    """What shows that lies below the offset, and what has it lies before that. It is no
+    gap up to the batch behind them."""
+    path, places = compacted
+    log = path / "c-0" / f"{0:020d}.log"
+    before = log.read_bytes()
+    three = [before[slice(*places[number])] for number in (199, 198, 197)]
+    behind = before[places[199][1] :]
+    log.write_bytes(before[: places[197][0]] + b"".join(three) + behind)
+    try:
+        with logstore.open(path, read_only=True) as store:
+            partition = store.topic("c")[0]
+            try:
+                found = [record.offset for record in partition.fetch(offset)]
+            except logstore.CorruptRecordError:
+                found = [offset]
+            assert found[0] == offset
+            assert partition.fetch(200).next_offset > 200
+    finally:
+        log.write_bytes(before)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+def test_fetch_does_not_pass_over_what_lies_behind_its_segment(tmp_path, max_bytes):
+    """The next segment begins at an offset that a batch before it has, too."""
+    directory = tmp_path / "c-0"
+    directory.mkdir(mode=0o700)
+    rows = [(b"k", b"v")]
+    for name, offsets in ((0, (0, 1, 2)), (2, (3, 4))):
+        data = b"".join(batch(n, rows, 0, control=False) for n in offsets)
+        (directory / f"{name:020d}.log").write_bytes(data)
+    delivered: list[int] = []
+    with pytest.raises(logstore.CorruptRecordError):
+        fetched(tmp_path, max_bytes, delivered)
+    assert delivered == [0, 1][: len(delivered)]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -157,6 +158,30 @@ class _Case:
                 found += [record for record in batch if record.offset >= offset]
             self.same("read_batches", offset, found, want[: max(len(found), 1)])
 
+    def ask_in_parts(self, partition: Any) -> None:
+        """Reads that follow each other meet a broken rule, too: none of them takes a
+        wrong offset for the end of its part, or for its beginning."""
+        truth, rng = self.truth, self.rng
+        if not truth.undamaged or truth.undamaged[0].offset:
+            return  # none is broken, or perhaps only below the start of the log
+        first, end = truth.undamaged[0].offset, truth.undamaged[-1].offset + 1
+        with self.loud():
+            end = max(end, partition.end_offset)
+        inner = range(first + 1, end)
+        cuts = sorted(rng.sample(inner, min(rng.randrange(4), len(inner))))
+        before = len(self.errors)
+        with self.loud():
+            for start, stop in itertools.pairwise((first, *cuts, end)):
+                list(partition.read(start, stop))
+            raise Wrong(f"reads up to {[*cuts, end]}: a broken rule, and no error")
+        with self.loud():
+            size, offset = rng.choice((64, 300, 4096)), first
+            while (chunk := partition.fetch(offset, size)).next_offset > offset:
+                list(chunk)
+                offset = chunk.next_offset
+            raise Wrong(f"fetches up to {offset}: a broken rule, and no error")
+        del self.errors[before:]
+
     def ask_times(self, partition: Any) -> None:
         truth = self.truth
         if truth.magic == 0 or not truth.records:
@@ -231,6 +256,7 @@ def judge_reader(tree: Tree, truth: Truth, rng: random.Random) -> tuple[str, str
             case.read_all(partition)
             case.ask(partition)
             case.ask_times(partition)
+            case.ask_in_parts(partition)
             if rng.randrange(4) == 0:
                 case.ask_arrow(partition)
         if rng.randrange(2) == 0:

@@ -16,6 +16,7 @@ import itertools
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from faults.damage_judge import (
@@ -169,6 +170,14 @@ def _chosen(count: int, seed: int) -> dict[Any, list[int]]:
     return chosen
 
 
+def drawn(count: int, seed: int) -> Iterator[tuple[Any, int]]:
+    """Scenarios and numbers of damages for `judge`, one at a time."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        scenario = rng.choice(_SCENARIOS)
+        yield scenario, rng.randrange(len(_store(*scenario[0], *scenario[1:3]).damages))
+
+
 def _do(
     scenario: Any, numbers: list[int], seed: int
 ) -> tuple[Counter[str], Counter[str], list[str]]:
@@ -241,4 +250,4 @@ def _class_of(damage: Damage) -> str:
     return kind
 
 
-__all__ = ["COUNTS", "NAME", "UNIT", "judge", "run"]
+__all__ = ["COUNTS", "NAME", "UNIT", "drawn", "judge", "run"]

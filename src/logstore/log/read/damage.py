@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from logstore import _native as native
@@ -55,7 +56,33 @@ def place_past(
         return None
     if header.last_offset >= offset and not 0 <= first <= offset:
         return None
-    return OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
+    place = OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
+    reach = _reach(segment, error.position)
+    is_doubtful = reach >= min(offset, header.last_offset)
+    # Batches that have changed places, or a wrong offset behind the damage, too.
+    return None if is_doubtful and not _has(segment, place, offset) else place
+
+
+def _reach(segment: Segment, position: int) -> int:
+    """The largest last offset of the batches before a position, as far as they can be
+    walked over."""
+    reach = -1
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        for header, _, pos in segment.headers(checks=0):
+            if pos >= position:
+                break
+            reach = max(reach, header.last_offset)
+    return reach
+
+
+def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:
+    """Whether a batch from a place on has an offset."""
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        found = segment.seek(place, offset)
+        if found is not None:
+            first = segment.first_header(found.pos, native.Buffer(_LOOKUP_BYTES))
+            return first is not None and 0 <= first[0].base_offset <= offset
+    return False
 
 
 def with_next_offset(segment: Segment, error: Exception, offset: int) -> Exception:
@@ -110,6 +137,20 @@ def check_follows(segment: Segment, pos: int, last_offset: int, offset: int) -> 
         return  # a read of that batch raises its damage
     reason = f"offset {following[0].last_offset} lies behind offset {last_offset}"
     raise segment.error_of(Damage(reason, 0, offset), pos, offset)
+
+
+def check_last(segment: Segment, pos: int, offset: int) -> None:
+    """Raise if there is a batch at `pos`, behind the last offset of a segment that may
+    have gaps: it is one of the records before the end, with a wrong offset.
+
+    `offset` is the first offset that was not delivered.
+    """
+    if segment.is_contiguous or pos >= segment.size:
+        return
+    following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    if following is not None and following[0].last_offset >= segment.next_offset:
+        far = segment.too_far(following[0].last_offset, 0, offset)
+        raise segment.error_of(far, pos, offset)
 
 
 def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:

@@ -9,6 +9,7 @@ from logstore.errors import (
 )
 from logstore.log.read.damage import (
     check_follows,
+    check_last,
     error_with_next_offset,
     first_needed,
     place_after,
@@ -205,13 +206,17 @@ def _without_doubtful(
     offset: int,
 ) -> tuple[int, int]:
     """(end, last offset) without the last batch, if the next one shows that its offset
-    is wrong: the next fetch would begin after the records that it hides.
+    is wrong, or has one behind the segment: the next fetch would begin after the
+    records that it hides.
 
     Raises:
         CorruptRecordError: it is the only one.
     """
+    pos = place.pos + end
     try:
-        check_follows(segment, place.pos + end, last, offset)
+        check_follows(segment, pos, last, offset)
+        if last + 1 >= segment.next_offset:
+            check_last(segment, pos, offset)
     except CorruptRecordError:
         end_before, last_before = _up_to(buffer, end, last)[:2]
         if end_before == 0 or last_before < offset:
