@@ -17,6 +17,7 @@ from faults import (
     cancellations,
     compactions,
     copies,
+    damages,
     disk_states,
     failing_calls,
     forks,
@@ -53,6 +54,7 @@ _TRIES = {
     "producers": 60,
     "compactions": 60,
     "agreement": 3_000,
+    "damages": 6_000,
 }
 # Of these methods so many cases, each with a store of its own.
 _WATCHED = {
@@ -136,6 +138,9 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         for number in range(tries):
             _, tree = agreement.damaged(seed, number)
             yield agreement.disagreement(tree, deep=number % 2 == 0)[0]
+    elif bug.method == "damages":
+        for scenario, number in damages.drawn(tries, seed):
+            yield damages.judge(scenario, number, seed)[0]
     elif bug.method == "producers":
         for number in range(tries):
             yield from producers.states_of(seed * 1000 + number)[1] or [""]

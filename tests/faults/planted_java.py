@@ -1,5 +1,5 @@
-"""Planted bugs of the reader in Java, and of what it asks Python; of what others write,
-and of order in logs with gaps."""
+"""Planted bugs of the reader in Java, of what it asks Python, and of what others
+write."""
 
 from __future__ import annotations
 
@@ -40,13 +40,6 @@ BUGS_OF_JAVA = (
         "Java believes its plan though the log has changed",
         "connectors/spark/java/logstore/spark/TaskReader.java",
         (("        if (!range.guard.holds() && !stands()) {", "        if (false) {"),),
-        "java",
-    ),
-    Bug(
-        "a read that ends in a gap does not look behind it",
-        "log/read/damage.py",
-        (("    if segment.is_contiguous or pos >= segment.size:\n        return\n"
-          "    following", "    if pos >= 0:\n        return\n    following"),),
         "java",
     ),
     Bug(

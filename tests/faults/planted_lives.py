@@ -1,5 +1,5 @@
 """Planted bugs about what outlives a process: whether a log is damaged, by each answer
-to that question, and what becomes of the logs beside it."""
+to that question, by each way of reading, and what becomes of the logs beside it."""
 
 from __future__ import annotations
 
@@ -80,5 +80,26 @@ BUGS_OF_LIVES = (
         "maintenance/verify/decided.py",
         (("        if plan.tail is None:\n", "        if True:\n"),),
         "agreement",
+    ),
+    Bug(
+        "a read that may end in a gap does not look behind it",
+        "log/read/damage.py",
+        (("    if segment.is_contiguous or pos >= segment.size:\n        return\n"
+          "    following", "    if pos >= 0:\n        return\n    following"),),
+        "damages",
+    ),
+    Bug(
+        "a fetch believes the last offset before a bad batch",
+        "log/read/fetch.py",
+        (("        end, last = _without_doubtful(segment, buffer, end, last, place, "
+          "offset)\n", ""),),
+        "damages",
+    ),
+    Bug(
+        "damage that shows below an offset lies below it",
+        "log/read/damage.py",
+        (("    is_doubtful = reach >= min(offset, header.last_offset)\n",
+          "    is_doubtful = reach > native.OFFSET_MAX\n"),),
+        "damages",
     ),
 )  # fmt: skip
