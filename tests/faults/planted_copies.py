@@ -44,8 +44,8 @@ BUGS_OF_COPIES = (
     Bug(
         "positions above the end of a copied log stay",
         "store/copies.py",
-        (("        lower(root, publisher, end_of, topics.writers.record)\n",
-          "        _ = lower, end_of\n"),),
+        (("        lower(root, publisher, lowered_to, topics.writers.record)\n",
+          "        _ = lower, lowered_to\n"),),
         "copies",
         quick=1,
     ),
