@@ -106,8 +106,8 @@ BUGS_OF_COMPACTION = (
     Bug(
         "what stays of batches is lost by a compaction",
         "log/compact/batches.py",
-        (("                if walked.bytes:\n                    write(",
-          "                if False:\n                    write("),),
+        (("                if walked.bytes:\n                    self._filled",
+          "                if False:\n                    self._filled"),),
         "readable",
     ),
     Bug(
