@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 import logstore
-from support.handing_over import copy_cluster
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.two_weeks import PARTITIONS
@@ -31,6 +30,8 @@ SEED = int(os.environ.get("LOGSTORE_TWO_WEEKS_SEED", "1"))
 DAYS = 14
 # The broker of a day; from the first one of 4.2 on, no older one starts.
 BROKERS = {3: "3.9.1", 6: "3.9.1", 9: "4.2.0", 12: "4.2.0"}
+# On these days the broker starts on a snapshot that nobody has opened before.
+ON_SNAPSHOTS = (6, 12)
 COUNTS = {"orders": PARTITIONS, "invoices": 1}
 _TESTS = Path(__file__).resolve().parents[1]
 # The service of a day works so long until it is killed.
@@ -127,7 +128,6 @@ class Life:
         moved = self._directory / "snapshot"
         with logstore.open(self.path) as store:
             store.snapshot(moved)
-        copy_cluster(self.path, moved)
         shutil.rmtree(self.path)
         moved.rename(self.path)
 
@@ -222,8 +222,11 @@ def test_every_record_of_two_weeks_is_there_once(directory: Path) -> None:
         life.audit()
         life.bill()
         if day in BROKERS:
-            with logstore.open(life.path):
-                pass
+            if day in ON_SNAPSHOTS:
+                life.restore()
+            else:
+                with logstore.open(life.path):
+                    pass
             life.events.append(BROKERS[day])
             broker = KafkaBroker(directory, BROKERS[day], cache_directory())
             life.broker_day(broker, day)

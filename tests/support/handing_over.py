@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from support.cluster_files import CLUSTER
 from support.kafka_broker import KafkaBroker
 
-__all__ = ["copy_cluster", "hand_over", "hand_over_topics"]
+__all__ = ["hand_over", "hand_over_topics"]
 
-_OF_CLUSTER = ("meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0")
 _START_OFFSETS = "log-start-offset-checkpoint"
 
 
@@ -20,16 +20,11 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def copy_cluster(source: Path, target: Path) -> None:
-    """The files of a broker's cluster, which are no part of a store."""
-    for name in _OF_CLUSTER:
-        _copy(source / name, target / name)
-
-
 def hand_over(store: Path, broker: KafkaBroker) -> None:
     """A closed store becomes the log directory of a stopped broker whose cluster has
     its topics, and nothing else."""
-    copy_cluster(broker.data, store)
+    for name in CLUSTER:
+        _copy(broker.data / name, store / name)
     for made in broker.data.glob("*-*/partition.metadata"):
         _copy(made, store / made.parent.name / made.name)
     shutil.rmtree(broker.data)

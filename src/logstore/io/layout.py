@@ -18,6 +18,8 @@ __all__ = [
     "CLEANED",
     "CLEAN_SHUTDOWN",
     "CLOSED",
+    "CLUSTER_BOOTSTRAP",
+    "CLUSTER_METADATA",
     "DAMAGED",
     "DELETED",
     "DURABLE",
@@ -86,6 +88,8 @@ SWAP = ".swap"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
+CLUSTER_BOOTSTRAP = "bootstrap.checkpoint"
+CLUSTER_METADATA = "__cluster_metadata-0"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -124,7 +128,7 @@ _GROUP_ESCAPED = re.compile(rb"[^A-Za-z0-9_-]")
 OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 # Directories in a log directory that are not partitions.
-NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+NOT_PARTITIONS = frozenset({"remote-log-index-cache", CLUSTER_METADATA})
 
 # Kafka's files in the root of a log directory.
 KAFKA_STORE_FILES = frozenset(
@@ -136,7 +140,7 @@ KAFKA_STORE_FILES = frozenset(
         LOG_START_CHECKPOINT,
         HIGH_WATERMARKS,
         CLEANER_CHECKPOINT,
-        "bootstrap.checkpoint",
+        CLUSTER_BOOTSTRAP,
     }
 )
 

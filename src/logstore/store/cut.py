@@ -26,9 +26,10 @@ from logstore.store.publisher import Publisher
 
 __all__ = ["PartitionCut", "StoreCut", "take_cut"]
 
-# Files of Kafka in the root.
+# Files of Kafka in the root, besides those that logstore writes at each close.
 _KAFKA_FILES: Final = (
     layout.META_PROPERTIES,
+    layout.CLUSTER_BOOTSTRAP,
     layout.CLEANER_CHECKPOINT,
     layout.HIGH_WATERMARKS,
 )

@@ -248,6 +248,7 @@ class _Snapshot:
         for one in cut.partitions:
             self._write_partition(root, one)
             self._check(one)
+        self._write_cluster(root)
         for name, data in (*cut.groups.items(), *cut.files.items()):
             if data:
                 self._put(root, name, data)
@@ -283,6 +284,21 @@ class _Snapshot:
         value = checkpoints.read_state(root, layout.OWNER)
         assert value is not None
         checkpoints.write_state(root, layout.OWNER, {**value, place.FIELD: cut.place})
+
+    def _write_cluster(self, root: Directory) -> None:
+        """What a KRaft broker knows of its cluster. It stands still, as no broker runs
+        while this process has the lock. Nothing is linked: a broker appends in place.
+        """
+        name = layout.CLUSTER_METADATA
+        if name not in self._cut.root.directories():
+            return
+        source = self._cut.root.child(name)
+        root.make(name)
+        to = root.child(name)
+        for file in sorted({*source.names()} - {*source.directories()}):
+            self._copy_or_link(source, file, to, may_link=False)
+            self._context.check_open()
+        to.sync()
 
     def _put(self, directory: Directory, name: str, data: bytes) -> None:
         """Write a small file, durably; the directory is synced later."""

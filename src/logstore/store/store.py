@@ -458,8 +458,8 @@ class Store(PublishingStore):
         on_progress: Callable[[SnapshotProgress], None] | None = None,
     ) -> SnapshotReport:
         """Make a copy of the store, as it is at one moment, in a new directory: topics,
-        records, publications, positions of groups, named producers. The store may be
-        written to meanwhile. Staged records are not in the copy.
+        records, publications, positions of groups, named producers, and what a Kafka
+        broker starts with. Staged records are not in it. It may be in use meanwhile.
 
         A read-only store takes the writer's lock if it is free. Else the process that
         has it makes the snapshot, and this call waits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from logstore.io import layout
 from logstore.io.files import Files
 from logstore.store import snapshot_requests
 from logstore.store.store import open_store
+from support.cluster_files import cluster_files, make_cluster
 
 CONFIG = logstore.TopicConfig(segment_bytes=4096, message_format=2)
 KEY = TopicPartition("t", 0)
@@ -315,3 +317,70 @@ def test_snapshot_of_a_damaged_partition_has_its_damage(tmp_path: Path) -> None:
     ]
     assert problems[0] == problems[1]
     assert problems[0]
+
+
+def _of_a_cluster(source: Path) -> None:
+    """The directory of a KRaft broker that was stopped, with topics of its cluster."""
+    with logstore.open(source) as store:
+        _filled(store)
+    make_cluster(source, {"t": b"t" * 16, "empty": b"e" * 16})
+    (source / "replication-offset-checkpoint").write_text("0\n1\nt 0 5\n")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_snapshot_of_a_brokers_directory_has_what_the_broker_starts_with(
+    tmp_path: Path, links: bool
+) -> None:
+    """A snapshot that is put in the place of a broker's directory is of its cluster,
+    and has its topics, byte for byte; the other program may write to it in place."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    _of_a_cluster(source)
+    (source / "__cluster_metadata-0" / "foreign").mkdir()
+    (source / "remote-log-index-cache").mkdir()
+    expected = cluster_files(source)
+    with logstore.open(source) as store:
+        report = store.snapshot(copy, links=links)
+    assert (report.topics, report.partitions) == (2, 5)
+    assert cluster_files(copy) == expected == cluster_files(source)
+    assert len(expected) == 13
+    for path in expected:
+        assert (copy / path).stat().st_nlink == 1
+    assert (copy / "replication-offset-checkpoint").exists()
+    for left_out in ("remote-log-index-cache", "__cluster_metadata-0/foreign"):
+        assert not (copy / left_out).exists()
+    reports = [
+        logstore.check_handover(path, from_kafka=False) for path in (source, copy)
+    ]
+    original, restored = (
+        [(one.kind, one.effect, one.values) for one in report.findings]
+        for report in reports
+    )
+    assert restored == original
+    assert {one.message for one in reports[1].findings if one.kind == "topic"} == {
+        "the cluster has empty", "the cluster has t",
+    }  # fmt: skip
+    with logstore.open(copy) as store:
+        assert sorted(store.topics()) == ["empty", "t"]
+
+
+def test_snapshot_that_cannot_copy_the_clusters_metadata_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    """A broker would set all logs of such a copy aside: there is none."""
+
+    class Bad(Files):
+        """Cannot read the state of the quorum."""
+
+        def open(self, dir_fd: int, name: str, *, write: bool = False) -> int:
+            if name == "quorum-state":
+                raise OSError(errno.EIO, "planted")
+            return super().open(dir_fd, name, write=write)
+
+    source = tmp_path / "source"
+    _of_a_cluster(source)
+    with (
+        open_store(source, files=Bad()) as store,
+        pytest.raises(logstore.StorageError, match="No snapshot was made"),
+    ):
+        store.snapshot(tmp_path / "copy")
+    assert os.listdir(tmp_path) == ["source"]

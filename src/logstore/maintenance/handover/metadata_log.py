@@ -17,13 +17,12 @@ from logstore.config import StoreConfig
 from logstore.errors import CorruptionError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.layout import LOG, parse_segment_file
+from logstore.io.layout import CLUSTER_METADATA, LOG, parse_segment_file
 from logstore.log.read.damage import make_batch
 from logstore.maintenance.verify.intact import RawSegment
 
-__all__ = ["METADATA_DIRECTORY", "cluster_topics"]
+__all__ = ["cluster_topics"]
 
-METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _TOPIC: Final = 2
 _REMOVE_TOPIC: Final = 9
@@ -38,9 +37,9 @@ def cluster_topics(root: Directory) -> dict[str, str] | None:
     Raises:
         OSError: the system refuses.
     """
-    if METADATA_DIRECTORY not in root.directories():
+    if CLUSTER_METADATA not in root.directories():
         return None
-    directory = root.child(METADATA_DIRECTORY)
+    directory = root.child(CLUSTER_METADATA)
     descriptors = Descriptors(directory.files, 1)
     topics: dict[bytes, str] = {}
     try:

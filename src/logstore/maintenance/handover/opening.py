@@ -7,7 +7,6 @@ from typing import Final
 
 from logstore.io import layout
 from logstore.maintenance.handover.facts import Facts
-from logstore.maintenance.handover.metadata_log import METADATA_DIRECTORY
 from logstore.maintenance.handover.report import (
     CHANGES,
     LOSES,
@@ -130,7 +129,7 @@ class Opening:
                 "groups of the store"
             )
             yield HandoverFinding("groups", WARNS, self._facts.path, text, {})
-        if METADATA_DIRECTORY in self._facts.directories:
-            path = self._facts.path_of(METADATA_DIRECTORY)
+        if layout.CLUSTER_METADATA in self._facts.directories:
+            path = self._facts.path_of(layout.CLUSTER_METADATA)
             text = "the log of the cluster's metadata is no topic, and stays as it is"
             yield HandoverFinding("metadata-log", OK, path, text, {})

@@ -18,9 +18,9 @@ import logstore
 from logstore.cli.main import main
 from logstore.maintenance.handover.broker import is_refused_name
 from support.broker import foreign
-from support.damage import FaultyFiles, fixed_crc
+from support.cluster_files import metadata_log, topic_record
+from support.damage import FaultyFiles
 from support.golden import SLICE
-from support.transactions import batch
 
 DAY_MS = 24 * 3600 * 1000
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -231,20 +231,6 @@ def test_damage_and_files_that_a_broker_refuses_are_told(tmp_path: Path) -> None
     )  # fmt: skip
 
 
-def metadata_record(kind: int, body: bytes) -> bytes:
-    return bytes([1, kind, 0]) + body
-
-
-def metadata_log(path: Path, values: list[bytes], name: str) -> None:
-    """A file of the metadata log, with a batch for each record."""
-    path.mkdir(exist_ok=True)
-    data = b""
-    for offset, value in enumerate(values):
-        made = batch(offset, [(b"", value)], -1, control=False)
-        data += fixed_crc(made[:21] + b"\0\0" + made[23:])
-    (path / name).write_bytes(data)
-
-
 def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     """The metadata log of the directory, from its newest snapshot on, says which topics
     are there, and with which ids."""
@@ -252,8 +238,7 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     ids = {name: bytes([number]) * 16 for number, name in enumerate(("a", "orders"))}
 
     def topic(name: str) -> bytes:
-        body = bytes([len(name) + 1]) + name.encode() + ids[name] + b"\0"
-        return metadata_record(2, body)
+        return topic_record(name, ids[name])
 
     log = tmp_path / "__cluster_metadata-0"
     metadata = tmp_path / "orders-0" / "partition.metadata"
@@ -266,7 +251,7 @@ def test_topics_of_the_cluster_are_compared(tmp_path: Path) -> None:
     assert effects(tmp_path, "topic-id") == ["loses"]
     metadata.write_text("version: 0\ntopic_id: " + "AQEBAQEBAQEBAQEBAQEBAQ")
     assert effects(tmp_path, "topic") == ["ok"]
-    removed = metadata_record(9, ids["orders"] + b"\0")
+    removed = topic_record("orders", ids["orders"], is_removed=True)
     metadata_log(log, [topic("a"), topic("orders"), removed], f"{0:020d}.log")
     assert effects(tmp_path, "topic") == ["loses"]
     # A snapshot behind the log has the last word.
