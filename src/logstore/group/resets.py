@@ -17,6 +17,7 @@ from logstore.group.errors import (
     GroupNotFoundError,
 )
 from logstore.group.group_file import GroupFile, record_id
+from logstore.group.lowering import lowered_commit
 from logstore.group.slots import BusyError, LockFile, Slots
 from logstore.group.state import BY_TRANSACTIONS
 from logstore.group.transaction import GroupPositions
@@ -24,7 +25,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.record.arguments import as_integer, as_items, as_time_ms, is_time
-from logstore.store.inside import files_directory, root_of
+from logstore.store.inside import files_directory, lowered_in_copy, root_of
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
@@ -94,7 +95,7 @@ def reset_offsets(
             _check_empty(root, name, group)
             _check_way(store, file, group)
             return [
-                _change(file, partition, target)
+                _change(store, file, partition, target)
                 for partition in _partitions(store, file, group, names, target)
             ]
         finally:
@@ -196,7 +197,7 @@ class _Reset:
         now_ms = self._root.files.now_ms()
         changes, commits = [], []
         for partition in self._partitions():
-            change = _change(self._file, partition, self._target)
+            change = _change(self._store, self._file, partition, self._target)
             changes.append(change)
             commits.append(
                 OffsetCommit(
@@ -213,17 +214,22 @@ class _Reset:
         return changes
 
 
-def _before(file: GroupFile, partition: Partition) -> int | None:
-    """What is committed for a partition, and counts."""
+def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
+    """What is committed for a partition, and counts: in a copy that was not opened for
+    writing yet, no position above the end of the log."""
     commit = file.committed(TopicPartition(partition.topic, partition.number))
     if commit is None:
         return None
     is_other = commit.topic_id and partition.topic_id not in ("", commit.topic_id)
-    return None if is_other else commit.offset
+    if is_other:
+        return None
+    return lowered_commit(commit, lowered_in_copy(store)).offset
 
 
-def _change(file: GroupFile, partition: Partition, target: _Target) -> OffsetChange:
-    before = _before(file, partition)
+def _change(
+    store: Store, file: GroupFile, partition: Partition, target: _Target
+) -> OffsetChange:
+    before = _before(store, file, partition)
     after = target.of(partition, before)
     return OffsetChange(partition.topic, partition.number, before, after)
 
@@ -252,7 +258,7 @@ def _partitions(
                 path=store.path,
             )
     if target.shift is not None:
-        found = [one for one in found if _before(file, one) is not None]
+        found = [one for one in found if _before(store, file, one) is not None]
     return found
 
 

@@ -299,6 +299,23 @@ def test_position_in_a_copy_that_is_open_read_only_counts_as_lowered(
     assert (_shown(copy), _shown(data)) == (10, 15)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_reset_in_a_copy_that_was_only_read_goes_from_the_lowered_position(
+    tmp_path: Path, dry_run: bool
+) -> None:
+    """Three records back from the end of the copy, which its consumers are at."""
+    data, copy = _copied_positions(tmp_path, "commits")
+    (change,) = logstore.reset_offsets(copy, "g", shift=-3, dry_run=dry_run)
+    assert (change.before, change.after) == (10, 7)
+    after = 10 if dry_run else 7
+    assert (_shown(copy), _shown(data)) == (after, 15)
+    with logstore.open(copy):
+        pass
+    assert (_position(copy), _position(data)) == (after, 15)
+    (change,) = logstore.reset_offsets(data, "g", shift=-3)
+    assert (change.before, change.after) == (15, 12)
+
+
 def test_published_position_above_the_end_of_a_copy_is_lowered_and_named(
     tmp_path: Path,
 ) -> None:
