@@ -3,9 +3,12 @@ named error.
 
 A store gets a random history. Then it is copied in one of the documented or plausible
 ways: by a snapshot while it is written to, closed, with hard links, moved, file by file
-while it is written to, or over an older copy; or a broker has it for a while. Of some
-copies a file is left out, old, doubled or damaged. Some are only read at first. Then
-both stores go on: records, groups, transactions, publications, producers.
+while it is written to, or over an older copy; or a broker has it for a while, or is
+given it as the page says. Some have a broker's files. Of some copies a file is left
+out, old, doubled or damaged. Some are only read at first, or told where their groups
+begin. Then both stores go on: records, groups, transactions, publications, producers.
+
+Queries of Spark go on with some of the copies (`copies_spark`).
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import logstore
+from faults import copies_spark
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from logstore import LogStoreError, TopicConfig, TopicPartition
 from logstore.io import layout
 from logstore.io.files import Files
 from logstore.store.store import open_store
+from support.cluster_files import CLUSTER, cluster_files, make_cluster
 
 NAME = "copies"
 UNIT = "copied stores"
@@ -33,7 +38,13 @@ COUNTS = {"commit": 400, "nightly": 5_000, "release": 50_000}
 
 KEYS: Final = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
 # All files are of one moment, and none is changed afterwards.
-WHOLE: Final = ("snapshot", "asked", "closed", "linked", "moved", "back", "broker")
+WHOLE: Final = (
+    "snapshot", "asked", "closed", "linked", "moved", "back", "broker", "handed over",
+    "topics handed over",
+)  # fmt: skip
+# These leave no original.
+_GONE: Final = ("moved", "back", "broker", "handed over", "topics handed over")
+_IDS: Final = {"a": b"a" * 16, "b": b"b" * 16}
 # One commits by itself, the other by transactions.
 COMMITS: Final = "g"
 TRANSACTIONS: Final = "x"
@@ -51,7 +62,11 @@ BLIND: Final = frozenset(
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many copies."""
-    notes = run_cases(__name__, count, seed, tally)
+    # A session takes longer than the smallest size has.
+    through_spark = count // 100 if count > COUNTS["commit"] else 0
+    notes = run_cases(__name__, count - through_spark, seed, tally)
+    if through_spark:
+        copies_spark.run(through_spark, seed, tally)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
@@ -59,7 +74,7 @@ def problem(key: str, notes: Counter[str]) -> str:
     """What is wrong in a case; "" for nothing."""
     rng = random.Random(f"copies {key}")
     with folder_of(in_memory=True) as folder:
-        case = _Case(Path(folder), rng, notes)
+        case = Case(Path(folder), rng, notes)
         found = case.run()
     return f"{case.what}: {found}" if found else ""
 
@@ -110,7 +125,9 @@ class _Truth:
         return other
 
 
-class _Case:
+class Case:
+    """A store, its copy, and what was done to both."""
+
     def __init__(self, folder: Path, rng: random.Random, notes: Counter[str]) -> None:
         self.rng, self.notes = rng, notes
         self.data, self.copy, self.old = (folder / n for n in ("data", "copy", "old"))
@@ -125,8 +142,11 @@ class _Case:
         self.expected: tuple[str, ...] = ()
         # The positions of the copy while it was only read.
         self.seen: dict[tuple[str, TopicPartition], int | None] = {}
+        # What a broker keeps of its cluster in the directory.
+        self.cluster: dict[str, bytes] = {}
 
-    def run(self) -> str:
+    def fill(self) -> None:
+        """Let there be a store, with some history."""
         rng = self.rng
         with logstore.open(self.data) as store:
             config = TopicConfig(
@@ -135,18 +155,31 @@ class _Case:
             store.create_topic("a", 2, config)
             store.create_topic("b", 1, config)
             self.steps(store, rng.randrange(3, 25))
+        if rng.random() < 0.3:
+            make_cluster(self.data, _IDS)
+            self.notes["of a broker"] = 1
+        self.cluster = cluster_files(self.data)
+
+    def keep(self) -> None:
+        """A copy from before."""
         shutil.copytree(self.data, self.old)
-        way = rng.choice(WHOLE + MIXED)
-        self.what = way
-        before = self.truth.copy()
+
+    def copy_by(self, way: str) -> None:
         getattr(self, f"_{way.replace(' ', '_')}")()
+
+    def run(self) -> str:
+        self.fill()
+        self.keep()
+        way = self.rng.choice(WHOLE + MIXED)
+        self.what = way
+        self.copy_by(way)
         if way in WHOLE:
             self.notes["whole"] = 1
-            found = self.whole(before)
+            found = self.whole()
         else:
             self.notes["mixed"] = 1
             found = self.mixed()
-        if found or way in ("moved", "back", "broker"):
+        if found or way in _GONE:
             return found
         return self.original()
 
@@ -285,23 +318,82 @@ class _Case:
     def _broker(self) -> None:
         """A broker has the directory, with logstore's files in it, writes, and gives it
         back; perhaps to another place."""
+        if not self.cluster:
+            make_cluster(self.data, _IDS)
+        self.kafka_writes(self.data)
+        self._moved()
+
+    def kafka_writes(self, data: Path) -> None:
+        """Another program appends, and has read none of logstore's files."""
         self.expected = ("other-writer",)
-        own = [*self.data.glob(".logstore-*"), *self.data.glob("*/.logstore-*")]
+        self.cluster = cluster_files(data)
+        own = [*data.glob(".logstore-*"), *data.glob("*/.logstore-*")]
         aside = {path: path.read_bytes() for path in own}
         for path in own:
             path.unlink()
-        (self.data / "meta.properties").write_text("version=1\ncluster.id=c\n")
         # What another program writes has nothing of logstore's beside it.
-        with logstore.open(self.data) as store:
+        with logstore.open(data) as store:
             for key in KEYS:
                 if self.rng.random() < 0.7:
                     values = [self.value() for _ in range(self.rng.randrange(1, 9))]
                     store.topic(key.topic)[key.partition].append_many(values)
                     self.truth.records[key] += values
-        for path in (*self.data.glob(".logstore-*"), *self.data.glob("*/.logstore-*")):
+        for path in (*data.glob(".logstore-*"), *data.glob("*/.logstore-*")):
             path.unlink()
-        for path, data in aside.items():
-            path.write_bytes(data)
+        for path, content in aside.items():
+            path.write_bytes(content)
+
+    def new_broker(self) -> Path:
+        """The directory of a broker that has made the topics, and was stopped."""
+        broker = self.data.with_name("broker")
+        with logstore.open(broker) as store:
+            for topic, count in Counter(key.topic for key in KEYS).items():
+                store.create_topic(topic, count)
+            store.create_topic("other")[0].append(b"of the broker alone")
+        for path in (*broker.glob(".logstore-*"), *broker.glob("*/.logstore-*")):
+            path.unlink()
+        make_cluster(broker, {topic: self.rng.randbytes(16) for topic in _IDS})
+        return broker
+
+    def _handed_over(self) -> None:
+        """The whole store becomes the directory of a new broker, by the page's recipe;
+        it is taken back later."""
+        broker = self.new_broker()
+        for name in CLUSTER:
+            if (broker / name).is_dir():
+                shutil.copytree(broker / name, self.data / name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(broker / name, self.data / name)
+        for path in broker.glob("*-*/partition.metadata"):
+            shutil.copy2(path, self.data / path.parent.name)
+        shutil.rmtree(broker)
+        self.kafka_writes(self.data)
+        self._moved()
+
+    def _topics_handed_over(self) -> None:
+        """Its topics are given to a broker that has others, by the page's recipe. What
+        is in the root of the store stays behind: groups, publications, producers."""
+        broker, name = self.new_broker(), "log-start-offset-checkpoint"
+        for key in KEYS:
+            for path in (broker / str(key)).iterdir():
+                if path.name != "partition.metadata":
+                    path.unlink()
+            for path in (self.data / str(key)).iterdir():
+                if path.name != "partition.metadata":
+                    shutil.copy2(path, broker / str(key))
+        lines = [
+            line
+            for data in (self.data, broker)
+            if (data / name).exists()
+            for line in (data / name).read_text().splitlines()[2:]
+        ]
+        (broker / name).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+        records = self.truth.records
+        self.truth = _Truth()
+        self.truth.records = records
+        shutil.rmtree(self.data)
+        broker.rename(self.data)
+        self.kafka_writes(self.data)
         self._moved()
 
     def _running(self) -> None:
@@ -367,11 +459,13 @@ class _Case:
 
     # ------------------------------------------------------------ the judges
 
-    def whole(self, before: _Truth) -> str:
+    def whole(self) -> str:
         """All of it is as it was at one moment."""
         moment = self.moment
         if not logstore.verify(self.copy, deep=True).ok:
             return "the copy is damaged"
+        if cluster_files(self.copy) != self.cluster:
+            return "a broker would not find its cluster in the copy"
         found = self.look()
         if found:
             return found
@@ -384,7 +478,7 @@ class _Case:
                 values = _read(store, key)
                 if values[: len(moment.records[key])] != moment.records[key]:
                     return f"{key} has lost records"
-                if values != self.all_records(key, len(values)):
+                if values != self.truth.records[key][: len(values)]:
                     return f"{key} has other records"
                 truth.records[key] = values
             for group, key in _all_positions():
@@ -401,9 +495,6 @@ class _Case:
             self.again = self.truth.published[sequence : sequence + 1]
             return self.goes_on(store, truth)
 
-    def all_records(self, key: TopicPartition, count: int) -> list[bytes]:
-        return self.truth.records[key][:count]
-
     def mixed(self) -> str:
         """What it has is right, and what cannot be told is a named error."""
         with contextlib.suppress(LogStoreError):
@@ -419,7 +510,7 @@ class _Case:
                 truth = _Truth()
                 for key in KEYS:
                     values = truth.records[key] = _read(store, key)
-                    if values != self.all_records(key, len(values)):
+                    if values != self.truth.records[key][: len(values)]:
                         return f"{key} has other records"
                 sequence = store.published("i") or 0
                 truth.published = self.truth.published[:sequence]
@@ -440,6 +531,29 @@ class _Case:
                 if position is not None and position > end and not self.is_damaged:
                     return f"a reader of {group} has {position} in {key}, of {end}"
                 self.seen[group, key] = position
+            ends = {key: len(_read(store, key)) for key in KEYS}
+        return self.told(ends) if self.rng.random() < 0.4 else ""
+
+    def told(self, ends: dict[TopicPartition, int]) -> str:
+        """A group of a copy that was only read is told where to begin."""
+        way: dict[str, Any] = self.rng.choice(
+            ({"to": "earliest"}, {"to": "latest"}, {"to": 3}, {"shift": -2})
+        )
+        group = self.rng.choice(GROUPS)
+        try:
+            changes = logstore.reset_offsets(self.copy, group, dry_run=False, **way)
+        except (logstore.GroupNotFoundError, logstore.CommitFailedError) as error:
+            self.notes[f"{type(error).__name__} to who tells a group"] += 1
+            return ""
+        self.notes["told where to begin"] = 1
+        for one in changes:
+            key = TopicPartition(one.topic, one.partition)
+            seen = self.seen[group, key]
+            wanted = {"earliest": 0, "latest": ends[key], 3: min(3, ends[key])}
+            after = wanted.get(way.get("to"), max((seen or 0) - 2, 0))
+            if (one.before, one.after) != (seen, after) and not self.is_damaged:
+                return f"{group} was at {seen} in {key}, and {way} led to {one}"
+            self.seen[group, key] = one.after
         return ""
 
     def goes_on(self, store: Any, truth: _Truth, *, is_whole: bool = True) -> str:
@@ -496,9 +610,11 @@ class _Case:
         """The store that was copied has all that was done to it, and nothing else."""
         if not logstore.verify(self.data, deep=True).ok:
             return "the original is damaged"
+        if cluster_files(self.data) != self.cluster:
+            return "a broker would not find its cluster in the original"
         with logstore.open(self.data) as store:
             for key in KEYS:
-                if _read(store, key) != self.truth_of(key):
+                if _read(store, key) != self.truth.records[key]:
                     return f"the original has other records in {key}"
             for group, key in _all_positions():
                 position = self.truth.positions.get((group, key))
@@ -506,12 +622,10 @@ class _Case:
                     return f"the original has another position of {group} in {key}"
         return ""
 
-    def truth_of(self, key: TopicPartition) -> list[bytes]:
-        return self.truth.records[key]
-
 
 def _read(store: Any, key: TopicPartition) -> list[bytes]:
-    return [record.value for record in store.topic(key.topic)[key.partition].read()]
+    records = store.topic(key.topic)[key.partition].read()
+    return [record.value or b"" for record in records]
 
 
 def _all_positions() -> list[tuple[str, TopicPartition]]:

@@ -6,6 +6,26 @@ from faults.planted_bug import Bug
 
 BUGS_OF_COPIES = (
     Bug(
+        "a snapshot leaves a broker's log of its cluster behind",
+        "store/snapshot.py",
+        (("        self._write_cluster(root)\n", ""),),
+        "copies",
+        quick=1,
+    ),
+    Bug(
+        "a snapshot leaves a broker's first settings behind",
+        "store/cut.py",
+        (("    layout.CLUSTER_BOOTSTRAP,\n", ""),),
+        "copies",
+    ),
+    Bug(
+        "a reset in a copy that was only read goes from above the end of the log",
+        "group/resets.py",
+        (("    return lowered_commit(commit, ends_of_copy(store)).offset\n",
+          "    _ = lowered_commit, ends_of_copy\n    return commit.offset\n"),),
+        "copies",
+    ),
+    Bug(
         "a snapshot reads the positions of groups after the ends of logs",
         "store/cut.py",
         (("    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n",
