@@ -49,6 +49,7 @@ _IDS: Final = {"a": b"a" * 16, "b": b"b" * 16}
 COMMITS: Final = "g"
 TRANSACTIONS: Final = "x"
 GROUPS: Final = (COMMITS, TRANSACTIONS)
+_TOLD: Final[Any] = ({"to": "earliest"}, {"to": "latest"}, {"to": 3}, {"shift": -2})
 # Files of different moments.
 MIXED: Final = ("running", "linked open", "over", "touched")
 TOUCHES: Final = ("left out", "old", "doubled", "damaged", "cut")
@@ -142,11 +143,9 @@ class Case:
         self.expected: tuple[str, ...] = ()
         # The positions of the copy while it was only read.
         self.seen: dict[tuple[str, TopicPartition], int | None] = {}
-        # What a broker keeps of its cluster in the directory.
         self.cluster: dict[str, bytes] = {}
 
     def fill(self) -> None:
-        """Let there be a store, with some history."""
         rng = self.rng
         with logstore.open(self.data) as store:
             config = TopicConfig(
@@ -161,7 +160,6 @@ class Case:
         self.cluster = cluster_files(self.data)
 
     def keep(self) -> None:
-        """A copy from before."""
         shutil.copytree(self.data, self.old)
 
     def copy_by(self, way: str) -> None:
@@ -532,14 +530,17 @@ class Case:
                     return f"a reader of {group} has {position} in {key}, of {end}"
                 self.seen[group, key] = position
             ends = {key: len(_read(store, key)) for key in KEYS}
-        return self.told(ends) if self.rng.random() < 0.4 else ""
+        return self.told(ends)
 
     def told(self, ends: dict[TopicPartition, int]) -> str:
-        """A group of a copy that was only read is told where to begin."""
-        way: dict[str, Any] = self.rng.choice(
-            ({"to": "earliest"}, {"to": "latest"}, {"to": 3}, {"shift": -2})
-        )
-        group = self.rng.choice(GROUPS)
+        """A group of a copy that was only read is told where to begin: always if it may
+        have a position that the copy cannot have."""
+        wanted = self.truth.positions
+        is_above = any(wanted.get((COMMITS, key), 0) > ends[key] for key in KEYS)
+        if self.rng.random() >= 0.4 and not is_above:
+            return ""
+        way, group = self.rng.choice(_TOLD), self.rng.choice(GROUPS)
+        way, group = (_TOLD[-1], COMMITS) if is_above else (way, group)
         try:
             changes = logstore.reset_offsets(self.copy, group, dry_run=False, **way)
         except (logstore.GroupNotFoundError, logstore.CommitFailedError) as error:

@@ -67,7 +67,7 @@ _WATCHED_CASES = 1_000
 # Of these methods each try is one case, that says what is wrong with it.
 _SINGLE = {
     "replacements": (replacements, 1_500),
-    "copies": (copies, 300),
+    "copies": (copies, 600),
     "second_use": (second_use, 600),
     "lying_input": (lying_input, 2_000),
     "readable": (readable, 300),
