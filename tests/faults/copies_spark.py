@@ -31,6 +31,10 @@ _WITHOUT: Final = ("topics handed over", "touched", "over", "linked open")
 # What an error says that a query must get which has read what the copy has not.
 _NAMED: Final = ("its tail was cut at", "is another log now", "ends before", "ends at")
 
+# What Spark says on a machine that is too busy to start its workers: it is tried again.
+_BUSY: Final = "Python worker failed to connect back"
+_TRIES: Final = 4
+
 _Row = tuple[str, int, int, bytes]
 
 
@@ -112,6 +116,12 @@ class _Query:
 
     def _ended(self, writer: Any) -> str:
         writer = writer.option("checkpointLocation", self.checkpoint)
+        for _ in range(_TRIES - 1):
+            if _BUSY not in (found := self._ended_once(writer)):
+                return found
+        return self._ended_once(writer)
+
+    def _ended_once(self, writer: Any) -> str:
         query = writer.trigger(availableNow=True).start()
         try:
             return "" if query.awaitTermination(_WAIT_S) else f"hangs for {_WAIT_S} s"
