@@ -15,6 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -230,8 +231,11 @@ def main() -> None:
             case.fill()
             goes_on = reader_goes_on if rng.random() < 0.7 else sink_goes_on
             notes[goes_on.__name__.replace("_", " ")] += 1
-            text = goes_on(spark, at, case, rng.choice(ways))
-            line = [f"{case.what}: {text[:1500]}" if text else "", notes]
+            try:
+                text = goes_on(spark, at, case, rng.choice(ways))
+            except Exception:
+                text = traceback.format_exc()
+            line = [f"{case.what}: {text[-1500:]}" if text else "", notes]
             print(json.dumps(line), flush=True)
         spark.stop()
 
