@@ -3,12 +3,13 @@
     requester                                  owner
     links a request to its one name            sees the name, and reads the request
     waits for lines that are appended to it    appends: begun, how far, and the end
-    returns, or raises the error
+    returns, or raises the error               removes the name
 
-The requester holds a lock (`flock`) on its request: without one it is left over. A
-request is not synced, because it ends with its requester. Every owner looks for one,
-twice a second. An owner that does not begin within some seconds is a broker, or a
-process with an earlier version.
+The requester holds a lock (`flock`) on its request: without one it is left over. The
+owner holds one on a byte of it from before it has begun until it has ended: without it
+the owner was killed, and the next one begins again. A request is not synced, because it
+ends with its requester. Every owner looks for one, twice a second. An owner that does
+not begin within some seconds is a broker, or a process with an earlier version.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ _LOOKS: Final = 20
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
 _BYTES_MAX: Final = 1 << 20
+_VERSION: Final = 1
+# Disk space that a request has ahead, so that a full disk does not prevent an answer.
+_ROOM_BYTES: Final = 1 << 16
+# The byte that an owner locks.
+_SERVED: Final = 1
 
 
 class _Owner(Protocol):
@@ -174,17 +180,22 @@ class SnapshotServer:
         """Make the snapshot of a request. Another user may not ask: this process has
         other rights than that one."""
         topics, publisher = self._topics(), self._publisher()
-        if topics is None or publisher is None:
+        if topics is None or publisher is None or not request.begin():
             return
+        outcome = "no snapshot was made"
         try:
             target = request.target()
             request.say({"begun": os.getpid()})
             report = make_snapshot(context, topics, publisher, target)
+            outcome = "the snapshot was made, and its report was lost"
             request.say({"report": report._replace(damaged=())._asdict(),
                          "damaged": [list(key) for key in report.damaged]})  # fmt: skip
         except LogStoreError as error:
             if not context.is_closed:  # else the requester takes the lock
                 request.say({"error": plain_error(error)})
+        except BaseException as error:
+            request.refuse(f"{outcome}: {error!r}")
+            raise
         finally:
             _unlink_own(context.root, request.file.fd)
 
@@ -198,6 +209,10 @@ class _OpenRequest:
         self._end = size
         self._said = 0.0
 
+    def begin(self) -> bool:
+        """Lock it until its file is closed; False: another owner is serving it."""
+        return self._root.files.lock_byte(self.file.fd, _SERVED)
+
     def target(self) -> SnapshotTarget:
         """The snapshot to be made.
 
@@ -206,8 +221,12 @@ class _OpenRequest:
         """
         data = bytearray(min(self._end, _BYTES_MAX))
         self._root.files.read(self.file.fd, data, 0)
+        # An owner that was killed may have left a part of a line.
+        self._end = data.rfind(b"\n") + 1
         try:
             value = json.loads(bytes(data).split(b"\n")[0])
+            if value["version"] != _VERSION:
+                raise ValueError(f"its version is {value['version']}")
             path, links = value["path"], value["links"]
             if not isinstance(path, str) or not os.path.isabs(path):
                 raise ValueError("its path is none")
@@ -230,7 +249,18 @@ class _OpenRequest:
                 path=self._root.path,
                 action="make a snapshot of",
             )
-        self.say({"progress": list(progress)})
+        # Without room the requester is not told how far it is: it waits for the end.
+        with contextlib.suppress(OSError):
+            self._root.files.reserve(self.file.fd, self._end, _ROOM_BYTES)
+            self.say({"progress": list(progress)})
+
+    def refuse(self, why: str) -> None:
+        """Tell the requester of an error, if that is possible."""
+        path = self._root.path
+        message = f"a snapshot of {path} was asked for: {why}"
+        error = StorageError(message, path=path, action="make a snapshot of")
+        with contextlib.suppress(OSError):
+            self.say({"error": plain_error(error)})
 
     def say(self, value: dict[str, Any]) -> None:
         """Append a line."""
@@ -242,8 +272,16 @@ class _OpenRequest:
 def _unlink_own(root: Directory, fd: int) -> None:
     """Remove a request, if it still has its name."""
     with contextlib.suppress(OSError):
-        if root.stat(SNAPSHOT_REQUEST).inode == root.files.stat(fd).inode:
+        if _has_name(root, fd):
             root.unlink(SNAPSHOT_REQUEST, missing_ok=True)
+
+
+def _has_name(root: Directory, fd: int) -> bool:
+    """Whether a request has its name: neither answered nor given up."""
+    try:
+        return root.stat(SNAPSHOT_REQUEST).inode == root.files.stat(fd).inode
+    except FileNotFoundError:
+        return False
 
 
 # ------------------------------------------------------------------ of the requester
@@ -274,7 +312,7 @@ def snapshot_elsewhere(
 def _ask(
     context: StoreContext, target: SnapshotTarget, locked: StoreLockedError
 ) -> SnapshotReport | None:
-    """Ask the owner of the store; None: it has ended."""
+    """Ask the owner of the store; None: it has ended without an answer."""
     root, files = context.root, context.files
     with storage_errors("ask for a snapshot of", root.path, "No snapshot was made."):
         prepare_beside(root, context.store_config)
@@ -297,7 +335,9 @@ def _requested(
     temporary = f"{SNAPSHOT_REQUEST}.{os.getpid()}-{os.urandom(8).hex()}.tmp"
     file = held_open(files, root.create(temporary))
     try:
-        text = json.dumps({"version": 1, "path": target.path, "links": target.links})
+        path, links = target.path, target.links
+        text = json.dumps({"version": _VERSION, "path": path, "links": links})
+        files.reserve(file.fd, 0, _ROOM_BYTES)
         files.write(file.fd, text.encode() + b"\n", 0)
         files.lock_file(file.fd)
         deadline = time.monotonic() + _BEGIN_S
@@ -358,11 +398,13 @@ def _answered(
                 raise error_of(value["error"])
             if "progress" in value and target.on_progress is not None:
                 target.on_progress(SnapshotProgress(*value["progress"]))
-        if _has_no_owner(root):
-            values = _values(root.files, file.fd, count)
-            if any("report" in value or "error" in value for value in values):
+        is_begun = deadline is None
+        if _has_no_owner(root) or (is_begun and not _has_name(root, file.fd)):
+            if _values(root.files, file.fd, count):
                 continue  # the last thing that it did
             return None
+        if is_begun and not root.files.locked_bytes(file.fd, _SERVED, _SERVED + 1):
+            deadline = time.monotonic() + _BEGIN_S  # it was killed: for the next one
         if deadline is not None and time.monotonic() > deadline:
             raise _unanswered(root, locked)
         time.sleep(_POLL_S)

@@ -1,0 +1,224 @@
+"""Requests for a snapshot, whose owner fails, closes the store, or is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.store import snapshot_requests
+from logstore.store.context import StoreContext
+from logstore.store.snapshot import SnapshotReport
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A closed store with some records."""
+    with logstore.open(tmp_path / "source") as store:
+        store.create_topic("t").append_many([b"%d" % number for number in range(10)])
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def always_owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One owner follows the other, so that no look of a requester falls between."""
+
+    def has_no_owner(root: Directory) -> bool:
+        del root
+        return False
+
+    monkeypatch.setattr(snapshot_requests, "_has_no_owner", has_no_owner)
+
+
+def _asked(source: Path) -> SnapshotReport:
+    """The report of a snapshot that another open store is asked for."""
+    with logstore.open(source, read_only=True) as store:
+        return store.snapshot(source.parent / "copy")
+
+
+def _values(path: Path) -> list[bytes | None]:
+    with logstore.open(path, read_only=True) as store:
+        return [record.value for record in store.topic("t")[0].read()]
+
+
+def test_request_whose_owner_fails_is_answered_with_an_error(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends the work of an owner, the requester does not wait for it."""
+
+    def full(*args: object) -> SnapshotReport:
+        raise MemoryError
+
+    with logstore.open(source):
+        monkeypatch.setattr(snapshot_requests, "make_snapshot", full)
+        with pytest.raises(logstore.StorageError, match=r"was made: MemoryError"):
+            _asked(source)
+        monkeypatch.undo()
+        assert _asked(source).partitions == 1
+    assert not (source / layout.SNAPSHOT_REQUEST).exists()
+
+
+def test_request_whose_answer_cannot_be_written_is_answered_with_an_error(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that has no room in the request is named as lost: the snapshot is
+    there."""
+    say = snapshot_requests._OpenRequest.say
+
+    def say_little(self: snapshot_requests._OpenRequest, value: dict[str, int]) -> None:
+        if "report" in value:
+            raise OSError(28, os.strerror(28))
+        say(self, value)
+
+    monkeypatch.setattr(snapshot_requests._OpenRequest, "say", say_little)
+    with (
+        logstore.open(source),
+        pytest.raises(logstore.StorageError, match="was made, and its report was lost"),
+    ):
+        _asked(source)
+    assert _values(source.parent / "copy") == _values(source)
+
+
+def test_request_has_room_for_its_answer_on_a_full_disk(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The space is taken before the owner begins, and again as lines are written."""
+    seen: list[int] = []
+    make = snapshot_requests.make_snapshot
+
+    def look(*args: object) -> SnapshotReport:
+        info = (source / layout.SNAPSHOT_REQUEST).stat()
+        seen.append(info.st_blocks * 512 - info.st_size)
+        return make(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshot_requests, "make_snapshot", look)
+    with logstore.open(source):
+        _asked(source)
+    assert seen[0] >= snapshot_requests._ROOM_BYTES - 4096
+
+
+@pytest.mark.usefixtures("always_owned")
+def test_request_whose_owner_closes_the_store_goes_to_the_next_one(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner that closes the store, and opens it again at once, answers later."""
+    make = snapshot_requests.make_snapshot
+    stores = [logstore.open(source)]
+    contexts: list[StoreContext] = []
+
+    def reopen() -> None:
+        stores[0].close()
+        stores.append(logstore.open(source))
+
+    thread = threading.Thread(target=reopen)
+
+    def interrupted(context: StoreContext, *args: object) -> SnapshotReport:
+        contexts.append(context)
+        if len(contexts) == 1:
+            thread.start()
+            while True:
+                context.check_open()
+        return make(context, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(snapshot_requests, "make_snapshot", interrupted)
+    try:
+        assert _asked(source).partitions == 1
+    finally:
+        thread.join()
+        stores[-1].close()
+    assert len(contexts) == 2
+    assert _values(source.parent / "copy") == _values(source)
+
+
+_KILLED = """
+import os, sys, logstore
+from logstore.store import snapshot_requests
+
+def killed(*args):
+    with open(os.path.join(sys.argv[1], ".logstore-request-snapshot"), "ab") as file:
+        file.write(b'{"progr')  # a part of a line
+    os._exit(9)
+
+snapshot_requests.make_snapshot = killed
+store = logstore.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.usefixtures("always_owned")
+def test_request_whose_owner_is_killed_is_begun_again_by_the_next_one(
+    source: Path,
+) -> None:
+    """The next owner finds the request, also after a part of a line."""
+    owners: list[logstore.Store] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", _KILLED, source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+
+        def follow() -> None:
+            owner.wait()
+            owners.append(logstore.open(source))
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            assert _asked(source).partitions == 1
+        finally:
+            thread.join()
+            owners[0].close()
+        assert owner.returncode == 9
+    assert _values(source.parent / "copy") == _values(source)
+
+
+@pytest.mark.usefixtures("always_owned")
+def test_request_whose_owner_is_killed_is_refused_if_the_next_one_does_not_answer(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker, or an earlier version, has the store after an owner that had begun."""
+    monkeypatch.setattr(snapshot_requests, "_BEGIN_S", 0.2)
+    monkeypatch.setattr(snapshot_requests.SnapshotServer, "start", lambda self: None)
+    requested = snapshot_requests._requested
+
+    def begun(*args: object) -> object:
+        file = requested(*args)  # type: ignore[arg-type]
+        with (source / layout.SNAPSHOT_REQUEST).open("ab") as request:
+            request.write(b'{"begun": 1}\n')
+        return file
+
+    monkeypatch.setattr(snapshot_requests, "_requested", begun)
+    with (
+        logstore.open(source),
+        pytest.raises(logstore.StoreLockedError, match="has not answered"),
+    ):
+        _asked(source)
+
+
+def test_request_of_another_version_is_refused(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner makes nothing of a request that it may misunderstand."""
+    dumps = json.dumps
+
+    def newer(value: dict[str, object]) -> str:
+        return dumps({**value, "version": 2} if "version" in value else value)
+
+    monkeypatch.setattr(snapshot_requests.json, "dumps", newer)
+    with (
+        logstore.open(source),
+        pytest.raises(logstore.StorageError, match="its version is 2"),
+    ):
+        _asked(source)
+    assert not (source.parent / "copy").exists()
