@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
 from logstore.io import layout
-from logstore.io.checkpoint import place
 from logstore.io.checkpoint.publications import remembered
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
@@ -56,7 +55,6 @@ class StoreCut(NamedTuple):
 
     Attributes:
         root: its directory.
-        place: what an owner file says of that.
         groups: name -> content of each group's file.
         files: the same of other files in the root that are copied as they are.
         settings: of topics, as `.logstore-topics` has them.
@@ -68,7 +66,6 @@ class StoreCut(NamedTuple):
     """
 
     root: Directory
-    place: list[Any]
     groups: dict[str, bytes]
     files: dict[str, bytes]
     settings: dict[str, Any]
@@ -111,7 +108,6 @@ def take_cut(
     files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])
     return StoreCut(
         root,
-        place.place_of(root),
         groups,
         files,
         settings,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from logstore.errors import ConfigError, StorageError, storage_errors
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints, place
+from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE, Files
@@ -262,9 +262,10 @@ class _Snapshot:
             self._check(one)
 
     def _write_owner(self, root: Directory) -> None:
-        """The owner file says that this is the directory of the original: the first
-        opening sees that it is a copy."""
+        """The owner file says that it was written nowhere: the first opening sees that
+        this is a copy, also in the directory of the original."""
         cut, ownership = self._cut, Ownership(root)
+        ownership.unsettle()
         ownership.store_epoch = cut.store_epoch
         logs = {one.key: one.log for one in cut.partitions if one.log is not None}
         ends = {key: log.end for key, log in logs.items()}
@@ -281,9 +282,6 @@ class _Snapshot:
             checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, cut.points)
             ownership.write_starts(starts)
             ownership.record()
-        value = checkpoints.read_state(root, layout.OWNER)
-        assert value is not None
-        checkpoints.write_state(root, layout.OWNER, {**value, place.FIELD: cut.place})
 
     def _write_cluster(self, root: Directory) -> None:
         """What a KRaft broker knows of its cluster. It stands still, as no broker runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -222,6 +223,38 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
     for read_only in (True, False):
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             logstore.open(tmp_path / left, read_only=read_only)
+
+
+@pytest.mark.parametrize("way", ["into", "instead"])
+def test_snapshot_that_is_put_back_in_its_place_is_a_copy(
+    tmp_path: Path, way: str
+) -> None:
+    """A reader that had read more of the original is told, as in any other copy."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with logstore.open(source) as store:
+        partition = store.create_topic("t")[0]
+        partition.append_many([b"both"] * 10)
+        store.snapshot(copy)
+        partition.append_many([b"of the original"] * 10)
+        mark = partition.mark()
+    if way == "into":
+        for path in source.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(copy, source, dirs_exist_ok=True)
+    else:
+        shutil.rmtree(source)
+        copy.rename(source)
+    with logstore.open(source) as store:
+        partition = store.topic("t")[0]
+        partition.append_many([b"later"] * 20)
+        assert partition.unchanged_below(mark) == 10
+    with logstore.open(source) as store:
+        # From its close on it is a store of its own, with the marks that it gave.
+        partition = store.topic("t")[0]
+        settled = partition.mark()
+        assert partition.unchanged_below(mark) == 10
+        partition.append(b"more")
+        assert partition.unchanged_below(settled) > 30
 
 
 _OWNER = """

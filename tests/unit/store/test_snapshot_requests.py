@@ -16,7 +16,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.store import snapshot_requests
 from logstore.store.context import StoreContext
-from logstore.store.snapshot import SnapshotReport
+from logstore.store.snapshot import SnapshotReport, make_snapshot
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_request_has_room_for_its_answer_on_a_full_disk(
 ) -> None:
     """The space is taken before the owner begins, and again as lines are written."""
     seen: list[int] = []
-    make = snapshot_requests.make_snapshot
+    make = make_snapshot
 
     def look(*args: object) -> SnapshotReport:
         info = (source / layout.SNAPSHOT_REQUEST).stat()
@@ -110,7 +110,7 @@ def test_request_whose_owner_closes_the_store_goes_to_the_next_one(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner that closes the store, and opens it again at once, answers later."""
-    make = snapshot_requests.make_snapshot
+    make = make_snapshot
     stores = [logstore.open(source)]
     contexts: list[StoreContext] = []
 
@@ -215,7 +215,7 @@ def test_request_of_another_version_is_refused(
     def newer(value: dict[str, object]) -> str:
         return dumps({**value, "version": 2} if "version" in value else value)
 
-    monkeypatch.setattr(snapshot_requests.json, "dumps", newer)
+    monkeypatch.setattr(json, "dumps", newer)
     with (
         logstore.open(source),
         pytest.raises(logstore.StorageError, match="its version is 2"),

@@ -181,6 +181,10 @@ class Ownership:
         logs have a cut at the end that they had when it was opened."""
         self._place = None
 
+    def unsettle(self) -> None:
+        """For the next write, the files are a copy wherever they are: a snapshot."""
+        self._place = [*place.NOWHERE]
+
     def _owner(self) -> _Owner | None:
         """The content of the owner file; None if there is none."""
         try:

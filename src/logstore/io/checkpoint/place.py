@@ -13,10 +13,20 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 
-__all__ = ["FIELD", "is_elsewhere", "is_known_copy", "is_left_over", "place_of"]
+__all__ = [
+    "FIELD",
+    "NOWHERE",
+    "is_elsewhere",
+    "is_known_copy",
+    "is_left_over",
+    "place_of",
+]
 
 # Its name in the owner file.
 FIELD: Final = "directory"
+# The value of a snapshot, which is a copy wherever it is put, also in the place of the
+# store that it was made of: no inode has this number.
+NOWHERE: Final = (0, "")
 
 
 def place_of(root: Directory) -> list[Any]:
