@@ -33,6 +33,7 @@ __all__ = [
     "TimeEntries",
     "TxnEntry",
     "add_closing_entry",
+    "before_offset",
     "digest_of",
     "format_txn_index",
     "parse_txn_index",
@@ -283,6 +284,17 @@ def parse_txn_index(data: bytes, path: str) -> list[TxnEntry]:
             position=valid,
         )
     return entries
+
+
+def before_offset(data: bytes, end: int) -> bytes:
+    """A transaction index without the last entries, those of markers from `end` on. The
+    rest stays as it is, also if it is damaged."""
+    size = len(data)
+    while size >= TXN_ENTRY_BYTES and size % TXN_ENTRY_BYTES == 0:
+        if _TXN_ENTRY.unpack_from(data, size - TXN_ENTRY_BYTES)[3] < end:
+            break
+        size -= TXN_ENTRY_BYTES
+    return data[:size]
 
 
 def valid_txn_entries(data: bytes) -> list[TxnEntry]:

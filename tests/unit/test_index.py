@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore.errors import UnsupportedError
+from logstore.index import TxnEntry, before_offset, format_txn_index
 from logstore.store.store import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, crash, frames, frames_in, logs_in, overwrite
@@ -507,3 +508,16 @@ def test_damage_behind_a_time_index_of_a_broker_leaves_what_was_confirmed(
         log: Any = partition._log
         # Of offset 1; the first batch of a segment has none.
         assert log.segments[0].time_entries().count == 1
+
+
+@pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (20, 1), (99, 2)])
+def test_transaction_index_before_an_offset_lacks_the_later_markers(
+    end: int, count: int
+) -> None:
+    """Nothing but the last entries is left out: damage stays for a reader to see."""
+    entries = [TxnEntry(0, 7, 0, 10, 11), TxnEntry(0, 7, 15, 20, 21)]
+    data = format_txn_index(entries)
+    assert before_offset(data, end) == format_txn_index(entries[:count])
+    for bad in (b"\xff" * len(data), data[:-1]):
+        assert before_offset(bad, 15) in (bad, b"")
+    assert before_offset(data[:-1], end) == data[:-1]

@@ -72,7 +72,9 @@ def _print(
         printer.json(line("snapshot", topic=None, partition=None, **values))
         return
     for key in report.damaged:
-        printer.line(f"problem: {escape(str(key))} is damaged, and so is its copy")
+        printer.line(
+            f"problem: {escape(str(key))} is damaged or missing, and so is its copy"
+        )
     printer.line(
         escape(
             relative(

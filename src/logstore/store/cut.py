@@ -40,8 +40,9 @@ class PartitionCut(NamedTuple):
     Attributes:
         key: topic and number.
         directory: of the partition.
-        writer, log: its writer, and the cut of its log; None: the log is damaged, or
-            cannot be loaded. Then all of its files are copied: they do not change.
+        writer: None: it cannot be loaded.
+        log: the cut of its log; None: there is no writer, or the log is damaged. Then
+            all of its files are copied: they do not change.
     """
 
     key: TopicPartition
@@ -60,6 +61,7 @@ class StoreCut(NamedTuple):
         settings: of topics, as `.logstore-topics` has them.
         ledger: the fields of `.logstore-published`; None: nothing was published.
         partitions: sorted.
+        missing: those whose directory is gone.
         points: Kafka's recovery points, of the partitions without a `log`.
         store_epoch: that partition states were written under.
         is_clean: whether the last owner had closed the store.
@@ -71,6 +73,7 @@ class StoreCut(NamedTuple):
     settings: dict[str, Any]
     ledger: dict[str, Any] | None
     partitions: list[PartitionCut]
+    missing: list[TopicPartition]
     points: dict[TopicPartition, int]
     store_epoch: str
     is_clean: bool
@@ -97,6 +100,7 @@ def take_cut(
             context.check_open()
             topics.writers.recover()
             partitions = _partitions(root, topics)
+            missing = sorted(topics.catalog.missing_partitions)
             settings = copy.deepcopy(topics.catalog.settings)
             points = {
                 one.key: context.ownership.points[one.key]
@@ -113,6 +117,7 @@ def take_cut(
         settings,
         remembered(ledger) if ledger else None,
         partitions,
+        missing,
         points,
         store_epoch,
         is_clean,
@@ -128,18 +133,18 @@ def _partitions(root: Directory, topics: OpenTopics) -> list[PartitionCut]:
         for number in numbers
         if TopicPartition(topic, number) not in topics.catalog.missing_partitions
     ]
-    writers = {
+    intact = {
         key: loaded[key]
         for key in keys
         if key in loaded and loaded[key].health.damage is None
     }
-    with native.Group([writer.lock for writer in writers.values()]):
-        logs = {key: writer.cut() for key, writer in writers.items()}
+    with native.Group([writer.lock for writer in intact.values()]):
+        logs = {key: writer.cut() for key, writer in intact.items()}
     return [
         PartitionCut(
             key,
             root.child(layout.partition_directory(*key)),
-            writers.get(key),
+            loaded.get(key),
             logs.get(key),
         )
         for key in keys

@@ -14,14 +14,17 @@ import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from logstore import _native as native
 from logstore.errors import ConfigError, StorageError, storage_errors
+from logstore.index import before_offset
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE, Files
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
-from logstore.log.write.log_cut import LogCut
+from logstore.log.write.log_cut import LogCut, names_beside
+from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 from logstore.store.context import StoreContext
 from logstore.store.cut import PartitionCut, StoreCut, take_cut
@@ -48,15 +51,15 @@ _NO_LINK: Final = (
     errno.ENOSYS,
     errno.ENOENT,
 )
-# The copy of an intact log has none of these: its state is made for it, and the others
-# are for the original's processes, or are evidence of damage.
+# No copy has these: what was put aside, and what a process was writing.
 _LEFT_OUT: Final = (
-    layout.PARTITION_STATE,
-    layout.DURABLE,
     layout.OWN_COPY_PREFIX,
     layout.TORN_PREFIX,
     layout.QUARANTINE_PREFIX,
 )
+# The copy of an intact log has a state that is made for it, and the page is for the
+# processes that have the original open.
+_OF_ORIGINAL: Final = (layout.PARTITION_STATE, layout.DURABLE)
 
 
 class SnapshotProgress(NamedTuple):
@@ -80,7 +83,8 @@ class SnapshotReport(NamedTuple):
         identities: how many publishers are remembered.
         bytes: of log.
         bytes_linked: of these, those in files that it shares with the original.
-        damaged: the partitions that were copied with their damage.
+        damaged: the partitions that were copied with their damage, and those whose
+            directory is gone from the original.
     """
 
     path: str
@@ -103,7 +107,7 @@ class SnapshotTarget(NamedTuple):
 
 
 class _CutError(Exception):
-    """A log was truncated, or deleted, while it was copied."""
+    """A log was truncated, or its topic deleted, while it was copied."""
 
 
 def check_target(files: Files, source: str, path: str) -> None:
@@ -165,7 +169,7 @@ def make_snapshot(
         with storage_errors("read", context.path, "No snapshot was made."):
             cut = take_cut(context, topics, publisher)
         with contextlib.suppress(_CutError):
-            return _Snapshot(context, cut, target).make()
+            return _Snapshot(context, topics, cut, target).make()
     raise StorageError(
         f"no snapshot of {context.path} was made: {_CUTS_MAX} times, one of its logs "
         f"was truncated or deleted while it was copied. Try it again",
@@ -178,9 +182,14 @@ class _Snapshot:
     """One attempt to write a cut to a directory."""
 
     def __init__(
-        self, context: StoreContext, cut: StoreCut, target: SnapshotTarget
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        cut: StoreCut,
+        target: SnapshotTarget,
     ) -> None:
         self._context = context
+        self._topics = topics
         self._files = context.files
         self._cut = cut
         self._path, self._links, self._on_progress = target
@@ -233,7 +242,14 @@ class _Snapshot:
             len(ledger["published"]),
             self._done,
             self._linked,
-            tuple(one.key for one in cut.partitions if one.log is None),
+            tuple(
+                sorted(
+                    [
+                        *(one.key for one in cut.partitions if one.log is None),
+                        *cut.missing,
+                    ]
+                )
+            ),
         )
 
     # ------------------------------------------------------------ the root
@@ -294,7 +310,7 @@ class _Snapshot:
         root.make(name)
         to = root.child(name)
         for file in sorted({*source.names()} - {*source.directories()}):
-            self._copy_or_link(source, file, to, may_link=False)
+            self._copy_file(source, file, to)
             self._context.check_open()
         to.sync()
 
@@ -308,12 +324,21 @@ class _Snapshot:
             self._files.close(fd)
 
     def _check(self, one: PartitionCut) -> None:
-        """Raise if a log has lost what its cut has."""
+        """Raise if a log has lost what its cut has, or may be that of another topic of
+        this name. The topic that was deleted loses its writer after its directory, and
+        before another one gets that name."""
         self._context.check_open()
+        writers = self._topics.writers
+        is_there = self._cut.root.exists(one.directory.name)
+        if one.writer is None:
+            is_same = one.key in writers.broken
+        else:
+            is_same = writers.loaded.get(one.key) is one.writer
+        if not (is_there and is_same):
+            raise _CutError
         if one.writer is None or one.log is None:
             return
-        is_there = self._cut.root.exists(one.directory.name)
-        if not is_there or one.log.is_gone(one.writer.cuts):
+        if one.log.is_gone(one.writer.cuts):
             raise _CutError
 
     # ------------------------------------------------------------ partitions
@@ -322,49 +347,79 @@ class _Snapshot:
         root.make(one.directory.name)
         to = root.child(one.directory.name)
         try:
-            names = one.directory.names()
-            if one.log is None:
-                for name in filter(layout.is_partition_file, names):
-                    self._copy_or_link(one.directory, name, to, may_link=False)
-            else:
-                self._write_log(one.directory, one.log, to)
-                for name in names:
-                    if self._is_copied(name, one.log):
-                        self._copy_or_link(one.directory, name, to, may_link=False)
+            names = {*one.directory.names()} - {*one.directory.directories()}
+            if one.writer is not None and one.log is not None:
+                self._write_log(one.writer, one.log, to)
+            for name in sorted(names):
+                if _is_copied(name, one.log):
+                    self._copy_file(one.directory, name, to)
         except FileNotFoundError as error:
             self._check(one)
             raise error
         to.sync()
 
-    def _is_copied(self, name: str, log: LogCut) -> bool:
-        """Whether another file of a partition belongs to a copy of its intact log."""
-        parsed = layout.parse_segment_file(name)
-        if parsed is not None:
-            is_snapshot = parsed.suffix == SNAPSHOT and not parsed.transition
-            return is_snapshot and parsed.base_offset <= log.end
-        if name.endswith(".tmp") or name.startswith(_LEFT_OUT):
-            return False
-        base = layout.parse_digest_file(name)
-        if base is not None:
-            return base in {segment.base_offset for segment in log.segments[:-1]}
-        return layout.is_partition_file(name)
-
-    def _write_log(self, source: Directory, log: LogCut, to: Directory) -> None:
-        """The segments of a log, their indexes, and its state."""
+    def _write_log(self, writer: PartitionWriter, log: LogCut, to: Directory) -> None:
+        """The segments of a log, their other files, and its state."""
         if not log.segments:
             return
         for segment, size in zip(log.segments, log.sizes, strict=True):
             is_active = segment is log.segments[-1]
             self._write_segment(segment, size, to, may_link=not is_active)
-            if not is_active:
-                for suffix in (INDEX, TIME_INDEX):
-                    self._copy_or_link(source, segment.file(suffix), to, may_link=True)
-            self._copy_or_link(source, segment.file(TXN_INDEX), to, may_link=False)
+            if is_active:
+                self._write_active(writer, log, to)
+            else:
+                self._write_beside(writer, segment, to)
             self._segments += 1
-        active = log.segments[-1]
-        for suffix, data in ((INDEX, log.offset_index), (TIME_INDEX, log.time_index)):
-            self._put(to, layout.segment_file(active.base_offset, suffix), data)
         checkpoints.write_prepared(to, layout.PARTITION_STATE, log.state)
+
+    def _write_active(
+        self, writer: PartitionWriter, log: LogCut, to: Directory
+    ) -> None:
+        """The indexes of the active segment, as they were. An aborted transaction is in
+        its index before its marker is in the log."""
+        active = log.segments[-1]
+        contents = {INDEX: log.offset_index, TIME_INDEX: log.time_index}
+        with writer.lock:  # no entry is half written
+            file, _ = self._opened_beside(writer, active, _usual(active, TXN_INDEX))
+            if file is not None:
+                data = bytearray(self._files.size(file.fd))
+                self._files.read(file.fd, data, 0)
+                contents[TXN_INDEX] = before_offset(bytes(data), log.end)
+        for suffix, content in contents.items():
+            if content or suffix != TXN_INDEX:
+                self._put(to, _usual(active, suffix), content)
+
+    def _write_beside(
+        self, writer: PartitionWriter, segment: Segment, to: Directory
+    ) -> None:
+        """The other files of a sealed segment, also if it is compacted, or deleted,
+        meanwhile. What is missing is built at the opening."""
+        digest = layout.digest_file(segment.base_offset)
+        usual = [_usual(segment, one) for one in (INDEX, TIME_INDEX, TXN_INDEX)]
+        for name in (*usual, digest):
+            may_link = self._links and name in usual[:2]
+            with writer.lock:
+                file, found = self._opened_beside(writer, segment, name)
+                is_linked = may_link and self._link(segment.directory, found, to, name)
+            if file is None:
+                continue
+            if is_linked:
+                self._files.sync(file.fd)
+            else:
+                self._copy(file.fd, None, to, name)
+
+    def _opened_beside(
+        self, writer: PartitionWriter, segment: Segment, name: str
+    ) -> tuple[native.OpenFile | None, str]:
+        """Another file of a segment, which has this name in the log, and its name now;
+        None: there is none. The caller holds the log's lock."""
+        if segment.moved_to and writer.health.is_poisoned:
+            raise _CutError  # a compaction failed half-way: either may have the names
+        names = names_beside(segment, name, writer.segments)
+        for one in names:
+            with contextlib.suppress(FileNotFoundError):
+                return held_open(self._files, segment.directory.open(one)), one
+        return None, names[0]
 
     def _write_segment(
         self, segment: Segment, size: int, to: Directory, *, may_link: bool
@@ -373,7 +428,8 @@ class _Snapshot:
         file, name = segment.borrow(), layout.segment_file(segment.base_offset, LOG)
         info = self._files.stat(file.fd)
         may_link = may_link and self._links and info.size == size
-        if may_link and self._link(segment.directory, segment.file(LOG), to, name):
+        now = segment.moved_to or segment.file(LOG)
+        if may_link and self._link(segment.directory, now, to, name):
             if to.stat(name).inode == info.inode:
                 self._synced(to, name)
                 self._linked += size
@@ -382,13 +438,8 @@ class _Snapshot:
             to.unlink(name)  # it was deleted meanwhile, and another one has its name
         self._copy(file.fd, size, to, name)
 
-    def _copy_or_link(
-        self, source: Directory, name: str, to: Directory, *, may_link: bool
-    ) -> None:
-        """A file that need not be there: what is missing is built at the opening."""
-        if may_link and self._links and self._link(source, name, to, name):
-            self._synced(to, name)
-            return
+    def _copy_file(self, source: Directory, name: str, to: Directory) -> None:
+        """Copy a file; not one that is gone meanwhile."""
         try:
             file = held_open(self._files, source.open(name))
         except FileNotFoundError:
@@ -436,6 +487,23 @@ class _Snapshot:
         self._context.check_open()
         if self._on_progress is not None:
             self._on_progress(SnapshotProgress(self._done, self._total))
+
+
+def _usual(segment: Segment, suffix: str) -> str:
+    return layout.segment_file(segment.base_offset, suffix)
+
+
+def _is_copied(name: str, log: LogCut | None) -> bool:
+    """Whether a file of a partition belongs to a copy of it, besides those of the
+    segments of an intact log."""
+    if name.endswith(".tmp") or name.startswith(_LEFT_OUT):
+        return False
+    parsed = layout.parse_segment_file(name)
+    if log is None or parsed is None:
+        is_of_log = layout.parse_digest_file(name) is not None or name in _OF_ORIGINAL
+        return layout.is_partition_file(name) and (log is None or not is_of_log)
+    is_snapshot = parsed.suffix == SNAPSHOT and not parsed.transition
+    return is_snapshot and parsed.base_offset <= log.end
 
 
 def _remove(root: Directory, parent: Directory, name: str) -> None:

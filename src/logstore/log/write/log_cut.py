@@ -2,18 +2,20 @@
 
 Its bytes do not change unless the log is truncated below its end: batches are only
 appended, and the files of deleted or compacted segments stay until nothing refers to
-the segments.
+the segments, under other names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from logstore.io import layout
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["LogCut", "cut_of"]
+__all__ = ["LogCut", "cut_of", "names_beside"]
 
 
 class LogCut(NamedTuple):
@@ -40,6 +42,26 @@ class LogCut(NamedTuple):
     def is_gone(self, cuts: Cuts) -> bool:
         """Whether records of it were removed since, by the cuts of the log now."""
         return cuts.lowest_since(self.serial) < self.end
+
+
+def names_beside(
+    segment: Segment, name: str, now: Sequence[Segment]
+) -> tuple[str, ...]:
+    """The names that another file of a segment of a cut may have, while the log has the
+    segments `now`; the first one that exists is it.
+
+    The caller holds the log's lock: without it, the file of another segment may get a
+    name. A segment that was compacted is not the only one with its base offset.
+
+    Args:
+        name: that of the file while its segment is in the log.
+    """
+    if segment.moved_to:
+        log_name = layout.segment_file(segment.base_offset, layout.LOG)
+        return (name + segment.moved_to.removeprefix(log_name),)
+    if not now or segment.base_offset < now[0].base_offset:
+        return (layout.deleted_file(name, 0), name)
+    return (name,)
 
 
 def cut_of(log: LogWriter) -> LogCut:
