@@ -236,8 +236,10 @@ def is_store(root: Directory, names: list[str]) -> bool:
     directories alone prove nothing: `/etc` has ``dbus-1``.
 
     Raises:
+        StoreNotFoundError: it is a snapshot that was not finished.
         OSError: the system refuses.
     """
+    _check_finished(root, names)
     if not _ROOT_FILES.isdisjoint(names):
         return True
     inside: list[str] = []
@@ -258,6 +260,16 @@ def is_store(root: Directory, names: list[str]) -> bool:
                 return True
             inside += child_names
     return not inside and _is_empty_store(names)
+
+
+def _check_finished(root: Directory, names: list[str]) -> None:
+    """Raise `StoreNotFoundError` for what a snapshot leaves that was interrupted."""
+    if layout.UNFINISHED in names:
+        raise StoreNotFoundError(
+            f"{root.path} is a snapshot that was not finished: it is no store. "
+            f"Remove it",
+            path=root.path,
+        )
 
 
 def _is_empty_store(names: list[str]) -> bool:
@@ -308,12 +320,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
     """
     with storage_errors("look at", root.path):
         names = root.names()
-        if layout.UNFINISHED in names:
-            raise StoreNotFoundError(
-                f"{root.path} is a snapshot that was not finished: it is no store. "
-                f"Remove it",
-                path=root.path,
-            )
+        _check_finished(root, names)
         if is_partition(root, names):
             parent, name = os.path.split(root.path)
             rest = ""

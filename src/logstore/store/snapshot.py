@@ -111,21 +111,33 @@ class _CutError(Exception):
 
 
 def check_target(files: Files, source: str, path: str) -> None:
-    """Raise `ConfigError` if a snapshot cannot be made at a path: something is there,
-    or it lies in the store."""
+    """Raise `ConfigError` if a snapshot cannot be made at a path: something is there
+    that a directory cannot replace, or it lies in the store."""
     if _lies_in(files, source, path):
         raise _refused(path, "it lies in the store itself")
-    try:
-        directory = Directory.open_root(files, path)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise _refused(path, "it is no directory") from None
-    try:
+    above, name = os.path.split(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            parent = Directory.open_root(files, above)
+            stack.callback(parent.close)
+            there = parent.stat(name)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            raise _refused(path, "a file is in its path") from None
+        try:
+            directory = Directory.open_root(files, path)
+            stack.callback(directory.close)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _refused(path, "it is no directory") from None
         if directory.names():
             raise _refused(path, "it is not empty")
-    finally:
-        directory.close()
+        info = directory.info()
+        if (there.device, there.inode) != (info.device, info.inode):
+            raise _refused(path, "it is a link to a directory")
+        with directory.use() as fd, parent.use() as above_fd:
+            if files.mounts(fd)[0] != files.mounts(above_fd)[0]:
+                raise _refused(path, "it is a mount point. Name a directory in it")
 
 
 def _lies_in(files: Files, source: str, path: str) -> bool:

@@ -465,8 +465,8 @@ class Store(PublishingStore):
         has it makes the snapshot, and this call waits.
 
         Args:
-            path: the directory; it must not exist, or be empty. It is complete and
-                durable when it is there.
+            path: the directory; it must not exist, or be empty, and neither be a link
+                nor a mount point. It is complete and durable when it is there.
             links: let sealed segments be hard links to the files of this store, where
                 that is possible: nothing is ever changed in them.
             on_progress: called in this thread with a `SnapshotProgress`, now and then.

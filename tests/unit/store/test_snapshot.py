@@ -167,6 +167,40 @@ def test_snapshot_at_a_bad_place_is_refused(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["empty", "file", "full", "source"]
 
 
+class _Mounted(Files):
+    """Each directory is the root of a mount of its own."""
+
+    def mounts(self, fd: int) -> tuple[int, str]:
+        return self.stat(fd).inode, ""
+
+
+@pytest.mark.parametrize("what", ["link", "mount point", "lost link", "file"])
+def test_snapshot_at_what_a_directory_cannot_replace_is_refused_before_it_is_made(
+    tmp_path: Path, what: str
+) -> None:
+    """Nothing is copied in vain, which could take hours."""
+    place, there = tmp_path / "place", tmp_path / "there"
+    files: Files = Files()
+    if what == "mount point":
+        files = _Mounted()
+        place.mkdir()
+    elif what == "file":
+        place.write_bytes(b"")
+        place /= "below"
+    else:
+        place.symlink_to(there)
+        if what == "link":
+            there.mkdir()
+
+    def fail(progress: logstore.SnapshotProgress) -> None:
+        raise AssertionError(progress)
+
+    with open_store(tmp_path / "source", files=files) as store:
+        _filled(store)
+        with pytest.raises(logstore.ConfigError, match="no snapshot can be made"):
+            store.snapshot(place, on_progress=fail)
+
+
 def test_snapshot_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """On a full disk nothing is at the path, and the store goes on."""
 
@@ -223,6 +257,12 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
     for read_only in (True, False):
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             logstore.open(tmp_path / left, read_only=read_only)
+    # Nor does anything call it sound that reads files without opening the store.
+    for look in (logstore.verify, logstore.check_handover, logstore.report):
+        with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
+            look(tmp_path / left)
+    with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
+        logstore.repair(tmp_path / left, "skip")
 
 
 @pytest.mark.parametrize("way", ["into", "instead"])
@@ -237,6 +277,7 @@ def test_snapshot_that_is_put_back_in_its_place_is_a_copy(
         store.snapshot(copy)
         partition.append_many([b"of the original"] * 10)
         mark = partition.mark()
+    assert mark is not None
     if way == "into":
         for path in source.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -252,9 +293,12 @@ def test_snapshot_that_is_put_back_in_its_place_is_a_copy(
         # From its close on it is a store of its own, with the marks that it gave.
         partition = store.topic("t")[0]
         settled = partition.mark()
+        assert settled is not None
         assert partition.unchanged_below(mark) == 10
         partition.append(b"more")
-        assert partition.unchanged_below(settled) > 30
+        unchanged = partition.unchanged_below(settled)
+        assert unchanged is not None
+        assert unchanged > 30
 
 
 _OWNER = """
@@ -350,6 +394,51 @@ def test_snapshot_of_a_damaged_partition_has_its_damage(tmp_path: Path) -> None:
     ]
     assert problems[0] == problems[1]
     assert problems[0]
+
+
+def test_snapshot_of_a_damaged_partition_leaves_out_what_was_put_aside(
+    tmp_path: Path,
+) -> None:
+    """The directory that a repair has made is no file of the partition, also if it is
+    damaged again."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with logstore.open(source) as store:
+        _filled(store)
+
+    def damage() -> None:
+        log = max((source / "t-0").glob("*.log"), key=lambda log: log.stat().st_size)
+        data = bytearray(log.read_bytes())
+        data[-10] ^= 1
+        log.write_bytes(data)
+
+    damage()
+    logstore.repair(source, "skip")
+    assert list((source / "t-0").glob(layout.QUARANTINE_PREFIX + "*"))
+    damage()
+    (source / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    with logstore.open(source) as store:
+        assert store.snapshot(copy).damaged == (KEY,)
+    assert not list((copy / "t-0").glob(layout.QUARANTINE_PREFIX + "*"))
+    logs = [sorted((path / "t-0").glob("*.log")) for path in (source, copy)]
+    assert [log.read_bytes() for log in logs[0]] == [
+        log.read_bytes() for log in logs[1]
+    ]
+
+
+def test_snapshot_without_the_directory_of_a_partition_names_it(tmp_path: Path) -> None:
+    """Whoever makes backups is told that one of the partitions is not in them, and the
+    copy says so, too."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with logstore.open(source) as store:
+        _filled(store)
+    shutil.rmtree(source / "t-1")
+    with logstore.open(source) as store:
+        report = store.snapshot(copy)
+    assert report.damaged == (TopicPartition("t", 1),)
+    assert report.partitions == 4
+    with logstore.open(copy) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+    assert labels == ["lost-segment"]
 
 
 def _of_a_cluster(source: Path) -> None:
