@@ -2,8 +2,9 @@
 
 The order is what makes it consistent. The positions of groups come first, then the
 publications and the ends of all logs at one moment, then the named producers. So no
-position lies above the end of a log, no publication is remembered whose records are not
-there, and no producer is missing whose records are there.
+publication is remembered whose records are not there, and no producer is missing whose
+records are there. No position lies above the end of a log, unless that was cut in
+between: the first opening of the copy lowers it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def take_cut(
             topics.writers.recover()
             partitions = _partitions(root, topics)
             missing = sorted(topics.catalog.missing_partitions)
-            settings = copy.deepcopy(topics.catalog.settings)
+            # A first append, without this lock, may add a topic: it changes no value.
+            settings = copy.deepcopy(dict(topics.catalog.settings))
             points = {
                 one.key: context.ownership.points[one.key]
                 for one in partitions

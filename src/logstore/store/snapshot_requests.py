@@ -7,7 +7,8 @@
 
 The requester holds a lock (`flock`) on its request: without one it is left over. The
 owner holds one on a byte of it from before it has begun until it has ended: without it
-the owner was killed, and the next one begins again. A request is not synced, because it
+the owner was killed, and the next one begins again. A requester that waits no longer
+takes that one, too, and then no owner begins. A request is not synced, because it
 ends with its requester. Every owner looks for one, twice a second. An owner that does
 not begin within some seconds is a broker, or a process with an earlier version.
 """
@@ -62,7 +63,7 @@ _BYTES_MAX: Final = 1 << 20
 _VERSION: Final = 1
 # Disk space that a request has ahead, so that a full disk does not prevent an answer.
 _ROOM_BYTES: Final = 1 << 16
-# The byte that an owner locks.
+# The byte that an owner locks, or a requester that waits no longer.
 _SERVED: Final = 1
 
 
@@ -210,7 +211,8 @@ class _OpenRequest:
         self._said = 0.0
 
     def begin(self) -> bool:
-        """Lock it until its file is closed; False: another owner is serving it."""
+        """Lock it until its file is closed; False: it is not waited for any longer, or
+        another owner serves it."""
         return self._root.files.lock_byte(self.file.fd, _SERVED)
 
     def target(self) -> SnapshotTarget:
@@ -293,7 +295,7 @@ def snapshot_elsewhere(
     """A snapshot for a process that has the store open for reading: with the writer's
     lock, if it is free; else its owner makes it.
 
-    Raises: as `Store.snapshot`.
+    Raises: as `Store.snapshot`, and as opening the store for writing.
     """
     check_target(context.files, context.path, target.path)
     while True:
@@ -399,14 +401,20 @@ def _answered(
             if "progress" in value and target.on_progress is not None:
                 target.on_progress(SnapshotProgress(*value["progress"]))
         is_begun = deadline is None
-        if _has_no_owner(root) or (is_begun and not _has_name(root, file.fd)):
-            if _values(root.files, file.fd, count):
-                continue  # the last thing that it did
-            return None
         if is_begun and not root.files.locked_bytes(file.fd, _SERVED, _SERVED + 1):
             deadline = time.monotonic() + _BEGIN_S  # it was killed: for the next one
-        if deadline is not None and time.monotonic() > deadline:
-            raise _unanswered(root, locked)
+        has_ended = _has_no_owner(root) or (is_begun and not _has_name(root, file.fd))
+        is_late = deadline is not None and time.monotonic() > deadline
+        if has_ended or is_late:
+            is_over = root.files.lock_byte(file.fd, _SERVED)
+            if _values(root.files, file.fd, count):
+                # The last that it has said, or it has begun just now.
+                root.files.unlock_byte(file.fd, _SERVED)
+                continue
+            if is_over and has_ended:
+                return None
+            if is_over:
+                raise _unanswered(root, locked)
         time.sleep(_POLL_S)
 
 

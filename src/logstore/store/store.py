@@ -475,7 +475,7 @@ class Store(PublishingStore):
             ConfigError: there is something at the path, or it lies in the store.
             StoreLockedError: a Kafka broker, or a process with an earlier version of
                 logstore, has the store open for writing, and does not answer.
-            StorageError: the system refuses; nothing is at the path.
+            StorageError: the system refuses; unless it says so, nothing is at the path.
             StoreClosedError, ForkedError.
         """
         self._topics.begin_call()

@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import logstore
 from logstore.io import layout
-from logstore.io.directory import Directory
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import Files
 from logstore.store import snapshot_requests
 from logstore.store.context import StoreContext
 from logstore.store.snapshot import SnapshotReport, make_snapshot
@@ -222,3 +224,43 @@ def test_request_of_another_version_is_refused(
     ):
         _asked(source)
     assert not (source.parent / "copy").exists()
+
+
+def test_request_that_is_given_up_is_begun_by_no_owner(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner that has seen the request before makes no snapshot after the requester
+    has been told that there is none."""
+    files = Files()
+    begun: list[bool] = []
+
+    def unanswered(root: Directory, locked: logstore.StoreLockedError) -> Exception:
+        fd = root.open(layout.SNAPSHOT_REQUEST, write=True, keep_links=True)
+        file = held_open(files, fd)
+        begun.append(snapshot_requests._OpenRequest(root, file, 0).begin())
+        return locked
+
+    monkeypatch.setattr(snapshot_requests, "_BEGIN_S", 0.2)
+    monkeypatch.setattr(snapshot_requests, "_unanswered", unanswered)
+    monkeypatch.setattr(snapshot_requests.SnapshotServer, "start", lambda self: None)
+    with logstore.open(source), pytest.raises(logstore.StoreLockedError):
+        _asked(source)
+    assert begun == [False]
+
+
+@pytest.mark.usefixtures("always_owned")
+def test_request_that_is_begun_at_the_last_moment_is_waited_for(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer counts, also if the requester was about to give up."""
+    monkeypatch.setattr(snapshot_requests, "_BEGIN_S", 2.0)
+    begin = snapshot_requests._OpenRequest.begin
+
+    def slow(self: snapshot_requests._OpenRequest) -> bool:
+        is_mine = begin(self)
+        time.sleep(2.5)
+        return is_mine
+
+    monkeypatch.setattr(snapshot_requests._OpenRequest, "begin", slow)
+    with logstore.open(source):
+        assert _asked(source).partitions == 1
