@@ -10,7 +10,7 @@ between: the first opening of the copy lowers it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
@@ -43,13 +43,15 @@ class PartitionCut(NamedTuple):
         directory: of the partition.
         writer: None: it cannot be loaded.
         log: the cut of its log; None: there is no writer, or the log is damaged. Then
-            all of its files are copied: they do not change.
+            all of its files are copied: they change only if its head is deleted.
+        start: of the log; as Kafka's checkpoint has it, if it cannot be loaded.
     """
 
     key: TopicPartition
     directory: Directory
     writer: PartitionWriter | None
     log: LogCut | None
+    start: int
 
 
 class StoreCut(NamedTuple):
@@ -100,7 +102,7 @@ def take_cut(
         with context.lock:
             context.check_open()
             topics.writers.recover()
-            partitions = _partitions(root, topics)
+            partitions = _partitions(root, topics, context.ownership.starts)
             missing = sorted(topics.catalog.missing_partitions)
             # A first append, without this lock, may add a topic: it changes no value.
             settings = copy.deepcopy(dict(topics.catalog.settings))
@@ -126,7 +128,9 @@ def take_cut(
     )
 
 
-def _partitions(root: Directory, topics: OpenTopics) -> list[PartitionCut]:
+def _partitions(
+    root: Directory, topics: OpenTopics, starts: Mapping[TopicPartition, int]
+) -> list[PartitionCut]:
     """All partitions, at one moment; the caller holds the store's lock."""
     loaded = topics.writers.loaded
     keys = [
@@ -148,9 +152,16 @@ def _partitions(root: Directory, topics: OpenTopics) -> list[PartitionCut]:
             root.child(layout.partition_directory(*key)),
             loaded.get(key),
             logs.get(key),
+            _start(loaded.get(key), logs.get(key), starts.get(key, 0)),
         )
         for key in keys
     ]
+
+
+def _start(writer: PartitionWriter | None, log: LogCut | None, recorded: int) -> int:
+    if log is not None:
+        return log.start
+    return recorded if writer is None else writer.start_offset
 
 
 def _group_files(root: Directory) -> list[str]:

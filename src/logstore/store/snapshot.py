@@ -297,11 +297,7 @@ class _Snapshot:
         ownership.store_epoch = cut.store_epoch
         logs = {one.key: one.log for one in cut.partitions if one.log is not None}
         ends = {key: log.end for key, log in logs.items()}
-        starts = {
-            key: log.start
-            for key, log in logs.items()
-            if log.segments and log.start > log.segments[0].base_offset
-        }
+        starts = {one.key: one.start for one in cut.partitions if _is_noted(one)}
         ownership.lower_high_watermarks(ends)
         # An opening examines damaged logs again if one of the original would do so.
         if cut.is_clean or len(logs) == len(cut.partitions):
@@ -348,9 +344,13 @@ class _Snapshot:
             is_same = writers.loaded.get(one.key) is one.writer
         if not (is_there and is_same):
             raise _CutError
-        if one.writer is None or one.log is None:
+        if one.writer is None:
             return
-        if one.log.is_gone(one.writer.cuts):
+        if one.log is None:
+            is_gone = one.writer.start_offset != one.start
+        else:
+            is_gone = one.log.is_gone(one.writer.cuts)
+        if is_gone:
             raise _CutError
 
     # ------------------------------------------------------------ partitions
@@ -499,6 +499,13 @@ class _Snapshot:
         self._context.check_open()
         if self._on_progress is not None:
             self._on_progress(SnapshotProgress(self._done, self._total))
+
+
+def _is_noted(one: PartitionCut) -> bool:
+    """Whether the start of a log is in Kafka's checkpoint: it is no base offset."""
+    if one.log is None:
+        return one.start > 0  # its segments may be unknown
+    return bool(one.log.segments) and one.start > one.log.segments[0].base_offset
 
 
 def _usual(segment: Segment, suffix: str) -> str:

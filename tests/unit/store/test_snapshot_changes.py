@@ -12,6 +12,8 @@ import pytest
 import logstore
 from logstore import TopicConfig
 from logstore.io import layout
+from logstore.io.files import Files
+from logstore.store.store import open_store
 from support.transactions import batch, marker
 
 CONFIG = TopicConfig(
@@ -154,6 +156,53 @@ def test_snapshot_beside_transactions_has_the_aborted_ones_of_its_records(
             ]  # fmt: skip
 
 
+class _During(Files):
+    """Calls a function before a log is copied."""
+
+    change: Callable[[], object] | None = None
+
+    def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
+        if self.change is not None and name.endswith(layout.LOG):
+            change, self.change = self.change, None
+            change()
+        return super().create(dir_fd, name, exclusive=exclusive)
+
+
+def _damage(source: Path, number: int) -> None:
+    """Damage a segment of partition t-0, after an unclean stop."""
+    log = sorted((source / "t-0").glob("*.log"))[number]
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    (source / layout.CLEAN_SHUTDOWN).unlink()
+
+
+def test_snapshot_of_a_damaged_log_whose_head_is_deleted_starts_where_it_does(
+    tmp_path: Path,
+) -> None:
+    """Its start, its state and its segments are of the same moment: no record comes
+    back, and no segment counts as lost."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    files = _During()
+    with logstore.open(source) as store:
+        partition = store.create_topic("t", 1, TopicConfig(segment_bytes=2000))[0]
+        for number in range(200):
+            partition.append(b"old%06d" % number * 5)
+    _damage(source, 4)
+    with open_store(source, files=files) as store:
+        partition = store.topic("t")[0]
+        files.change = lambda: partition.delete_before(60)
+        assert store.snapshot(copy).damaged == (("t", 0),)
+        assert partition.start_offset == 60
+    kinds = [
+        sorted({problem.kind for problem in logstore.verify(path).problems})
+        for path in (source, copy)
+    ]
+    assert kinds[1] == kinds[0] == ["damaged-batch"]
+    with logstore.open(copy, read_only=True) as store:
+        assert store.topic("t")[0].start_offset == 60
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_snapshot_of_a_topic_that_is_made_again_meanwhile_has_one_of_the_two(
     tmp_path: Path, is_damaged: bool
@@ -167,11 +216,7 @@ def test_snapshot_of_a_topic_that_is_made_again_meanwhile_has_one_of_the_two(
         for number in range(200):
             partition.append(b"old%06d" % number * 5)
     if is_damaged:
-        log = sorted((source / "t-0").glob("*.log"))[2]
-        data = bytearray(log.read_bytes())
-        data[len(data) // 2] ^= 1
-        log.write_bytes(data)
-        (source / layout.CLEAN_SHUTDOWN).unlink()
+        _damage(source, 2)
     with logstore.open(source) as store:
 
         def change() -> None:
