@@ -100,6 +100,8 @@ class SnapshotServer:
         self._event: native.OpenFile | None = None
         self._thread: threading.Thread | None = None
         self._is_stopped = False
+        # The request that a snapshot is made for.
+        self._serving: native.OpenFile | None = None
 
     def start(self) -> None:
         """Look for requests from now on. Without a thread, they are not answered."""
@@ -128,9 +130,12 @@ class SnapshotServer:
         self._thread = self._event = None
 
     def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
+        """In the child of a fork: the thread does not exist there, and the lock of its
+        request belongs to the parent."""
         self._is_stopped = True
         self._thread = self._event = None
+        if self._serving is not None:
+            self._serving.close()
 
     def _run(self) -> None:
         while not self._is_stopped:
@@ -181,7 +186,11 @@ class SnapshotServer:
         """Make the snapshot of a request. Another user may not ask: this process has
         other rights than that one."""
         topics, publisher = self._topics(), self._publisher()
-        if topics is None or publisher is None or not request.begin():
+        if topics is None or publisher is None:
+            return
+        self._serving = request.file
+        if not request.begin():
+            self._serving = None
             return
         outcome = "no snapshot was made"
         try:
@@ -199,6 +208,7 @@ class SnapshotServer:
             raise
         finally:
             _unlink_own(context.root, request.file.fd)
+            self._serving = None
 
 
 class _OpenRequest:
@@ -387,12 +397,12 @@ def _answered(
     target: SnapshotTarget,
     locked: StoreLockedError,
 ) -> SnapshotReport | None:
-    deadline: float | None = time.monotonic() + _BEGIN_S
+    deadline, is_begun = time.monotonic() + _BEGIN_S, False
     count = 1  # the first line is the request itself
     while True:
         values = _values(root.files, file.fd, count)
         for value in values:
-            deadline, count = None, count + 1
+            count, is_begun = count + 1, True
             if "report" in value:
                 keys = tuple(TopicPartition(*key) for key in value["damaged"])
                 return SnapshotReport(**{**value["report"], "damaged": keys})
@@ -400,18 +410,18 @@ def _answered(
                 raise error_of(value["error"])
             if "progress" in value and target.on_progress is not None:
                 target.on_progress(SnapshotProgress(*value["progress"]))
-        is_begun = deadline is None
-        if is_begun and not root.files.locked_bytes(file.fd, _SERVED, _SERVED + 1):
-            deadline = time.monotonic() + _BEGIN_S  # it was killed: for the next one
+        is_served = root.files.locked_bytes(file.fd, _SERVED, _SERVED + 1)
         has_ended = _has_no_owner(root) or (is_begun and not _has_name(root, file.fd))
-        is_late = deadline is not None and time.monotonic() > deadline
+        if is_begun and is_served and not has_ended:
+            deadline = time.monotonic() + _BEGIN_S  # if it is killed: for the next one
+        is_late = time.monotonic() > deadline
         if has_ended or is_late:
             is_over = root.files.lock_byte(file.fd, _SERVED)
             if _values(root.files, file.fd, count):
                 # The last that it has said, or it has begun just now.
                 root.files.unlock_byte(file.fd, _SERVED)
                 continue
-            if is_over and has_ended:
+            if has_ended and (is_over or is_late):
                 return None
             if is_over:
                 raise _unanswered(root, locked)

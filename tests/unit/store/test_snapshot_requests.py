@@ -264,3 +264,47 @@ def test_request_that_is_begun_at_the_last_moment_is_waited_for(
     monkeypatch.setattr(snapshot_requests._OpenRequest, "begin", slow)
     with logstore.open(source):
         assert _asked(source).partitions == 1
+
+
+def test_request_is_not_held_by_a_child_that_its_owner_forks(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is of the owner alone: it ends with that, though a child lives on."""
+    pids: list[int] = []
+    free: list[bool] = []
+
+    def forking(*args: object) -> SnapshotReport:
+        read, write = os.pipe()
+        alive, lives = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(write)
+            os.write(lives, b"x")
+            os.read(read, 1)
+            os._exit(0)
+        pids.append(pid)
+        os.read(alive, 1)
+        (server,) = servers
+        assert server._serving is not None
+        server._serving.close()  # as the end of the process
+        fd = os.open(source / layout.SNAPSHOT_REQUEST, os.O_RDWR)
+        free.append(not Files().locked_bytes(fd, 1, 2))
+        for one in (fd, read, write, alive, lives):
+            os.close(one)
+        raise MemoryError
+
+    servers: list[snapshot_requests.SnapshotServer] = []
+    start = snapshot_requests.SnapshotServer.start
+
+    def started(self: snapshot_requests.SnapshotServer) -> None:
+        servers.append(self)
+        start(self)
+
+    monkeypatch.setattr(snapshot_requests.SnapshotServer, "start", started)
+    monkeypatch.setattr(snapshot_requests, "make_snapshot", forking)
+    monkeypatch.setattr(snapshot_requests, "_BEGIN_S", 0.5)
+    with logstore.open(source), pytest.raises(logstore.LogStoreError):
+        _asked(source)
+    assert free[0]
+    for pid in pids:
+        os.waitpid(pid, 0)
