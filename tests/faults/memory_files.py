@@ -179,6 +179,9 @@ class MemoryFiles(Files):
     def links(self, dir_fd: int, name: str) -> int:
         return 1
 
+    def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+        return 1
+
     def file_system_id(self, fd: int) -> str:
         return ""
 

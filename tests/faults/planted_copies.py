@@ -56,8 +56,8 @@ BUGS_OF_COPIES = (
     Bug(
         "a file with several names is written to in place",
         "io/directory.py",
-        (("                is_own = self.files.links(file.fd, name) < 2\n",
-          "                is_own = True\n"),),
+        (("                if links == 1:\n",
+          "                if links:\n"),),
         "copies",
         quick=1,
     ),

@@ -29,6 +29,10 @@ class ByteLocks(Files):
         """No file has a second name here."""
         return 1
 
+    def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+        """As `links`; and no file is replaced between two calls."""
+        return 1
+
     def file_system_id(self, fd: int) -> str:
         return ""
 

@@ -304,18 +304,21 @@ class Directory:
         """
         file = self.held()
         try:
-            fd = self.files.open(file.fd, name, write=write)
-            if not write or keep_links:
-                return fd
-            try:
-                is_own = self.files.links(file.fd, name) < 2
-            except BaseException:
+            while True:
+                fd = self.files.open(file.fd, name, write=write)
+                if not write or keep_links:
+                    return fd
+                try:
+                    links = self.files.links_of(fd, file.fd, name)
+                except BaseException:
+                    self.files.close(fd)
+                    raise
+                if links == 1:
+                    return fd
                 self.files.close(fd)
-                raise
-            if is_own:
-                return fd
-            self.files.close(fd)
-            return self._open_own(file.fd, name)
+                if links:
+                    return self._open_own(file.fd, name)
+                # Another process has replaced it meanwhile: this was the original.
         finally:
             del file
 

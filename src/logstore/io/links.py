@@ -25,6 +25,18 @@ class Links:
         """How many names a file has."""
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_nlink
 
+    def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+        """How many names an open file has; 0 if another file has the name by which it
+        was opened. 1: no name but that one leads to it.
+
+        Raises:
+            FileNotFoundError: no file has the name.
+        """
+        # In this order: a file that lost the name meanwhile may have one name again.
+        mine = os.fstat(fd)
+        named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        return mine.st_nlink if os.path.samestat(mine, named) else 0
+
     def link(self, dir_fd: int, name: str, to_fd: int, new: str) -> None:
         """Give a file another name, in a directory of the same file system."""
         os.link(name, new, src_dir_fd=dir_fd, dst_dir_fd=to_fd, follow_symlinks=False)

@@ -92,8 +92,15 @@ class StoreLock:
             raise storage_error(error, "lock", root.path_of(LOCK)) from error
 
     def _take(self, root: Directory) -> None:
-        files = root.files
         self.place = _place(root)
+        while not self._take_named(root):
+            # It is the lock of nothing: another process has given a copy made of hard
+            # links a lock file of its own since this one was opened.
+            pass
+
+    def _take_named(self, root: Directory) -> bool:
+        """Open the lock file and lock it; False if another file has its name then."""
+        files = root.files
         is_shared = False
         with contextlib.suppress(FileNotFoundError):
             is_shared = _is_of_original(root)
@@ -114,12 +121,17 @@ class StoreLock:
             # NFS makes a record lock of a flock, which would exclude the one above.
             if files.file_system(fd) != _NFS and not files.lock_file(fd):
                 raise _locked(root, None)
+            with root.use() as root_fd:
+                if not files.links_of(fd, root_fd, LOCK):
+                    file.close()
+                    return False
             info = files.stat(fd)
         except BaseException:
             file.close()
             raise
         self.file = file
         _held[info.device, info.inode] = self
+        return True
 
     @property
     def is_held(self) -> bool:

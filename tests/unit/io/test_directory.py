@@ -59,3 +59,61 @@ def test_wait_for_the_copy_of_another_process_that_is_interrupted_leaves_nothing
     assert os.listdir(tmp_path) in (["file", "other"], ["other", "file"])
     assert os.path.samefile(tmp_path / "file", other)
     assert len(os.listdir("/proc/self/fd")) == count
+
+
+class Meanwhile(Files):
+    """Does something once, after a file was opened and before its names are counted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_done = False
+
+    def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+        if not self.is_done:
+            self.is_done = True
+            self.replace(name)
+        return super().links_of(fd, dir_fd, name)
+
+    def replace(self, name: str) -> None:
+        """Another process opens the file, too, and gives it an inode of its own."""
+        other = Directory.open_root(Files(), str(self.path))
+        os.close(other.open(name, write=True))
+
+
+def _shared(path: Path) -> tuple[Path, Path]:
+    original, copy = path / "original", path / "copy"
+    original.mkdir()
+    copy.mkdir()
+    (original / "f").write_bytes(b"0123")
+    os.link(original / "f", copy / "f")
+    return original, copy
+
+
+def test_open_of_a_name_that_is_replaced_meanwhile_gives_the_new_file(
+    tmp_path: Path,
+) -> None:
+    """The original has one name again then, and is not the file of this one."""
+    original, copy = _shared(tmp_path)
+    files = Meanwhile(copy)
+    fd = Directory.open_root(files, str(copy)).open("f", write=True)
+    assert files.is_done
+    os.write(fd, b"xx")
+    os.close(fd)
+    assert (original / "f").read_bytes() == b"0123"
+    assert (copy / "f").read_bytes() == b"xx23"
+
+
+def test_open_of_a_file_with_several_names_gives_a_copy_of_it(tmp_path: Path) -> None:
+    """What is written through one name is not read through the others, unless the
+    caller wants that."""
+    original, copy = _shared(tmp_path)
+    root = Directory.open_root(Files(), str(copy))
+    fd = root.open("f", write=True, keep_links=True)
+    os.write(fd, b"a")
+    os.close(fd)
+    assert (original / "f").read_bytes() == (copy / "f").read_bytes() == b"a123"
+    fd = root.open("f", write=True)
+    os.write(fd, b"b")
+    os.close(fd)
+    assert (original / "f").read_bytes() == b"a123"
+    assert (copy / "f").read_bytes() == b"b123"

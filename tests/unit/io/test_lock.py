@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from types import FrameType
+from unittest import mock
 
 import pytest
 
@@ -46,6 +49,54 @@ def test_lock_is_released_though_another_thread_opens_a_store(tmp_path: Path) ->
     other.join()
     timer.join()
     StoreLock(root).release()
+
+
+def test_lock_on_a_file_that_lost_its_name_is_taken_again(tmp_path: Path) -> None:
+    """Two processes that open a copy made of hard links are not both its writer: the
+    lock that counts is that of the file which has the name."""
+
+    class Replaced(Files):
+        is_done = False
+
+        def lock(self, fd: int) -> int | None:
+            if not self.is_done:
+                self.is_done = True
+                new = tmp_path / "new"
+                new.touch()
+                new.rename(tmp_path / ".lock")
+            return super().lock(fd)
+
+    (tmp_path / ".lock").touch()
+    held = StoreLock(Directory.open_root(Replaced(), str(tmp_path)))
+    assert held.file is not None
+    assert os.path.samestat(os.fstat(held.file.fd), (tmp_path / ".lock").stat())
+    with pytest.raises(logstore.StoreLockedError):
+        StoreLock(Directory.open_root(Files(), str(tmp_path)))
+    held.release()
+
+
+def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
+    tmp_path: Path,
+) -> None:
+    """The other one is its writer, though this one had opened the original's lock."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    with logstore.open(original) as store:
+        store.create_topic("t").append(b"x")
+    shutil.copytree(original, copy, copy_function=os.link)
+    other: list[logstore.Store] = []
+
+    class Slow(Files):
+        def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+            if name == ".lock" and not other:
+                other.append(logstore.open(copy))
+            return super().links_of(fd, dir_fd, name)
+
+    root = Directory.open_root(Slow(), str(copy))
+    alone = mock.patch.object(lock, "_alone", lambda work: work())
+    with alone, pytest.raises(logstore.StoreLockedError):
+        StoreLock(root)
+    other[0].close()
+    logstore.open(original).close()
 
 
 def test_release_from_inside_another_one_is_refused(tmp_path: Path) -> None:
