@@ -64,16 +64,18 @@ BUGS_OF_COPIES = (
     Bug(
         "positions above the end of a copied log stay",
         "store/copies.py",
-        (("        lower(root, publisher, lowered_to, topics.writers.record)\n",
-          "        _ = lower, lowered_to\n"),),
+        (("        failed = lower(root, publisher, lowered_to, "
+          "topics.writers.record)\n",
+          "        failed = {}\n"),),
         "copies",
         quick=1,
     ),
     Bug(
         "published positions above the end of a copied log stay",
         "group/lowering.py",
-        (("            _lower_published(publisher, lowered_to, tell)\n",
-          "            _ = publisher\n"),),
+        (("        outcomes.append(_lower_published(root, publisher, "
+          "lowered_to))\n",
+          "        _ = _lower_published\n"),),
         "copies",
     ),
     Bug(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from logstore._native.locks import logger
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.place import is_left_over
@@ -43,15 +43,16 @@ __all__ = [
 # if there is no such partition, or it is damaged, and its end may be a higher one.
 LoweredTo: TypeAlias = "Callable[[TopicPartition, str, int, int], int | None]"
 _Lower: TypeAlias = (
-    "Callable["
-    "[Directory, Publisher, LoweredTo, Callable[[RecoveryAction], None]], None]"
+    "Callable[[Directory, Publisher, LoweredTo, Callable[[RecoveryAction], None]], "
+    "dict[TopicPartition, LogStoreError]]"
 )
 
 _lower: Final[list[_Lower]] = []
 
 
 def at_adoption(lower: _Lower) -> None:
-    """Let a function lower the positions of groups, which this room does not know."""
+    """Let a function lower the positions of groups, which this room does not know. It
+    returns why it could not lower one, by its partition."""
     _lower.append(lower)
 
 
@@ -73,13 +74,19 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
 
     1. give the files of groups that the original has, too, an inode of their own;
     2. lower positions above the end of a log, durably. Each log has its cut as soon as
-    it is loaded.
+    it is loaded. A log with a position that cannot be lowered takes no appends: what
+    is appended would be skipped. The store stays a copy then.
+
+    Raises:
+        StorageError: the positions of a group cannot be read; or a file cannot be
+            copied.
     """
     ownership, root = context.ownership, context.root
     if not ownership.is_copy:
         return
     for name in map(layout.group_lock_file, layout.group_files(root.names())):
-        with contextlib.suppress(FileNotFoundError):
+        path = root.path_of(name)
+        with storage_errors("copy", path), contextlib.suppress(FileNotFoundError):
             if is_left_over(root, name):
                 context.files.close(root.open(name, write=True))
 
@@ -96,7 +103,12 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
     has_positions = layout.group_files(root.names()) or root.exists(layout.PUBLISHED)
     assert _lower or not has_positions, "nothing lowers the positions of this copy"
     for lower in _lower:
-        lower(root, publisher, lowered_to, topics.writers.record)
+        failed = lower(root, publisher, lowered_to, topics.writers.record)
+        for key, reason in failed.items():
+            ownership.stay_copy()
+            writer = topics.writers.get(key)
+            with writer.lock:
+                writer.health.refuse(reason)
 
 
 def _intact(topics: OpenTopics, key: TopicPartition) -> PartitionWriter | None:

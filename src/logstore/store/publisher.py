@@ -173,13 +173,24 @@ class Publisher:
         self._end_earlier()
         return self._journal.published()
 
-    def amend(self, changes: Changes) -> None:
-        """Record durably what is remembered of identities from now on; the caller holds
-        `lock`, and has it from `ledger`.
+    def remembered(self) -> dict[str, Entry]:
+        """As `ledger`, also if an earlier publication was neither committed nor undone;
+        the caller holds `lock`.
 
         Raises:
+            CorruptCheckpointError, OSError: a file is damaged, or cannot be read.
+        """
+        return self._journal.published()
+
+    def amend(self, changes: Changes) -> None:
+        """Record durably what is remembered of identities from now on; the caller holds
+        `lock`, and has it from `ledger` or `remembered`.
+
+        Raises:
+            StorageError: an earlier publication was neither committed nor undone.
             OSError: as the system gives it.
         """
+        self._end_earlier()
         self._journal.commit({}, changes)
 
     # ------------------------------------------------------------ publishing

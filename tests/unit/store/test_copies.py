@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import logstore
 from logstore import TopicPartition
+from logstore.group import lowering
+from logstore.group.group_file import GroupFile
+from logstore.group.slots import Slots
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.store.publisher import Publisher
 
 KEY = TopicPartition("t", 0)
 
@@ -352,6 +361,106 @@ def test_published_position_of_a_copy_stays_lowered_after_a_kill(
         labels = [action.label for action in store.recovery_report.actions]
     assert "position-lowered" not in labels
     assert _position(copy) == 10
+
+
+def _full(*args: object) -> NoReturn:
+    raise logstore.DiskFullError("no space left", errno=errno.ENOSPC)
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+@pytest.mark.parametrize("way", ["commits", "transactions"])
+def test_log_of_a_copy_whose_position_cannot_be_lowered_takes_no_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_owned: bool
+) -> None:
+    """What is appended would be skipped. The other partitions are written to, and the
+    next opening tries again, also where nothing had said whose directory it is."""
+    _, copy = _copied_positions(tmp_path, way)
+    if not is_owned:
+        (copy / ".logstore-owner").unlink()
+    with monkeypatch.context() as full:
+        full.setattr(GroupFile, "append", _full)
+        full.setattr(Publisher, "amend", _full)
+        store = logstore.open(copy)
+    labels = {action.label for action in store.recovery_report.actions}
+    assert "position-above-end" in labels
+    assert "position-lowered" not in labels
+    partition = store.topic("t")[0]
+    with pytest.raises(logstore.StorageError, match="'g' has the position 15, above"):
+        partition.append(b"skipped")
+    with store.stage("spark", 1) as stage:
+        stage.append_many(partition, [b"skipped"])
+        staged = stage.finish()
+    with pytest.raises(logstore.StorageError, match="cannot be lowered: no space"):
+        store.publish(staged, identity="spark", sequence=1)
+    assert partition.end_offset == 10
+    store.create_topic("other").append(b"x", durable=True)
+    assert partition.delete_before(2) == 2
+    store.close()
+    with logstore.open(copy) as again:
+        labels = {action.label for action in again.recovery_report.actions}
+        assert "position-lowered" in labels
+        assert "position-above-end" not in labels
+        assert again.topic("t").append(b"read").offset == 10
+        if is_owned:
+            assert again.topic("t")[0].start_offset == 2
+    assert _position(copy) == 10
+    with logstore.open(copy) as again:
+        assert not again.recovery_report.actions
+
+
+def test_position_whose_group_stands_still_holds_up_an_opening_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All groups together are waited for as long as one."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    _stored(data)
+    shutil.copytree(data, copy)
+    _stored(data)
+    for number in range(3):
+        _committed(data, 15, f"g{number}")
+    for file in data.glob(".logstore-group-g?"):
+        shutil.copy2(file, copy)
+    monkeypatch.setattr(lowering, "_WAIT_S", 0.3)
+    root = Directory.open_root(Files(), str(copy))
+    members = [Slots(root, f".logstore-group-g{n}.lock", f"g{n}") for n in (0, 1)]
+
+    def opened() -> tuple[list[str], float]:
+        before = time.monotonic()
+        with logstore.open(copy) as store:
+            took = time.monotonic() - before
+            return [one.label for one in store.recovery_report.actions], took
+
+    labels, took = members[0].locked(lambda: members[1].locked(opened, 0), 0)
+    assert labels == ["position-above-end", "position-above-end", "position-lowered"]
+    assert 0.3 <= took < 0.6
+    assert opened()[0] == ["position-lowered"] * 2
+    for member in members:
+        member.close()
+
+
+def test_copy_whose_positions_cannot_be_read_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any partition could have one above its end. A damaged file is no reason: its
+    consumers raise that."""
+    _, copy = _copied_positions(tmp_path, "commits")
+    before = _contents(copy)
+
+    def denied(file: GroupFile) -> NoReturn:
+        raise logstore.StorageError("permission denied", path=file.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupFile, "refresh", denied)
+        with pytest.raises(logstore.StorageError, match="permission denied"):
+            logstore.open(copy)
+    assert {**_contents(copy), ".lock": b""} == {**before, ".lock": b""}
+    data = bytearray((copy / ".logstore-group-g").read_bytes())
+    data[30] ^= 1
+    (copy / ".logstore-group-g").write_bytes(data)
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"x")
+    with pytest.raises(logstore.CorruptCheckpointError):
+        _committed(copy, 3)
 
 
 def test_transaction_from_before_a_copy_is_refused_after_its_positions_were_lowered(

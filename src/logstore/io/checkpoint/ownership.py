@@ -107,6 +107,7 @@ class Ownership:
         self.is_copied = False
         # What the file says of its directory, while that is another one.
         self._place: object = None
+        self._stays_copy = False
         self.points: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
         # Name of a checkpoint -> its stamp when it was read, and its lines.
@@ -143,7 +144,7 @@ class Ownership:
         """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.store_epoch = False, uuid.uuid4().hex
         self.is_same_boot = False
-        self.is_copied, self._place = False, None
+        self.is_copied, self._place, self._stays_copy = False, None, False
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
@@ -178,8 +179,17 @@ class Ownership:
 
     def settle(self) -> None:
         """A copy is a store of its own from now on, for the next write: all of its
-        logs have a cut at the end that they had when it was opened."""
-        self._place = None
+        logs have a cut at the end that they had when it was opened. Not after
+        `stay_copy`."""
+        if not self._stays_copy:
+            self._place = None
+
+    def stay_copy(self) -> None:
+        """The next opening for writing is again the first one of a copy: this one
+        could not do all that is done then."""
+        self._stays_copy = True
+        if not self._place:
+            self.unsettle()
 
     def unsettle(self) -> None:
         """For the next write, the files are a copy wherever they are: a snapshot."""

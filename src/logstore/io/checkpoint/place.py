@@ -24,7 +24,7 @@ __all__ = [
 
 # Its name in the owner file.
 FIELD: Final = "directory"
-# The value of a snapshot, which is a copy wherever it is put, also in the place of the
+# The value of what is a copy wherever it is, as a snapshot, also in the place of the
 # store that it was made of: no inode has this number.
 NOWHERE: Final = (0, "")
 

@@ -32,6 +32,7 @@ UNPUBLISHED: Final = "unpublished"
 FOREIGN_PARTITION: Final = "foreign-partition"
 ID_RENEWED: Final = "id-renewed"
 POSITION_LOWERED: Final = "position-lowered"
+POSITION_ABOVE_END: Final = "position-above-end"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from logstore.io.checkpoint.recovery_report import (
     LOST_END,
     LOST_SEGMENT,
     OTHER_WRITER,
+    POSITION_ABOVE_END,
     POSITION_LOWERED,
     START_BEYOND_END,
     STATE_DAMAGED,
@@ -48,9 +49,10 @@ FOREIGN_SEGMENT: Final = "foreign-segment"
 UNREAD_VERDICT: Final = "unread-verdict"
 
 # The labelled cases, in the order of the table in docs/design.md. `decide` finds those
-# of one partition; `other-writer`, `unpublished`, `foreign-partition`, `id-renewed` and
-# `position-lowered` concern a store (`Ownership`, `Publisher`, `PartitionWriters`,
-# `adopt_copy`), and `tail-kept` is the outcome of an act that failed (`apply`).
+# of one partition; `other-writer`, `unpublished`, `foreign-partition`, `id-renewed`,
+# `position-lowered` and `position-above-end` concern a store (`Ownership`, `Publisher`,
+# `PartitionWriters`, `adopt_copy`), and `tail-kept` is the outcome of an act that
+# failed (`apply`).
 CASES: Final[dict[str, str]] = {
     TORN_TAIL: IS_CUT,
     TAIL_KEPT: TAKES_NO_APPENDS,
@@ -65,6 +67,7 @@ CASES: Final[dict[str, str]] = {
     DAMAGE_GONE: IS_REPORTED,
     UNPUBLISHED: IS_CUT,
     POSITION_LOWERED: IS_REPORTED,
+    POSITION_ABOVE_END: TAKES_NO_APPENDS,
     LOST_END: TAKES_NO_APPENDS,
     LOST_SEGMENT: TAKES_NO_APPENDS,
     CORRUPT: TAKES_NO_APPENDS,

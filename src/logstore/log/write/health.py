@@ -111,6 +111,11 @@ class Health:
         self.wake()
         return error
 
+    def refuse(self, reason: LogStoreError) -> None:
+        """Refuse appends, as if recovery had found damage: they raise `reason`."""
+        self.damage = self.damage or reason
+        self.is_blocked = True
+
     def poison(self) -> SyncFailedError:
         """A call was interrupted at a point that cannot be undone: write no more."""
         context = self._context
