@@ -15,7 +15,7 @@ from logstore.io.checkpoint.topic_identity import TopicIdentity, log_id_of
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Identified", "IdentityFacts", "cuts_after", "decide"]
+__all__ = ["Identified", "IdentityFacts", "cuts_after", "decide", "log_id_in"]
 
 
 class IdentityFacts(NamedTuple):
@@ -68,15 +68,11 @@ class Identified(NamedTuple):
 
 
 def decide(facts: IdentityFacts) -> Identified:
-    """The ids of a log. One that an earlier release has given it stays."""
+    """The ids of a log."""
     key, topic_id, found = facts.key, facts.topic_id, facts.found
     is_of_topic = found is not None and found.is_of(topic_id, key.topic)
-    log_id = facts.earlier if facts.recorded is None else facts.recorded
-    if found is not None and found.topic_id == topic_id:
-        log_id = log_id or found.log_id
-    elif is_of_topic:
-        log_id = ""  # that of the log that this is a copy of
-    log_id = log_id or log_id_of(topic_id, key.partition)
+    recorded = facts.earlier if facts.recorded is None else facts.recorded
+    log_id = log_id_in(key, topic_id, found, recorded)
     is_known = facts.has_settings or not facts.is_new_id
     return Identified(
         log_id,
@@ -90,6 +86,27 @@ def decide(facts: IdentityFacts) -> Identified:
         is_cut=facts.recorded is None
         and (found is not None or facts.earlier is not None),
     )
+
+
+def log_id_in(
+    key: TopicPartition,
+    topic_id: str,
+    found: TopicIdentity | None,
+    recorded: str | None,
+) -> str:
+    """The id of a log, for its owner and for those that only read it. One that an
+    earlier release has given it stays.
+
+    Args:
+        topic_id: of the topic.
+        found: what `.logstore-topic` says.
+        recorded: what the state file says; "" or None: nothing.
+    """
+    if found is not None and found.topic_id == topic_id:
+        recorded = recorded or found.log_id
+    elif found is not None and found.is_of(topic_id, key.topic):
+        recorded = ""  # that of the log that this is a copy of
+    return recorded or log_id_of(topic_id, key.partition)
 
 
 def cuts_after(

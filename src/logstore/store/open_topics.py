@@ -8,6 +8,7 @@ background ask it for partitions; `topic_changes.py` makes and deletes topics.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import os
 from collections.abc import Callable
@@ -33,11 +34,12 @@ from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.background import BackgroundRounds
 from logstore.store.context import StoreContext
+from logstore.store.identifying import log_id_in
 from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition import Partition
 from logstore.store.partitions import PartitionWriters
 from logstore.store.topic import Changes, Topic
-from logstore.store.topic_ids import CatalogFile
+from logstore.store.topic_ids import CatalogFile, identity_in
 from logstore.store.topics import Catalog
 
 __all__ = ["OpenTopics"]
@@ -297,8 +299,9 @@ class OpenTopics:
 
         def metadata() -> PartitionMetadata:
             found = self._context.ownership_now().metadata(directory, key)
+            identity = identity_in(directory)
             if held and not self._catalog_file.is_of(
-                key, directory, held, ask_catalog=found.is_own
+                key, identity, held, ask_catalog=found.is_own
             ):
                 raise PartitionNotFoundError(
                     f"partition {key} is of another topic now: the one with the id "
@@ -307,6 +310,12 @@ class OpenTopics:
                     topic=topic,
                     partition=number,
                 )
+            state = found.state
+            if state is not None and state.log_id:
+                # As its owner gives it: the state of a copied topic has the original's.
+                log_id = log_id_in(key, held, identity, state.log_id)
+                state = dataclasses.replace(state, log_id=log_id)
+                found = dataclasses.replace(found, state=state)
             return found
 
         return ReadOnlyLog(

@@ -325,6 +325,7 @@ class PartitionWriters:
             )
             # This cut removes nothing: a broker's high watermark stays.
             self._begun_at[key] = loaded.cuts.serial
+        loaded.is_renamed = loaded.log_id not in ("", decided.log_id)
         loaded.log_id = decided.log_id
         loaded.is_identified = decided.is_identified
 

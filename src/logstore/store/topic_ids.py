@@ -110,7 +110,7 @@ class CatalogFile:
     def is_of(
         self,
         key: TopicPartition,
-        directory: Directory,
+        found: TopicIdentity | None,
         held: str,
         *,
         ask_catalog: bool,
@@ -119,12 +119,12 @@ class CatalogFile:
         nothing contradicts is so.
 
         Args:
+            found: the identity in the directory.
             ask_catalog: the topics file counts: no other program has written since.
 
         Raises:
             OSError: as the system gives it.
         """
-        found = identity_in(directory)
         if found is not None:
             return found.is_of(held, key.topic)
         return not ask_catalog or self._ids().get(key.topic, held) == held

@@ -325,6 +325,79 @@ def test_copy_of_a_topic_under_another_name_has_its_own_id(path: Path) -> None:
     assert ids_of(path) == {"t": before, "u": copied}
 
 
+def test_log_of_a_copied_topic_has_the_id_that_its_owner_gives_it(path: Path) -> None:
+    """For a reader before the first opening for writing, too: its marks count after
+    that, and a follower goes on."""
+    shutil.copytree(path / "t-0", path / "u-0")
+    with logstore.open(path, read_only=True) as store:
+        log, original = store.topic("u")[0], store.topic("t")[0]
+        mark, end = log.mark(), log.end_offset
+        assert mark is not None
+        assert mark != original.mark()
+        follower = log.follow(timeout=1)
+        for _ in range(end):
+            next(follower)
+        with logstore.open(path) as owner:
+            partition = owner.topic("u")[0]
+            assert partition.mark() == mark
+            partition.append(b"x", durable=True)
+            assert log.mark() == mark
+        assert log.unchanged_below(mark) == original.unchanged_below(original.mark())
+        assert next(follower).offset == end
+
+
+def test_log_of_a_copied_topic_keeps_its_id_after_a_kill(path: Path) -> None:
+    """Its state is written before `.logstore-topic`: else both would say that it is the
+    original's log under the copy's name."""
+    shutil.copytree(path / "t-0", path / "u-0")
+    with logstore.open(path, read_only=True) as store:
+        mark = store.topic("u")[0].mark()
+    for count in (1, 2):
+        pid = os.fork()
+        if not pid:
+            try:
+                logstore.open(path).topic("u")[0].append(b"x")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        with logstore.open(path, read_only=True) as store:
+            assert store.topic("u")[0].mark() == mark, count
+            assert store.topic("t")[0].mark() != mark
+    with logstore.open(path) as store:
+        assert store.topic("u")[0].mark() == mark
+
+
+@pytest.mark.parametrize("call", ["state", "identity"])
+def test_log_of_a_copied_topic_whose_first_append_fails_keeps_its_id(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whichever of the two files was written."""
+    shutil.copytree(path / "t-0", path / "u-0")
+    name = {"state": layout.PARTITION_STATE, "identity": layout.TOPIC_IDENTITY}[call]
+    with logstore.open(path, read_only=True) as store:
+        mark = store.topic("u")[0].mark()
+    real = Directory.rename
+
+    def rename(directory: Directory, old: str, new: str) -> None:
+        if new == name and directory.name == "u-0":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(directory, old, new)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Directory, "rename", rename)
+        store = logstore.open(path)
+        with pytest.raises(logstore.StorageError):
+            store.topic("u")[0].append(b"x")
+        with contextlib.suppress(logstore.StorageError):
+            store.close()
+    with logstore.open(path) as store:
+        assert store.topic("u")[0].mark() == mark
+        store.topic("u")[0].append(b"x")
+    with logstore.open(path) as store:
+        assert store.topic("u")[0].mark() == mark
+        assert store.topic("t")[0].mark() != mark
+
+
 def test_partition_put_back_from_an_earlier_topic_takes_no_appends(
     path: Path,
 ) -> None:

@@ -39,6 +39,8 @@ class RecoveredLog:
         digested: base offsets of the segments that have a digest.
         cuts, is_contiguous, is_truncating, log_id, foreign_end, compactions: as in
             `PartitionState`.
+        is_renamed: the state has another id of the log: that of the one that this is a
+            copy of.
         is_identified: `.logstore-topic` says so already.
     """
 
@@ -61,6 +63,7 @@ class RecoveredLog:
     is_contiguous: bool = False
     is_truncating: bool = False
     log_id: str = ""
+    is_renamed: bool = False
     is_identified: bool = False
     foreign_end: int = OFFSET_MAX
     compactions: int = 0

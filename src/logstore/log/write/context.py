@@ -105,6 +105,8 @@ class LogContext:
         name: ``topic-partition``.
         log_id, is_contiguous, foreign_end: as in `PartitionState`.
         is_identified: `.logstore-topic` says which topic and log this is.
+        is_renamed: the log was copied from one that is there, and its state file says
+            that it is that one, too: it is written before `.logstore-topic`.
     """
 
     __slots__ = (
@@ -114,6 +116,7 @@ class LogContext:
         "foreign_end",
         "is_contiguous",
         "is_identified",
+        "is_renamed",
         "log_id",
         "name",
         "partition",
@@ -133,6 +136,7 @@ class LogContext:
         is_contiguous: bool,
         foreign_end: int,
         is_identified: bool = False,
+        is_renamed: bool = False,
     ) -> None:
         self.services = services
         self.directory = directory
@@ -145,6 +149,7 @@ class LogContext:
         self.is_contiguous = is_contiguous
         self.foreign_end = foreign_end
         self.is_identified = is_identified
+        self.is_renamed = is_renamed
 
     def identify(self, *, is_empty: bool) -> None:
         """Before an append: see that `.logstore-topic` is there.

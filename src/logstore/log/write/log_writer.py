@@ -140,6 +140,7 @@ class LogWriter:
             is_contiguous=loaded.is_contiguous,
             foreign_end=loaded.foreign_end,
             is_identified=loaded.is_identified,
+            is_renamed=bool(loaded.segments) and loaded.is_renamed,
         )
         name, group = self.context.name, services.lock_group
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)
@@ -405,6 +406,9 @@ class LogWriter:
         active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
             services.begin_writing()
+            if context.is_renamed:
+                self.point.commit(self.extent, active.state)
+                context.is_renamed = False
             context.identify(is_empty=not self.extent.segments)
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
