@@ -18,6 +18,7 @@ from logstore import TopicPartition
 from logstore.group import lowering
 from logstore.group.group_file import GroupFile
 from logstore.group.slots import Slots
+from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.publisher import Publisher
@@ -235,6 +236,22 @@ def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) ->
     with pytest.raises(logstore.PublicationConflictError):
         _published(copy, 2)
     assert not _published(data, 2).is_new
+
+
+@pytest.mark.parametrize("what", ["checksum", "fields", "row"])
+def test_damaged_file_of_unknown_publications_refuses_only_repetitions(
+    tmp_path: Path, what: str
+) -> None:
+    """A higher sequence is new, whatever the file said."""
+    data = tmp_path / "data"
+    _stored(data)
+    _published(data, 1)
+    value = {"version": 1, "unknown": [["spark"]]} if what == "row" else {"version": 1}
+    bad = b"garbage" if what == "checksum" else checkpoints.pack_state(value)
+    (data / ".logstore-unknown").write_bytes(bad)
+    with pytest.raises(logstore.CorruptCheckpointError, match="logstore-unknown"):
+        _published(data, 1)
+    assert _published(data, 2).is_new
 
 
 def _transacted(path: Path, count: int, *, reset: str = "earliest") -> None:

@@ -23,6 +23,7 @@ from logstore.io.layout import (
     PUBLISHED,
     TOPIC_IDENTITY,
     TOPICS,
+    UNKNOWN,
     check_topic_name,
 )
 
@@ -227,6 +228,14 @@ def _check_published(value: dict[str, Any]) -> None:
         _check_metadata(text)
 
 
+def _check_unknown(value: dict[str, Any]) -> None:
+    for row in _list("unknown", value["unknown"]):
+        identity, sequence = _list("a row of unknown", row, 2)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        integer("sequence", sequence, 0, OFFSET_MAX)
+
+
 def _check_producers(value: dict[str, Any]) -> None:
     names = set()
     for row in _list("producers", value["producers"]):
@@ -255,5 +264,6 @@ CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     TOPIC_IDENTITY: _check_identity,
     PUBLICATION: _check_publication,
     PUBLISHED: _check_published,
+    UNKNOWN: _check_unknown,
     PRODUCERS: _check_producers,
 }

@@ -40,6 +40,8 @@ def kind_of_file(name: str) -> str:
     if name in (
         layout.OWNER,
         layout.TOPICS,
+        layout.PUBLISHED,
+        layout.UNKNOWN,
         layout.PRODUCERS,
         layout.PARTITION_STATE,
         layout.CLOSED,

@@ -184,7 +184,8 @@ class StoreCheck(Check):
             if name in facts.names:
                 check_checkpoint(run, root, name)
         self._check_publication(facts)
-        own_state(root, layout.PRODUCERS, run)
+        for name in (layout.PUBLISHED, layout.UNKNOWN, layout.PRODUCERS):
+            own_state(root, name, run)
         self._check_topics(facts)
         return facts
 

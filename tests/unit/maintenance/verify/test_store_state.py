@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.publications import record_unknown
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from support import verifying
 from support.damage import cut, flip_bit
 from support.verifying import golden_with, kinds, note_kinds
@@ -63,6 +67,36 @@ def test_damage_to_logstore_s_own_files_is_a_problem(
     report = logstore.verify(partition.parent)
     assert ("state", str(path)) in [(p.kind, p.path) for p in report.problems]
     assert kinds(logstore.verify(path)) == ["state"]
+
+
+@pytest.mark.parametrize(
+    "name", [".logstore-published", ".logstore-unknown", ".logstore-producers"]
+)
+def test_damage_to_what_is_remembered_of_publishers_is_a_problem(
+    partition: Path, name: str
+) -> None:
+    """In the store, and by itself; also a file whose fields are not those of its
+    kind."""
+    store = partition.parent
+    with logstore.open(store) as opened:
+        with opened.stage("spark", 1) as stage:
+            stage.append_many(opened.topic("orders")[0], [b"published"])
+            staged = stage.finish()
+        opened.publish(staged, identity="spark", sequence=1)
+        opened.producer("p")
+    root = Directory.open_root(Files(), str(store))
+    record_unknown(root, {"spark": 1})
+    assert logstore.verify(store).ok
+    path = store / name
+    sound = path.read_bytes()
+    flip_bit(path, 8 * 40)
+    for _ in range(2):
+        report = logstore.verify(store)
+        assert [(p.kind, p.path) for p in report.problems] == [("state", str(path))]
+        assert kinds(logstore.verify(path)) == ["state"]
+        path.write_bytes(checkpoints.pack_state({"version": 1}))
+    path.write_bytes(sound)
+    assert logstore.verify(path).ok
 
 
 def test_another_writer_is_noted(partition: Path) -> None:
