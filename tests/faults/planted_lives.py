@@ -35,7 +35,8 @@ BUGS_OF_LIVES = (
     Bug(
         "after a kill, what is behind a bad batch does not count",
         "log/recover/facts.py",
-        (("        return metadata.is_same_boot", "        return False"),),
+        (("    if metadata.is_own and metadata.is_same_boot and is_written:",
+          "    if False:"),),
         "lives",
         quick=1,
     ),

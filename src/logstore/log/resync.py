@@ -32,6 +32,7 @@ __all__ = [
     "Sound",
     "first_offset_of",
     "is_behind_torn",
+    "is_unfinished",
     "next_valid",
     "next_valid_batch",
 ]
@@ -44,12 +45,13 @@ _CODEC_MASK: Final = 7
 _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
-_FRAME_BYTES: Final = 12
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
 _MAGIC_POS: Final = 16
+# The checksum of magic 2 follows the frame, and covers what follows it.
+_MAGIC_2_COVERED: Final = FRAME_BYTES + 4
 
 
 class Sound(NamedTuple):
@@ -137,19 +139,63 @@ def next_valid(
 def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:
     """Whether an intact batch can be the one behind a batch at `pos` that goes on past
     the end of the file. Otherwise it is part of its records, which hold another log:
-    the offsets of the batch at `pos` say so, if two of its fields agree on them."""
+    the offsets of the batch at `pos` say so, if two of its fields agree on them; in a
+    log with gaps, the lengths of its records."""
     stated = _stated_offsets(segment, pos)
     if stated.last < 0:
         return True
     first = intact.first_offset()
-    is_next = first == stated.last + 1
-    return is_next or (first > stated.last and not segment.is_contiguous)
+    if first == stated.last + 1:
+        return True
+    if first < stated.last or segment.is_contiguous:
+        return False
+    data = _bytes_at(segment, pos, intact.pos - pos)
+    return not _is_content(data, _magics(data))
+
+
+def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
+    """Whether a call of several batches was not finished at `pos`, behind a batch that
+    ends at the offset `last`: its writer writes the frame of the first one last.
+
+    Zeros in its place are not enough, since they may be damage. The checksum of the
+    batch, which does not cover the frame, must be that of the bytes up to an intact
+    batch behind; or the nearest one, `intact`, is part of its records.
+    """
+    head = _bytes_at(segment, pos, _MAGIC_2_COVERED)
+    if len(head) < _MAGIC_2_COVERED or any(head[:FRAME_BYTES]):
+        return False
+    stated = _stated_offsets(segment, pos, magic=2)
+    data = _bytes_at(segment, pos, intact.pos - pos)
+    if stated.last >= 0 and _is_content(data, b"\2"):
+        return True
+    stored = int.from_bytes(head[FRAME_BYTES:], "big")
+    at, crc = pos + _MAGIC_2_COVERED, 0
+    for behind in _valid_between(segment, at, segment.size, last + 1):
+        crc = native.crc32c(_bytes_at(segment, at, behind.pos - at), crc)
+        at, magic = behind.pos, behind.header.magic
+        if crc == stored:
+            return True
+        # The checksum of a message of magic 0 or 1 is part of its frame.
+        data = _bytes_at(segment, pos, min(at - pos, READ_BYTES))
+        if magic < 2 and _message_end(data, magic) == at - pos:
+            return True
+    return False
+
+
+def _is_content(data: bytes, magics: bytes) -> bool:
+    """Whether the records of a batch whose beginning `data` is lead past its end, by
+    their lengths: what follows there is content of one."""
+    for magic in magics:
+        ends = _record_ends(data) if magic == 2 else [_message_end(data, magic)]
+        if max(ends, default=0) > len(data):
+            return True
+    return False
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:
     """The position at which a search can begin: zeros are not a batch, and a batch
     begins with at most eleven of them."""
-    begin = native.Buffer(_FRAME_BYTES)
+    begin = native.Buffer(LENGTH_END)
     if any(begin.raw[: segment.read(begin.view, pos)]):
         return pos
     scratch = native.Buffer(READ_BYTES)
@@ -158,7 +204,7 @@ def _skip_zeros(segment: Segment, pos: int) -> int:
         n = segment.read(scratch.view, at)
         rest = len(scratch.raw[:n].lstrip(b"\0"))
         if rest or n == 0:
-            return max(pos, at + n - rest - _FRAME_BYTES)
+            return max(pos, at + n - rest - LENGTH_END)
         at += n
     return segment.size
 
@@ -254,9 +300,11 @@ class _Stated(NamedTuple):
     ends: tuple[int, ...]
 
 
-def _stated_offsets(segment: Segment, pos: int) -> _Stated:
+def _stated_offsets(segment: Segment, pos: int, *, magic: int | None = None) -> _Stated:
+    """`magic`: of the batch, if its own field cannot be asked."""
     data = _bytes_at(segment, pos, _HEADER.size)
-    offset, _, magic, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
+    offset, _, own, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
+    magic = own if magic is None else magic
     if magic in (0, 1):
         return _Stated(offset, offset, (offset,))
     ends = offset + delta, offset + count - 1

@@ -23,7 +23,6 @@ from logstore.log.recover.facts import (
     ReadLog,
     Refusal,
     Walk,
-    needs_more,
 )
 from logstore.log.recover.plan import EXTRA_BYTES, Tail
 from logstore.log.recover.segments import SegmentsDraft
@@ -347,7 +346,7 @@ class EndDraft(SegmentsDraft):
         tail: these are not cut. If logstore wrote this log last, a magic above 2 is
         garbage, since it writes none. A broker keeps, and serves, an intact batch
         whatever its offset is."""
-        if walk.has_more and needs_more(self.metadata):
+        if walk.has_more:
             return True
         if self.metadata.is_written:
             return walk.is_unsupported and not walk.is_unknown_magic

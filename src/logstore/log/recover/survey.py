@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.io import layout
 from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import PartitionState, segment_state
 from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
@@ -39,10 +40,9 @@ from logstore.log.recover.facts import (
 from logstore.log.recover.names import classify, committed_swaps, readable
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
-from logstore.log.resync import is_behind_torn, next_valid
+from logstore.log.resync import is_behind_torn, is_unfinished, next_valid
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import (
-    FRAME_BYTES,
     LOOKUP_BYTES,
     OffsetPosition,
     Segment,
@@ -117,10 +117,11 @@ class _Surveyor:
         self.loaded: tuple[OffsetEntries, TimeEntries] | None = None
         self.kept_bytes = 0
         self.transitions: dict[int, str] = {}
+        self.names: frozenset[str] = frozenset()
 
     def survey(self) -> Survey:
         context, directory = self.context, self.context.directory
-        names = frozenset(directory.names())
+        self.names = names = frozenset(directory.names())
         swapping = context.metadata.swapping
         bases = committed_swaps(names, swapping)
         swap_ends = {base: self.swap_end(base) for base in bases}
@@ -238,13 +239,13 @@ class _Surveyor:
             is_misplaced = segment.first_header(scan.pos, buffer) is not None
         if is_misplaced:
             readable_end = _readable_end(segment, scan)
-        if needs_more(metadata) and not (
-            metadata.is_written and _is_unfinished(segment, scan.pos)
-        ):
+        is_identified = layout.TOPIC_IDENTITY in self.names
+        if needs_more(metadata, question.base, scan.pos, is_identified=is_identified):
             intact = next_valid(segment, scan.pos, scan.last_offset)
-            is_torn = scan.error is None and scan.stop == native.STOP_PARTIAL
+            is_partial = scan.error is None and scan.stop == native.STOP_PARTIAL
             has_more = intact is not None and not (
-                is_torn and not is_behind_torn(segment, scan.pos, intact)
+                is_unfinished(segment, scan.pos, scan.last_offset, intact)
+                or (is_partial and not is_behind_torn(segment, scan.pos, intact))
             )
         return has_more, is_misplaced, readable_end
 
@@ -377,13 +378,6 @@ class _Surveyor:
                 place = max(place, index.entry(index.count - 1)[1])
         found = LogTail.find(self.context.directory, base, place, size)
         return found or LogTail(-1, place, 0)
-
-
-def _is_unfinished(segment: Segment, pos: int) -> bool:
-    """Whether a call of several batches was not finished there: logstore writes the
-    frame of the first one last."""
-    frame = native.Buffer(FRAME_BYTES)
-    return not any(frame.raw[: segment.read(frame.view, pos)])
 
 
 def _readable_end(segment: Segment, scan: TailScan) -> int:

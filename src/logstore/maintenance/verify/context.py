@@ -205,6 +205,7 @@ class StoreFacts:
                 store_epoch=self.store_epoch,
                 point=self.points.get(key),
                 log_start=self.starts.get(key, 0),
+                stale=None if counts else state,
             )
         )
 

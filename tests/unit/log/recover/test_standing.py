@@ -28,14 +28,24 @@ from support.damage import (
     FaultyFiles,
     Unsynced,
     append_garbage,
+    crash,
     cut,
     flip_bit,
     frames,
     logs_in,
+    overwrite,
     restart_machine,
+    zero,
 )
 from support.killed import killed_store, labels, the_log
-from support.values import append_one, expected, read_all, write_store
+from support.values import (
+    append_one,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+    write_store,
+)
 
 COUNT = 30
 DAMAGED = ".logstore-damaged"
@@ -107,6 +117,123 @@ def test_bad_batch_before_intact_ones_is_torn_after_another_start(
     assert list((store / "orders-0").glob(".logstore-torn-*"))
 
 
+@pytest.mark.parametrize("state", ["missing", "bad"])
+def test_bad_batch_before_intact_ones_is_damage_without_a_state(
+    tmp_path: Path, state: str
+) -> None:
+    """The owner file says that the machine runs since; a writer on a full disk removes
+    the state."""
+    write_store(tmp_path / "live", 10, 2, call=2)
+    with open_store(tmp_path / "live", files=Unsynced()) as live:
+        fill(live.topic("orders")[0], 20, call=2)
+        store = crash(tmp_path / "live", tmp_path / "killed")
+    flip_bit(the_log(store), 8 * (frames(the_log(store))[-4].pos + 40))
+    before = the_log(store).read_bytes()
+    path = store / "orders-0" / ".logstore-state"
+    if state == "missing":
+        path.unlink()
+    else:
+        flip_bit(path, 8 * 60)
+    assert CORRUPT in found(store)
+    assert the_log(store).read_bytes() == before
+
+
+def mark_points(store: Path, point: int) -> None:
+    """Let Kafka's recovery points name the partition."""
+    text = f"0\n1\norders 0 {point}\n"
+    (store / "recovery-point-offset-checkpoint").write_text(text)
+
+
+@pytest.mark.parametrize(("place", "label"), [(2, CORRUPT), (-4, TORN_TAIL)])
+def test_bytes_that_were_durable_by_a_state_that_does_not_count_are_not_cut(
+    tmp_path: Path, place: int, label: str
+) -> None:
+    """Without the owner file nothing says who wrote last; the state still vouches for
+    what was synced, and for no more."""
+    store = killed_store(tmp_path, 2, durable=10, count=COUNT, call=2)
+    log = the_log(store)
+    flip_bit(log, 8 * (frames(log)[place].pos + 40))
+    (store / ".logstore-owner").unlink()
+    mark_points(store, 0)
+    assert label in found(store)
+
+
+@pytest.mark.parametrize("size", [512, 0], ids=["a sector", "a whole batch"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_zeros_before_intact_batches_are_damage(
+    tmp_path: Path, magic: int, size: int
+) -> None:
+    """The frame alone is zeros while a call of several batches is not finished."""
+    store = killed_store(tmp_path, magic, durable=10, count=COUNT, call=2)
+    log = the_log(store)
+    frame = frames(log)[-12 if size else -4]
+    zero(log, frame.pos, frame.pos + (size or frame.size))
+    before = log.read_bytes()
+    assert found(store) == [CORRUPT]
+    assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_call_of_several_batches_that_was_not_finished_is_a_torn_tail(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """The frame of its first batch is zeros, and the rest of it is whole."""
+    store = killed_store(tmp_path, magic, codec, durable=10, count=COUNT, call=2)
+    log = the_log(store)
+    frame = frames(log)[-4]
+    zero(log, frame.pos, frame.pos + 17)
+    assert found(store) == [TORN_TAIL]
+    assert log.stat().st_size == frame.pos
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_torn_record_that_holds_another_log_is_a_torn_tail_in_a_log_with_gaps(
+    tmp_path: Path, is_first: bool
+) -> None:
+    """The lengths of the records lead past the intact batches: these are its content.
+
+    `is_first`: of a call of several batches, whose frame is zeros until it is finished.
+    """
+    write_store(tmp_path / "inner", 90, 2, call=2)
+    (inner,) = logs_in(tmp_path / "inner" / "orders-0")
+    content = inner.read_bytes()[frames(inner)[20].pos :]
+    with open_store(tmp_path / "live", files=Unsynced()) as store:
+        partition = new_partition(store, 2, cleanup_policy="compact")
+        for n in range(6):
+            partition.append(b"v%d" % n, key=b"k%d" % (n % 2))
+        partition.roll()
+        partition.append(b"x", key=b"x")
+        partition.compact(force=True)
+        partition.append(content, key=b"mirror")
+        crash(tmp_path / "live", tmp_path / "killed")
+    log = the_log(tmp_path / "killed")
+    frame = frames(log)[-1]
+    cut(log, frame.pos + frame.size - len(content) // 3)
+    if is_first:
+        zero(log, frame.pos, frame.pos + 17)
+    assert found(tmp_path / "killed") == [TORN_TAIL]
+
+
+def test_damaged_length_before_intact_batches_is_damage_in_a_log_with_gaps(
+    tmp_path: Path,
+) -> None:
+    """It leads past the end of the file, but its records do not."""
+    with open_store(tmp_path / "live", files=Unsynced()) as store:
+        partition = new_partition(store, 2, cleanup_policy="compact")
+        for n in range(6):
+            partition.append(b"v%d" % n, key=b"k%d" % (n % 2))
+        partition.roll()
+        partition.append(b"x", key=b"x")
+        partition.compact(force=True)
+        for n in range(3):
+            partition.append(b"y%d" % n, key=b"y")
+        crash(tmp_path / "live", tmp_path / "killed")
+    log = the_log(tmp_path / "killed")
+    overwrite(log, frames(log)[-2].pos + 9, b"\x10")
+    assert found(tmp_path / "killed") == [CORRUPT]
+
+
 @pytest.mark.parametrize("later", ["restart", "no owner", "broker's", "closed"])
 def test_recorded_damage_stays_whatever_the_marks_say(
     tmp_path: Path, later: str
@@ -121,7 +248,7 @@ def test_recorded_damage_stays_whatever_the_marks_say(
         (store / ".logstore-owner").unlink()
     elif later == "broker's":
         (store / ".logstore-owner").unlink()
-        (store / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 0\n")
+        mark_points(store, 0)
     else:
         (store / ".logstore-owner").unlink()
         (store / ".kafka_cleanshutdown").touch()
