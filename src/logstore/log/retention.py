@@ -177,10 +177,15 @@ def plan(
     policies: Sequence[RetentionPolicy],
     now_ms: int,
     free_bytes: int,
+    *,
+    keeps_active: bool = False,
 ) -> list[Deletion]:
     """The leading run of segments that some policy selects, with its reason.
 
     An empty active segment is never among them.
+
+    Args:
+        keeps_active: nor is another one: the log is damaged, and takes no new one.
     """
     reasons: dict[int, str] = {}
     for policy in policies:
@@ -190,7 +195,8 @@ def plan(
     deletions: list[Deletion] = []
     for segment in segments:
         reason = reasons.get(segment.base_offset)
-        if reason is None or (segment.is_active and segment.size_bytes == 0):
+        is_kept = segment.is_active and (keeps_active or segment.size_bytes == 0)
+        if reason is None or is_kept:
             break
         deletions.append(Deletion(partition, segment, reason))
     return deletions

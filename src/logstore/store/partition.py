@@ -591,8 +591,14 @@ class Partition(ReadablePartition):
             # A finalizer, or another thread, may have deleted the topic meanwhile.
             self._views.check_alive()
             raise storage_error(error, "look for space on", self.path) from error
+        is_damaged = self._writer is not None and self._writer.health.damage is not None
         deletions = retention.plan(
-            self._views.number, infos, policies, now_ms, free_bytes
+            self._views.number,
+            infos,
+            policies,
+            now_ms,
+            free_bytes,
+            keeps_active=is_damaged,
         )
         if deletions and self._writer is not None and not dry_run:
             self._writer.delete_before(

@@ -23,7 +23,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.recover.facts import Facts, Refusal
-from logstore.log.recover.names import classify, readable
+from logstore.log.recover.names import below_the_state, classify, readable
 from logstore.log.recover.plan import (
     CASES,
     TAKES_NO_APPENDS,
@@ -261,15 +261,9 @@ class Draft:
     def deletion(self) -> None:
         """A deletion that was interrupted after its commit: the segments below the
         first one that the state knows. A crash may have restored any of their names."""
-        state = self.state
-        if state is None:
+        if self.state is None:
             return
-        first = min([row[0] for row in state.sealed] + [state.active["base_offset"]])
-        if state.start_offset < first:
-            return
-        self.deleted = tuple(
-            b for b, swap in self.logs.items() if b < first and not swap
-        )
+        self.deleted = below_the_state(self.state, self.logs)
         for base in self.deleted:
             del self.logs[base]
         self.result["deleted"] = self.deleted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.layout import (
     CLEANED,
     DELETED,
@@ -16,7 +17,7 @@ from logstore.io.layout import (
 )
 from logstore.log.recover.facts import Refusal
 
-__all__ = ["Names", "classify", "committed_swaps", "readable"]
+__all__ = ["Names", "below_the_state", "classify", "committed_swaps", "readable"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +67,23 @@ def _unfinished(
     cleaned = [p.base_offset for p in parsed if p.transition == CLEANED]
     lowest = min(cleaned, default=OFFSET_MAX + 1)
     return lambda base: base >= lowest
+
+
+def below_the_state(
+    state: PartitionState | None, logs: Mapping[int, str]
+) -> tuple[int, ...]:
+    """Base offsets of segments that were deleted: they lie below the first one that the
+    own state knows, and below its start.
+
+    Args:
+        logs: as in `Names`.
+    """
+    if state is None:
+        return ()
+    first = min([row[0] for row in state.sealed] + [state.active["base_offset"]])
+    if state.start_offset < first:
+        return ()
+    return tuple(b for b, swap in logs.items() if b < first and not swap)
 
 
 def readable(swap_ends: Mapping[int, int | Refusal]) -> dict[int, int]:

@@ -52,7 +52,8 @@ def standings_of(
     """What the bytes say to each verdict on a partition.
 
     Args:
-        logs: base offset -> name of the `.log` files in use.
+        logs: base offset -> name of the `.log` files in use. Those whose deletion was
+            committed are not.
         walk: answers a question.
     """
     rows = context.metadata.verdicts.rows
@@ -68,11 +69,13 @@ def _standing(
     directory = context.directory
     path = directory.path_of(verdict.name) if verdict.name else directory.path
     what = f"the damage of {path} at byte {verdict.position}, offset {verdict.good_end}"
-    if _start(context) >= max(verdict.end_offset, verdict.good_end + 1):
+    name = logs.get(verdict.segment)
+    is_below = _start(context) >= max(verdict.end_offset, verdict.good_end + 1)
+    if is_below and name is None:
+        # Of a file that is there, the start alone deletes nothing.
         return Standing(verdict, False, f"{what}, was deleted: the log starts above it")
     if verdict.segment == NO_SEGMENT:
         return Standing(verdict)
-    name = logs.get(verdict.segment)
     if name is None:
         if verdict.kind == LOST_SEGMENT:
             return Standing(verdict)

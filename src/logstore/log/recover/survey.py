@@ -37,7 +37,12 @@ from logstore.log.recover.facts import (
     Walk,
     needs_more,
 )
-from logstore.log.recover.names import classify, committed_swaps, readable
+from logstore.log.recover.names import (
+    below_the_state,
+    classify,
+    committed_swaps,
+    readable,
+)
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
 from logstore.log.resync import is_behind_torn, is_unfinished, next_valid
@@ -138,9 +143,7 @@ class _Surveyor:
             walks,
             indexes,
             lasts,
-            standings_of(
-                context, {b: self.name(b) for b in self.transitions}, walks.__getitem__
-            ),
+            standings_of(context, self.logs(), walks.__getitem__),
         )
         plan = decide(facts)
         facts = dataclasses.replace(
@@ -150,6 +153,11 @@ class _Surveyor:
 
     def name(self, base: int) -> str:
         return segment_file(base, LOG) + self.transitions.get(base, "")
+
+    def logs(self) -> dict[int, str]:
+        """Base offset -> name of the `.log` files that no interrupted deletion has."""
+        deleted = below_the_state(self.state, self.transitions)
+        return {b: self.name(b) for b in self.transitions if b not in deleted}
 
     def swap_end(self, base: int) -> int | Refusal:
         """The next offset of a `.log.swap`, as far as it is valid; at least where the

@@ -428,6 +428,57 @@ def test_delete_before_works_on_a_damaged_log(tmp_path: Path) -> None:
         append_one(opened.topic("orders")[0])
 
 
+def test_start_above_damage_deletes_no_bytes_and_keeps_the_verdict(
+    tmp_path: Path,
+) -> None:
+    """The last segment of a damaged log keeps its file: after another start of the
+    machine its intact batches would be cut, and their offsets given again."""
+    store, _ = damaged(tmp_path)
+    before = the_log(store).read_bytes()
+    with open_store(store, files=Unsynced()) as opened:
+        log = opened.topic("orders")[0]
+        assert log.delete_before(log.end_offset) == log.start_offset
+    restart_machine(store)
+    assert found(store) == [CORRUPT]
+    assert refuses(store)
+    assert the_log(store).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "policy", [logstore.RetainBytes(0), logstore.RetainAge(0)], ids=["bytes", "age"]
+)
+def test_retention_does_not_count_the_last_segment_of_a_damaged_log(
+    tmp_path: Path, policy: logstore.RetentionPolicy
+) -> None:
+    """It is not deleted, so it is not among what was deleted either."""
+    store, _ = damaged(tmp_path, segment_bytes=1200)
+    with open_store(store, files=Unsynced()) as opened:
+        log = opened.topic("orders")[0]
+        last, later_ms = log.segments[-1], 1 << 42
+        gone = log.apply_retention(now_ms=later_ms, policies=[policy])
+        assert gone
+        assert last.base_offset not in [one.segment.base_offset for one in gone]
+        assert log.start_offset == last.base_offset
+    assert CORRUPT in found(store)
+
+
+def test_damage_of_a_segment_whose_deletion_was_interrupted_is_gone(
+    tmp_path: Path,
+) -> None:
+    """The state has the deletion; the names follow at the next opening."""
+    partition = write_store(tmp_path / "store", COUNT, **SMALL)
+    store = partition.parent
+    first, second = logs_in(partition)[:2]
+    append_garbage(first)
+    assert found(store) == [CORRUPT]
+    data = first.read_bytes()
+    with open_store(store, files=Unsynced()) as opened:
+        opened.topic("orders")[0].delete_before(int(second.stem))
+    first.write_bytes(data)
+    assert found(store) == [DAMAGE_GONE]
+    assert not first.exists()
+
+
 # ------------------------------------------------------------------ logs of others
 
 
