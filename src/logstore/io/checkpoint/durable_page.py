@@ -3,8 +3,8 @@
 The state file of a partition has it, too, durably and up to 5 s late. This file is
 written over in place after each sync, and never synced itself. What it says became true
 before it was written. Still, it counts only until the machine or another owner starts:
-a copy of it, as in a backup, says nothing of the copy of a log. Recovery never reads
-it.
+a copy of it, as in a backup, says nothing of the copy of a log. While it counts,
+recovery takes no torn tail below it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Final, NamedTuple
 import xxhash
 
 from logstore import _native as native
+from logstore.io import layout
+from logstore.io.directory import Directory
 from logstore.io.files import FileStamp
 
-__all__ = ["PageKey", "digest_of", "pack_page", "unpack_page"]
+__all__ = ["PageKey", "digest_of", "pack_page", "read_page", "unpack_page"]
 
 _MAGIC: Final = b"LSDURBL\1"
 # Magic; boot id; inode and time of change of the owner file; id of the log; its cuts.
@@ -71,3 +73,25 @@ def unpack_page(data: bytes, head: bytes) -> int:
         return -1
     durable, check = _TAIL.unpack_from(data, len(head))
     return int(durable) if durable >= 0 and check == durable ^ digest_of(head) else -1
+
+
+def read_page(
+    directory: Directory, owner: FileStamp | None, log_id: str, cuts: int
+) -> int:
+    """What the file in a partition says of a log now; -1: nothing.
+
+    Args:
+        owner: stamp of the owner file, if logstore was the last writer.
+        log_id, cuts: as in `PageKey`.
+
+    Raises:
+        OSError: as the system gives it.
+    """
+    if owner is None:
+        return -1
+    files = directory.files
+    head = PageKey(files.boot_id(), owner, log_id, cuts).head()
+    data = bytearray(native.PAGE_BYTES)
+    with directory.opened(layout.DURABLE) as fd:
+        count = files.read(fd, data, 0)
+    return unpack_page(bytes(data[:count]), head)

@@ -90,6 +90,8 @@ class Ownership:
         store_epoch: partition states count only if they were written under it. A new
             one begins when logstore writes after another program: the states of the
             partitions that it does not touch stay stale.
+        owner_stamp: of the owner file when it was read; None if another program wrote
+            last.
         is_copied: the owner file was written in another directory: the store was copied
             or moved since, and not yet closed here.
         points, starts: Kafka's recovery points and log start offsets.
@@ -98,6 +100,7 @@ class Ownership:
     def __init__(self, root: Directory) -> None:
         self._root = root
         self.is_own = False
+        self.owner_stamp: FileStamp | None = None
         self.is_clean = False
         self.is_same_boot = False
         self.is_writing = False
@@ -144,6 +147,7 @@ class Ownership:
         """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.store_epoch = False, uuid.uuid4().hex
         self.is_same_boot = False
+        self.owner_stamp, stamp = None, self.writer()
         self.is_copied, self._place, self._stays_copy = False, None, False
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
@@ -169,6 +173,7 @@ class Ownership:
             )
             return
         self.is_own, self.is_clean, self.store_epoch = True, clean, store_epoch
+        self.owner_stamp = stamp
         self.is_same_boot = bool(boot) and boot == self._boot()
         if place.is_elsewhere(written_in, self._root):
             self.is_copied, self._place = True, written_in
@@ -300,6 +305,7 @@ class Ownership:
             is_own=self.is_own,
             is_clean=self.is_clean,
             is_same_boot=self.is_same_boot,
+            owner_stamp=self.owner_stamp,
             store_epoch=self.store_epoch,
             point=self.points.get(key),
             log_start=self.starts.get(key, 0),

@@ -4,6 +4,7 @@ its log files are read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -13,11 +14,13 @@ from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.durable_page import read_page
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.state_fields import boolean, integer
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
+from logstore.io.files import FileStamp
 from logstore.io.layout import OFFSET_MAX, PARTITION_STATE
 
 __all__ = ["PartitionMetadata", "PartitionState", "StateGrowth"]
@@ -334,6 +337,8 @@ class PartitionMetadata:
         closed_at: what the recovery point says of a store that was closed; -1: it was
             not, or there is none.
         verdicts: on its damage, as they are recorded.
+        told: the durable offset that other processes were told since the state was
+            written; -1: none that counts (see `durable_page`).
     """
 
     state: PartitionState | None
@@ -348,6 +353,12 @@ class PartitionMetadata:
     is_same_boot: bool = False
     closed_at: int = -1
     verdicts: Verdicts = NO_VERDICTS
+    told: int = -1
+
+    @property
+    def least_end(self) -> int:
+        """The log ended here, or beyond, when it was last written to; -1 unknown."""
+        return max(self.closed_at, self.told)
 
     @property
     def is_written(self) -> bool:
@@ -364,6 +375,7 @@ class PartitionMetadata:
         is_own: bool,
         is_clean: bool,
         is_same_boot: bool,
+        owner_stamp: FileStamp | None,
         store_epoch: str,
         point: int | None,
         log_start: int,
@@ -374,6 +386,7 @@ class PartitionMetadata:
         Args:
             state: if it counts.
             is_clean: the last writer of the store stopped cleanly.
+            owner_stamp: of the owner file; None if another program wrote last.
             point: Kafka's recovery point; None: there is none.
 
         Raises:
@@ -391,6 +404,12 @@ class PartitionMetadata:
         elif state is not None and closed_at not in (-1, state.durable_offset):
             # The mark is of another end than the state.
             is_clean = False
+        told = -1
+        if state is not None and not is_clean and not is_truncating:
+            with contextlib.suppress(OSError):
+                told = read_page(
+                    directory, owner_stamp, state.log_id, state.cuts.serial
+                )
         return cls(
             state,
             is_clean,
@@ -404,6 +423,7 @@ class PartitionMetadata:
             is_same_boot,
             closed_at,
             verdicts,
+            told,
         )
 
     @property

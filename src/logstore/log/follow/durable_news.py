@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from logstore import _native as native
-from logstore.io import layout
-from logstore.io.checkpoint.durable_page import PageKey, unpack_page
+from logstore.io.checkpoint.durable_page import read_page
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.log.recover import RecoveredLog
@@ -51,12 +49,4 @@ class DurableNews:
 
     def _read(self, log_id: str, cuts: int) -> int:
         """What the file says of this log; -1: nothing."""
-        directory, owner = self._directory, self._ownership.writer()
-        if owner is None:
-            return -1
-        files = directory.files
-        head = PageKey(files.boot_id(), owner, log_id, cuts).head()
-        data = bytearray(native.PAGE_BYTES)
-        with directory.opened(layout.DURABLE) as fd:
-            count = files.read(fd, data, 0)
-        return unpack_page(bytes(data[:count]), head)
+        return read_page(self._directory, self._ownership.writer(), log_id, cuts)

@@ -127,11 +127,11 @@ class EndDraft(SegmentsDraft):
         is_closed = clean or self.metadata.closed_at >= 0
         if segment.is_lost and not is_closed and not own.is_truncating:
             # More was appended to it than the state says, perhaps durably.
-            self.ends_at(durable, end + 1, end)
+            self.ends_at(durable, max(end + 1, self.metadata.told), end)
             return
         is_cut = own.is_truncating and not self.facts.is_writable
         if size < durable or is_cut or (is_whole and is_indexed):
-            self.ends_at(durable, end)
+            self.ends_at(durable, max(end, self.metadata.told))
             if is_whole:
                 self.last_indexes(is_rebuilt=False, size=durable)
             return
@@ -296,7 +296,7 @@ class EndDraft(SegmentsDraft):
         `durable_pos` and `durable_offset`: there is no torn tail below them.
         """
         base, clean = question.base, self.metadata.clean
-        floor = max(durable_offset, self.metadata.closed_at)
+        floor = max(durable_offset, self.metadata.least_end)
         walk = self.facts.walk(question)
         is_torn_at_once = walk.refusal is None and not (walk.is_whole or walk.batches)
         if question.is_from_state and is_torn_at_once:

@@ -161,6 +161,9 @@ class SegmentsDraft(Draft):
                     # What follows is of the log, and not what comes between.
                     self._foreign_before(slot, end)
                     return
+                if end < self.metadata.told:
+                    self.told_end(segment, walk)
+                    return
                 leftovers = self.segments[slot + 1 :]
                 del self.segments[slot + 1 :]
                 if not self.is_refused:
@@ -169,6 +172,20 @@ class SegmentsDraft(Draft):
                     bases = tuple(leftover.base_offset for leftover in leftovers)
                     self.result["put_aside"] = bases
                 return
+
+    def told_end(self, segment: PlannedSegment, walk: Walk) -> None:
+        """A segment ends before the offset that was durable: what follows it is no
+        roll that was undone."""
+        end, told = walk.last_offset + 1, self.metadata.told
+        self.refuse(
+            LOST_END,
+            self.name_of(segment.base_offset),
+            f"the segment ends at offset {end}, {told} was durable",
+            position=walk.pos,
+            offset=end,
+            base=segment.base_offset,
+            more=" The partition takes no appends.",
+        )
 
     def _foreign_before(self, slot: int, end: int) -> None:
         """Segments behind that in a slot, which ends there, that begin before its end:

@@ -126,6 +126,7 @@ class StoreFacts:
         ownership = self._ownership()
         self.own, self.clean = ownership.is_own, ownership.is_clean
         self.is_same_boot = ownership.is_same_boot
+        self.owner_stamp = ownership.owner_stamp
         self.store_epoch = ownership.store_epoch
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
@@ -202,6 +203,7 @@ class StoreFacts:
                 is_own=self.own,
                 is_clean=self.clean,
                 is_same_boot=self.is_same_boot,
+                owner_stamp=self.owner_stamp,
                 store_epoch=self.store_epoch,
                 point=self.points.get(key),
                 log_start=self.starts.get(key, 0),

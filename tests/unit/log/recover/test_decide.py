@@ -151,6 +151,10 @@ def rolled(*, walk: Walk, after: int) -> Facts:
     )
 
 
+def told(offset: int, found: Facts) -> Facts:
+    return replace(found, metadata=replace(found.metadata, told=offset))
+
+
 TORN = Walk(80, 50, 14, reason="a batch goes on past the end of the file")
 HOLE = Walk(80, 60, 15, reason="zeros instead of a batch")
 OLD = Walk(80, 20, 11, reason="checksum")
@@ -238,6 +242,15 @@ ROWS = [
     Row(LOST_END, "less than the store was closed with",
         facts(replace(own(clean=False), closed_at=20), size=70, walk=Walk(70, 70, 17)),
         {"end_offset": 20}),
+    Row(LOST_END, "less than other processes were told is durable",
+        facts(replace(own(clean=False), told=20), size=70, walk=Walk(70, 70, 17)),
+        {"end_offset": 20}),
+    Row(LOST_END, "they were told more than the segment before a roll has",
+        told(18, rolled(walk=Walk(50, 50, 14), after=20)),
+        {"put_aside": (), "end_offset": 22}),
+    Row(CORRUPT, "other processes were told that it is durable",
+        facts(replace(own(clean=False), told=17), walk=HOLE),
+        {"tail": None, "end_offset": 17}),
     Row(LOST_SEGMENT, "all of a flushed log",
         facts(kafka(), names=frozenset(), sizes={}), {"segments": ()}),
     Row(CORRUPT, "below the durable point",
