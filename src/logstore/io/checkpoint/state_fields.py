@@ -12,6 +12,12 @@ from typing import Any, Final
 
 from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError
+from logstore.io.checkpoint.recovery_report import (
+    CORRUPT,
+    LOST_END,
+    LOST_SEGMENT,
+    UNSUPPORTED,
+)
 from logstore.io.layout import (
     CLOSED,
     DAMAGED,
@@ -93,6 +99,7 @@ def _check_closed(value: dict[str, Any]) -> None:
 
 # The end of the year 9999.
 _LAST_TIME_MS: Final = 253_402_300_799_999
+_VERDICT_KINDS: Final = (CORRUPT, UNSUPPORTED, LOST_END, LOST_SEGMENT)
 _VERDICT_TEXTS: Final = ("kind", "detail", "digest", "reason", "release")
 _VERDICT_NUMBERS: Final = (
     "segment",
@@ -112,6 +119,9 @@ def _check_damaged(value: dict[str, Any]) -> None:
         for name in _VERDICT_TEXTS:
             if not isinstance(row[name], str):
                 raise ValueError(f"{name} is no text")
+        if row["kind"] not in _VERDICT_KINDS:
+            # Of a later release, perhaps: what it says is not understood.
+            raise ValueError(f"{row['kind']!r} is no kind of damage")
         for name in _VERDICT_NUMBERS:
             integer(name, row[name], -1, OFFSET_MAX)
         integer("time_ms", row["time_ms"], 0, _LAST_TIME_MS)

@@ -51,6 +51,8 @@ def test_verdicts_are_read_as_they_were_written(directory: Directory) -> None:
     [{"rows": 1}, {"rows": [1]}, {"rows": [{}]}, {}, {"rows": [], "closed": 1},
      {"rows": [{**ROW._asdict(), "position": -2}]},
      {"rows": [{**ROW._asdict(), "kind": 1}]},
+     {"rows": [{**ROW._asdict(), "kind": "of a later release"}]},
+     {"rows": [{**ROW._asdict(), "kind": "torn-tail"}]},
      {"rows": [{**ROW._asdict(), "time_ms": 1 << 62}]}],
 )  # fmt: skip
 def test_verdicts_that_cannot_be_used_count_as_damage(
