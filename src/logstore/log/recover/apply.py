@@ -441,6 +441,8 @@ class _Application:
                     state,
                     active=state_fields(log.active_state),
                     time_digest=times.digest(),
+                    # Its log is whole, since its indexes are written.
+                    is_damaged=False,
                 )
                 value = updated.to_dict()
                 checkpoints.write_state(directory, layout.PARTITION_STATE, value)
