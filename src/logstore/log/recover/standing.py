@@ -75,6 +75,9 @@ def _standing(
         # Of a file that is there, the start alone deletes nothing.
         return Standing(verdict, False, f"{what}, was deleted: the log starts above it")
     if verdict.segment == NO_SEGMENT:
+        end = max(verdict.end_offset, context.metadata.recovery_point)
+        if logs and _reaches(walk(ReadLog(max(logs))), end):
+            return Standing(verdict, False, f"{what}, is gone: its segments are there")
         return Standing(verdict)
     if name is None:
         if verdict.kind == LOST_SEGMENT:
@@ -92,10 +95,14 @@ def _standing(
         is_same = _is_same(context, verdict, name, size)
     except OSError:
         return Standing(verdict)  # unknown
+    is_last = verdict.segment == max(logs)
+    is_end_of_log = verdict.kind == LOST_END and verdict.end_position == size
+    if is_end_of_log and not is_last:
+        # Nothing of this file was missing, but segments behind it.
+        is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
     if is_same and verdict.kind != UNSUPPORTED:
         return Standing(verdict)
     found = walk(ReadLog(verdict.segment))
-    is_last = verdict.segment == max(logs)
     if (
         found.refusal is None
         and (found.is_whole or verdict.end_position)
@@ -105,7 +112,16 @@ def _standing(
     ):
         message = f"{what}, is gone: whole batches are in its place"
         return Standing(verdict, False, message)
+    if found.is_whole and not context.metadata.is_written:
+        lost = _missing(verdict)
+        message = f"{what}, is gone: another program has written in its place{lost}"
+        return Standing(verdict, False, message)
     return Standing(verdict)
+
+
+def _reaches(found: Walk, end: int) -> bool:
+    """Whether a segment is whole, and ends at an offset or above."""
+    return found.is_whole and found.last_offset + 1 >= end
 
 
 def _is_same(context: RecoveryContext, verdict: Verdict, name: str, size: int) -> bool:
@@ -219,11 +235,16 @@ def _verdict(
         digest,
         max(finding.first_offset, 0),
         end_position,
-        plan.end_offset if segment is None else segment.next_offset,
+        _end_offset(context, plan) if segment is None else segment.next_offset,
         _reason(context, plan, finding),
         getattr(sys.modules.get("logstore"), "__version__", ""),
         context.directory.files.now_ms(),
     )
+
+
+def _end_offset(context: RecoveryContext, plan: Plan) -> int:
+    """Where the log must have ended, if there is no segment that says it."""
+    return max(plan.end_offset, context.metadata.recovery_point)
 
 
 def _reason(context: RecoveryContext, plan: Plan, finding: Finding) -> str:

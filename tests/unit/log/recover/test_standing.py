@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     DAMAGE_GONE,
+    LOST_END,
     LOST_SEGMENT,
+    OTHER_WRITER,
     START_BEYOND_END,
     TORN_TAIL,
 )
@@ -285,6 +288,30 @@ def test_record_of_damage_that_is_bad_counts(tmp_path: Path) -> None:
     assert not refuses(store)
 
 
+@pytest.mark.parametrize("kind", ["of a later release", "torn-tail"])
+def test_verdict_of_an_unknown_kind_is_refused_and_can_be_repaired(
+    tmp_path: Path, kind: str
+) -> None:
+    """What it says is not understood: it counts as damage, for each judge."""
+    store, bit = damaged(tmp_path)
+    found(store)
+    path = store / "orders-0" / DAMAGED
+    value = verdicts(store)
+    value["rows"][0]["kind"] = kind
+    path.write_bytes(checkpoints.pack_state(value))
+    flip_bit(the_log(store), bit)  # nothing else is wrong
+    assert found(store) == [CORRUPT]
+    assert refuses(store)
+    assert not logstore.verify(store).ok
+    assert logstore.report(store)
+    assert logstore.doctor(store)
+    with logstore.open(store, read_only=True) as reader:
+        assert len(list(reader.topic("orders")[0].read())) == COUNT
+    logstore.repair(store, mode="cut")
+    assert not refuses(store)
+    assert not path.exists()
+
+
 def test_state_of_a_damaged_partition_is_refused_by_earlier_releases(
     tmp_path: Path,
 ) -> None:
@@ -384,6 +411,66 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
         ]
         assert "missing" in action.message
         append_one(opened.topic("orders")[0])
+
+
+def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) -> None:
+    """A broker cuts the damage and goes on: what it has is whole, and shorter than the
+    log was. What is missing is said."""
+    store, bit = damaged(tmp_path)
+    found(store)
+    log = the_log(store)
+    flip_bit(log, bit)  # as an intact batch in its place
+    first, second = frames(log)[-4], frames(log)[-3]
+    cut(log, second.pos)
+    (store / ".kafka_cleanshutdown").touch()
+    mark_points(store, second.offset)
+    with open_store(store, files=Unsynced()) as opened:
+        assert labels(opened) == [OTHER_WRITER, DAMAGE_GONE]
+        (gone,) = (a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE)
+        assert f"offsets {first.offset} to" in gone.message
+        assert "another program" in gone.message
+        assert append_one(opened.topic("orders")[0]) == second.offset
+
+
+def test_lost_log_of_a_broker_is_gone_once_its_segments_reach_their_end(
+    tmp_path: Path,
+) -> None:
+    """All segments were lost; put back, they must reach what was flushed."""
+    partition = foreign(killed_store(tmp_path, 2, count=COUNT, segment_bytes=700))
+    store = partition.parent
+    mark_points(store, COUNT)
+    (store / ".kafka_cleanshutdown").touch()
+    kept = {log: log.read_bytes() for log in logs_in(partition)}
+    for log in kept:
+        log.unlink()
+    assert found(store) == [LOST_SEGMENT]
+    assert verdicts(store)["rows"][0]["end_offset"] == COUNT
+    first, *_, last = kept
+    first.write_bytes(kept[first])
+    assert found(store) == [LOST_END]
+    assert refuses(store)
+    for log, data in kept.items():
+        log.write_bytes(data)
+    assert DAMAGE_GONE in found(store)
+    assert last.exists()
+    assert not refuses(store)
+
+
+def test_state_of_a_log_whose_damage_is_gone_has_the_usual_version(
+    tmp_path: Path,
+) -> None:
+    """Also if opening writes the indexes of its last segment, and with them the
+    state."""
+    partition = write_store(tmp_path / "store", COUNT, 2)
+    log = the_log(partition.parent)
+    before = log.read_bytes()
+    cut(log, len(before) // 2)
+    assert found(partition.parent) == [LOST_END]
+    log.write_bytes(before)
+    for index in partition.glob("*index"):
+        index.unlink()
+    assert DAMAGE_GONE in found(partition.parent)
+    assert b'"version":1' in (partition / ".logstore-state").read_bytes()
 
 
 def test_repair_without_a_mode_leaves_damage_that_is_there(tmp_path: Path) -> None:
