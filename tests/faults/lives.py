@@ -104,7 +104,7 @@ class _Damage:
     """One damage of a file, and how its bytes are put back."""
 
     def __init__(self, path: Path, rng: random.Random, kind: str) -> None:
-        self.name, self.kind = path.name, kind
+        self.name, self.kind, self.at = path.name, kind, 0
         data = path.read_bytes()
         self.lost = b""
         if kind == "missing":
@@ -355,8 +355,13 @@ class _Life:
         logs = [log for log in logs_in(self.directory) if log.stat().st_size > 100]
         if logs and len(self.damages) < 3:
             log = self.rng.choice(logs)
+            before = [(one.name, one.kind, one.at) for one in self.damages if one.at]
             with contextlib.suppress(AssertionError, IndexError):
-                self.damages.append(_Damage(log, self.rng, "flip"))
+                again = _Damage(log, self.rng, "flip")
+                if (again.name, again.kind, again.at) in before:
+                    again.undo(self.directory)  # it has put back the bit
+                else:
+                    self.damages.append(again)
 
     def _put_back(self) -> None:
         """The last damage first: they may be of one file."""
