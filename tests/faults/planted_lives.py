@@ -46,7 +46,7 @@ BUGS_OF_LIVES = (
         (("        return False  # there is more of what was cut off\n",
           "        return True\n"),),
         "lives",
-        quick=1,
+        quick=3,
     ),
     Bug(
         "what fails in the background ends the round",
