@@ -154,12 +154,12 @@ def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:
 
 
 def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
-    """Whether a call of several batches was not finished at `pos`, behind a batch that
-    ends at the offset `last`: its writer writes the frame of the first one last.
+    """Whether a call of several batches was not finished at `pos`: its writer writes
+    the frame of the first one last. The batch before it ends at the offset `last`.
 
     Zeros in its place are not enough, since they may be damage. The checksum of the
-    batch, which does not cover the frame, must be that of the bytes up to an intact
-    batch behind; or the nearest one, `intact`, is part of its records.
+    batch, which does not cover the frame, must be that of the bytes up to a later
+    intact batch; or the nearest one, `intact`, is part of its records.
     """
     head = _bytes_at(segment, pos, _MAGIC_2_COVERED)
     if len(head) < _MAGIC_2_COVERED or any(head[:FRAME_BYTES]):

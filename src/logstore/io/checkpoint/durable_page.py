@@ -78,7 +78,7 @@ def unpack_page(data: bytes, head: bytes) -> int:
 def read_page(
     directory: Directory, owner: FileStamp | None, log_id: str, cuts: int
 ) -> int:
-    """What the file in a partition says of a log now; -1: nothing.
+    """The durable offset in the file of a partition; -1: it does not count for its log.
 
     Args:
         owner: stamp of the owner file, if logstore was the last writer.

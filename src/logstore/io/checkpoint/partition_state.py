@@ -337,8 +337,8 @@ class PartitionMetadata:
         closed_at: what the recovery point says of a store that was closed; -1: it was
             not, or there is none.
         verdicts: on its damage, as they are recorded.
-        told: the durable offset that other processes were told since the state was
-            written; -1: none that counts (see `durable_page`).
+        announced: the durable offset in `.logstore-durable`, which is newer than that
+            of the state; -1: none that counts.
     """
 
     state: PartitionState | None
@@ -353,12 +353,12 @@ class PartitionMetadata:
     is_same_boot: bool = False
     closed_at: int = -1
     verdicts: Verdicts = NO_VERDICTS
-    told: int = -1
+    announced: int = -1
 
     @property
     def least_end(self) -> int:
         """The log ended here, or beyond, when it was last written to; -1 unknown."""
-        return max(self.closed_at, self.told)
+        return max(self.closed_at, self.announced)
 
     @property
     def is_written(self) -> bool:
@@ -404,10 +404,10 @@ class PartitionMetadata:
         elif state is not None and closed_at not in (-1, state.durable_offset):
             # The mark is of another end than the state.
             is_clean = False
-        told = -1
+        announced = -1
         if state is not None and not is_clean and not is_truncating:
             with contextlib.suppress(OSError):
-                told = read_page(
+                announced = read_page(
                     directory, owner_stamp, state.log_id, state.cuts.serial
                 )
         return cls(
@@ -423,7 +423,7 @@ class PartitionMetadata:
             is_same_boot,
             closed_at,
             verdicts,
-            told,
+            announced,
         )
 
     @property

@@ -127,11 +127,11 @@ class EndDraft(SegmentsDraft):
         is_closed = clean or self.metadata.closed_at >= 0
         if segment.is_lost and not is_closed and not own.is_truncating:
             # More was appended to it than the state says, perhaps durably.
-            self.ends_at(durable, max(end + 1, self.metadata.told), end)
+            self.ends_at(durable, max(end + 1, self.metadata.announced), end)
             return
         is_cut = own.is_truncating and not self.facts.is_writable
         if size < durable or is_cut or (is_whole and is_indexed):
-            self.ends_at(durable, max(end, self.metadata.told))
+            self.ends_at(durable, max(end, self.metadata.announced))
             if is_whole:
                 self.last_indexes(is_rebuilt=False, size=durable)
             return

@@ -161,8 +161,8 @@ class SegmentsDraft(Draft):
                     # What follows is of the log, and not what comes between.
                     self._foreign_before(slot, end)
                     return
-                if end < self.metadata.told:
-                    self.told_end(segment, walk)
+                if end < self.metadata.announced:
+                    self.announced_end(segment, walk)
                     return
                 leftovers = self.segments[slot + 1 :]
                 del self.segments[slot + 1 :]
@@ -173,14 +173,14 @@ class SegmentsDraft(Draft):
                     self.result["put_aside"] = bases
                 return
 
-    def told_end(self, segment: PlannedSegment, walk: Walk) -> None:
+    def announced_end(self, segment: PlannedSegment, walk: Walk) -> None:
         """A segment ends before the offset that was durable: what follows it is no
         roll that was undone."""
-        end, told = walk.last_offset + 1, self.metadata.told
+        end, announced = walk.last_offset + 1, self.metadata.announced
         self.refuse(
             LOST_END,
             self.name_of(segment.base_offset),
-            f"the segment ends at offset {end}, {told} was durable",
+            f"the segment ends at offset {end}, {announced} was durable",
             position=walk.pos,
             offset=end,
             base=segment.base_offset,

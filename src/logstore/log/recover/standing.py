@@ -98,7 +98,7 @@ def _standing(
     is_last = verdict.segment == max(logs)
     is_end_of_log = verdict.kind == LOST_END and verdict.end_position == size
     if is_end_of_log and not is_last:
-        # Nothing of this file was missing, but segments behind it.
+        # Nothing of this file was missing, but later segments.
         is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
     if is_same and verdict.kind != UNSUPPORTED:
         return Standing(verdict)
@@ -243,7 +243,7 @@ def _verdict(
 
 
 def _end_offset(context: RecoveryContext, plan: Plan) -> int:
-    """Where the log must have ended, if there is no segment that says it."""
+    """The end that the log must have had, if there is no segment that says it."""
     return max(plan.end_offset, context.metadata.recovery_point)
 
 

@@ -152,7 +152,7 @@ def rolled(*, walk: Walk, after: int) -> Facts:
 
 
 def told(offset: int, found: Facts) -> Facts:
-    return replace(found, metadata=replace(found.metadata, told=offset))
+    return replace(found, metadata=replace(found.metadata, announced=offset))
 
 
 TORN = Walk(80, 50, 14, reason="a batch goes on past the end of the file")
@@ -243,13 +243,13 @@ ROWS = [
         facts(replace(own(clean=False), closed_at=20), size=70, walk=Walk(70, 70, 17)),
         {"end_offset": 20}),
     Row(LOST_END, "less than other processes were told is durable",
-        facts(replace(own(clean=False), told=20), size=70, walk=Walk(70, 70, 17)),
+        facts(replace(own(clean=False), announced=20), size=70, walk=Walk(70, 70, 17)),
         {"end_offset": 20}),
     Row(LOST_END, "they were told more than the segment before a roll has",
         told(18, rolled(walk=Walk(50, 50, 14), after=20)),
         {"put_aside": (), "end_offset": 22}),
     Row(CORRUPT, "other processes were told that it is durable",
-        facts(replace(own(clean=False), told=17), walk=HOLE),
+        facts(replace(own(clean=False), announced=17), walk=HOLE),
         {"tail": None, "end_offset": 17}),
     Row(LOST_SEGMENT, "all of a flushed log",
         facts(kafka(), names=frozenset(), sizes={}), {"segments": ()}),
