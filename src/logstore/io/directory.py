@@ -22,13 +22,18 @@ from logstore.io.files import (
 )
 from logstore.io.layout import own_copy_file
 
-__all__ = ["NOT_A_FILE", "Directory", "held_open"]
+__all__ = ["NOT_A_FILE", "Directory", "UnknownContentError", "held_open"]
 
 # Errors of opening a link, a socket or FIFO, or a directory of a file's name.
 NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
 _COPY_BYTES: Final = 1 << 20
 # The pause of a process while another one makes a copy.
 _TURN_S: Final = 0.001
+
+
+class UnknownContentError(OSError):
+    """A file has its old content or the new one, or, after a power failure, a mixture:
+    the system refused a step from which on it may have changed."""
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:
@@ -412,6 +417,12 @@ class Directory:
         Args:
             sync: without it the caller does step 4.
         """
+        self._put_in_place(name, data)
+        if sync:
+            self.sync()
+
+    def _put_in_place(self, name: str, data: bytes) -> None:
+        """Steps 1 to 3. If one fails, the file is unchanged."""
         temporary = f"{name}.tmp"
         fd = self.create(temporary, exclusive=False)
         try:
@@ -420,8 +431,6 @@ class Directory:
         finally:
             self.files.close(fd)
         self.rename(temporary, name)
-        if sync:
-            self.sync()
 
     def overwrite_file(self, name: str, data: bytes) -> None:
         """Replace a small file in place, for a full disk: this needs no space if the
@@ -429,8 +438,8 @@ class Directory:
         mixture.
 
         Raises:
-            OSError: as the system gives it. If there is no space for it, the file is
-                unchanged; else its content is unknown.
+            UnknownContentError: from its first change on.
+            OSError: as the system gives it; the file is unchanged.
         """
         files = self.files
         with self.opened(name, write=True) as fd:
@@ -438,15 +447,23 @@ class Directory:
             grows = files.size(fd) < len(data)
             if grows and not files.reserve(fd, 0, len(data)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
-            files.write(fd, data, 0)
-            files.truncate(fd, len(data))
-            files.sync(fd)
+            try:
+                files.write(fd, data, 0)
+                files.truncate(fd, len(data))
+                files.sync(fd)
+            except OSError as error:
+                raise UnknownContentError(*error.args) from error
 
     def write_file_anyway(self, name: str, data: bytes) -> None:
         """As `write_file`; if a full disk has no room for that, as
-        `overwrite_file`."""
+        `overwrite_file`.
+
+        Raises:
+            UnknownContentError: from the first change of the file on.
+            OSError: as the system gives it; the file is unchanged.
+        """
         try:
-            self.write_file(name, data)
+            self._put_in_place(name, data)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -455,3 +472,8 @@ class Directory:
                 self.overwrite_file(name, data)
             except FileNotFoundError:
                 raise error from None
+            return
+        try:
+            self.sync()
+        except OSError as error:
+            raise UnknownContentError(*error.args) from error

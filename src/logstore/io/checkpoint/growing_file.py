@@ -81,7 +81,8 @@ class GrowingFile:
 
         Raises:
             OSError: as the system gives it; EFBIG if it could not be read again. The
-                file has its old content, or the new one.
+                file has its old content, or the new one; with `in_place`, an
+                `UnknownContentError` unless it has the old one.
         """
         self._end = self._calls = None
         data = checkpoints.write_prepared(

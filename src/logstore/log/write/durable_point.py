@@ -40,10 +40,11 @@ class DurablePoint:
     Attributes:
         is_barred: the state file says that all bytes after its durable point will be
             removed: readers in other processes do not look there.
-        must_record: before the first append the state file must be written: it says
-            that a truncation is under way, so that an opening would cut what is
-            appended; or there is none of a log that another program wrote, so that an
-            opening would take our records for those of the other program.
+        must_record: before the first append, and before the end of the log counts as
+            recorded, the state file must be written: it says that a truncation is under
+            way, so that an opening would cut what is appended; or there is none of a
+            log that another program wrote, so that an opening would take our records
+            for those of the other program; or a cut that was undone is not in it.
         is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync, or at opening if all
             of it was durable then; else that of no segment. It is one object, which C
@@ -102,7 +103,7 @@ class DurablePoint:
     @property
     def is_known(self) -> bool:
         """Whether the state file records where the log ends."""
-        return self.is_recorded and not self._is_unclean
+        return self.is_recorded and not self._is_unclean and not self.must_record
 
     def text(self, extent: Extent, state: native.SegmentState) -> str:
         """The text of a state file of the log, durable to its end."""
@@ -141,8 +142,8 @@ class DurablePoint:
                 before if one bit of its last entry is damaged.
 
         Raises:
-            OSError: as the system gives it; the file is unchanged, or its content is
-                unknown.
+            OSError: as the system gives it. With `in_place`, an `UnknownContentError`
+                unless the file is unchanged.
         """
         point = self._state(extent, state)
         point.is_truncating = is_truncating

@@ -14,6 +14,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.directory import UnknownContentError
 from logstore.io.layout import LOG
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
 from logstore.log.scan import take_batches
@@ -29,10 +30,11 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     """Drop all records from `offset` on. The caller holds both locks.
 
     1. record the lower durable point, and that all after it is to be removed
-    (commit: opening finishes it; where a full disk has no room for it, nothing is
-    done); 2. rename later segments to `.deleted` and sync the directory; 3. truncate
-    and sync the log; 4. cut the indexes; 5. drop producer snapshots and leader epochs
-    that refer to removed offsets; 6. if `offset` is in a gap, begin a segment there.
+    (commit: opening finishes it; if a full disk has no room for it, and the state file
+    is unchanged, nothing is done); 2. rename later segments to `.deleted` and sync the
+    directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop producer
+    snapshots and leader epochs that refer to removed offsets; 6. if `offset` is in a
+    gap, begin a segment there.
 
     Args:
         boundary: (index of the segment, position) where the batch of the offset
@@ -81,8 +83,8 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         is_begun = True
         _cut(log, segment, segments[index + 1 :], offset, end)
     except BaseException as error:
-        if not is_begun and isinstance(error, OSError) and is_disk_full(error):
-            # Whatever the state file says: it is written before the next append.
+        if not is_begun and isinstance(error, OSError) and _is_unchanged(error):
+            # The cut in memory is a new one: it is recorded before the next append.
             log.point.must_record = True
             active.state, active.index, active.times = kept
             segments[-1].show_indexes(active.index, active.times)
@@ -114,6 +116,11 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         if producers is not None and log.extent.end == offset:
             log.idempotence.after_gap(producers, offset)
     return log.extent.end
+
+
+def _is_unchanged(error: OSError) -> bool:
+    """Whether the state file could not be written, and says what it said before."""
+    return is_disk_full(error) and not isinstance(error, UnknownContentError)
 
 
 def _leave_gap(log: LogWriter, offset: int, start: int) -> None:

@@ -225,6 +225,53 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 61)
 
 
+def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
+    """Also if nothing is appended after it: the state file says where the log ends."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, **NO_DELAY)
+        fill(partition, 60)
+        files.full = True
+        files.fail("open", errno.ENOENT, name=PARTITION_STATE)
+        with pytest.raises(logstore.DiskFullError, match="Nothing was cut"):
+            partition.truncate_to(20)
+        files.heal()
+        files.full = False
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 60)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT], ids=str)
+@pytest.mark.parametrize("refused", ["file", "directory"])
+def test_truncation_that_may_be_written_down_ends_the_partition(
+    tmp_path: Path, refused: str, error: int
+) -> None:
+    """The state file has its new bytes, and the sync of them is refused, or that of the
+    directory: nobody knows what the next opening finds, so nothing is appended."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store, **NO_DELAY)
+    fill(partition, 60)
+    if refused == "file":
+        # Both the second file and, in its place, the one that is there.
+        files.fail("sync", error, name=PARTITION_STATE + ".tmp")
+        files.fail("sync", error, name=PARTITION_STATE)
+    else:
+        files.fail("sync_directory", error, name="orders-0")
+    with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+        partition.truncate_to(20)
+    files.heal()
+    with pytest.raises(logstore.SyncFailedError):
+        append_one(partition)
+    store.close()
+    with logstore.open(tmp_path) as store:
+        end = store.topic("orders")[0].end_offset
+        assert end == 20
+        assert read_all(tmp_path) == expected(1, 0, end)
+        assert append_one(store.topic("orders")[0]) == end
+
+
 def test_deletion_inside_a_segment_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     """The new start is written in place. Without room for that, the segments that lie
     wholly below it go nevertheless, and the call says that the disk is full."""
