@@ -46,6 +46,7 @@ _STARTS_MS: Final = 1000
 
 # Records which topic and which log a partition's directory has.
 _Identify = Callable[[TopicPartition, Directory, str, bool], None]
+_BeforeFirstChange = Callable[[bool], None]
 
 
 class StoreContext:
@@ -102,20 +103,21 @@ class StoreContext:
         self._seen: tuple[object, Ownership] = (None, self.ownership)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self.scheduler = Scheduler(files, os.path.basename(path))
-        self._before_first_change: Callable[[], None] = _do_nothing
+        self._before_first_change: _BeforeFirstChange = _do_nothing
         self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
         self._identify: _Identify = _identify
 
     def attach(
         self,
-        before_first_change: Callable[[], None],
+        before_first_change: _BeforeFirstChange,
         starts: Callable[[], Mapping[TopicPartition, int]],
         identify: _Identify,
     ) -> None:
         """Set what the topics do here.
 
         Args:
-            before_first_change: removes the clean-shutdown markers.
+            before_first_change: removes the clean-shutdown markers, for a deletion or
+                for something else.
             starts: returns the start offsets that lie inside a segment.
             identify: records which topic a partition's directory belongs to.
         """
@@ -229,12 +231,20 @@ class StoreContext:
             self._seen = cache_key, ownership
         return ownership
 
-    def begin_writing(self) -> None:
+    def begin_writing(self, *, is_deletion: bool = False) -> None:
         """Remove the clean-shutdown markers, durably, before the first change. From
-        then on a thread runs the tasks that are due later."""
+        then on a thread runs the tasks that are due later.
+
+        Args:
+            is_deletion: it makes room on the disk.
+
+        Raises:
+            LogStoreError: they cannot be removed; or, but for a deletion, the damage
+                of a partition, which is known from them, cannot be recorded.
+        """
         if not self.ownership.is_writing:
             self.scheduler.start()
-            self._before_first_change()
+            self._before_first_change(is_deletion)
 
     def identify(
         self,
@@ -368,7 +378,7 @@ class StoreContext:
                 )
 
 
-def _do_nothing() -> None:
+def _do_nothing(is_deletion: bool) -> None:
     """Until `attach`."""
 
 

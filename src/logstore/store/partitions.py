@@ -38,7 +38,7 @@ from logstore.io.checkpoint.topic_identity import TopicIdentity, has_own_files
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
-from logstore.log.recover import RecoveredLog, RecoveryContext, load
+from logstore.log.recover import RecoveredLog, RecoveryContext, load, record_damage
 from logstore.log.write.context import StoreServices
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.identifying import IdentityFacts, cuts_after, decide
@@ -95,6 +95,7 @@ class PartitionWriters:
         broken: partitions that cannot be used at all, and why.
         unpublished: where logs must end, and why they could not be cut there: they may
             have a part of an unfinished publication.
+        unwritten: partitions whose damage could not be recorded.
         actions: what was found and repaired so far.
     """
 
@@ -112,6 +113,7 @@ class PartitionWriters:
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
         self.unpublished: dict[TopicPartition, tuple[int, BaseException]] = {}
+        self.unwritten: set[TopicPartition] = set()
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
         # The newest cut of each log that the last writer has taken note of.
@@ -184,6 +186,7 @@ class PartitionWriters:
         self.broken.pop(key, None)
         self.unpublished.pop(key, None)
         self._begun_at.pop(key, None)
+        self.unwritten.discard(key)
         return self.loaded.pop(key, None)
 
     def hide_from(self, key: TopicPartition, base: int, error: BaseException) -> None:
@@ -243,31 +246,52 @@ class PartitionWriters:
     def _load(self, key: TopicPartition, count: _Count) -> RecoveredLog | LogStoreError:
         """Examine and repair a partition. Any thread may do it, since nothing is
         shared."""
-        topic, number = key
         directory = self._directory(key)
         try:
-            metadata = self._ownership.metadata(directory, key)
-            context = RecoveryContext(
-                directory,
-                self._services.descriptors,
-                topic,
-                number,
-                self.catalog.config(topic),
-                metadata,
-                writable=True,
-                on_checked=count.add,
-            )
+            context = self._context(key, directory, count)
             loaded = load(context)
-            self._identify(key, directory, loaded, metadata.stale)
+            self._identify(key, directory, loaded, context.metadata.stale)
             if self._ownership.is_copied and loaded.is_recorded:
                 self._cut_copy(loaded)
-            if metadata.clean:
+            if context.metadata.clean:
                 self._begun_at[key] = loaded.cuts.serial
             return loaded
         except LogStoreError as error:
             return error
         except OSError as error:
             return storage_error(error, "open", directory.path)
+
+    def _context(
+        self, key: TopicPartition, directory: Directory, count: _Count
+    ) -> RecoveryContext:
+        return RecoveryContext(
+            directory,
+            self._services.descriptors,
+            *key,
+            self.catalog.config(key.topic),
+            self._ownership.metadata(directory, key),
+            writable=True,
+            on_checked=count.add,
+        )
+
+    def record_damage(self) -> LogStoreError | None:
+        """Try again to record the damage that could not be recorded: the marks of a
+        clean stop, from which it was known, are about to go.
+
+        Returns the error if that is still not possible.
+        """
+        for key in sorted(self.unwritten):
+            directory = self._directory(key)
+            try:
+                failed = record_damage(self._context(key, directory, _Count()))
+            except OSError as error:
+                failed = storage_error(error, "examine", directory.path)
+            except LogStoreError as error:
+                failed = error
+            if failed is not None:
+                return failed
+            self.unwritten.discard(key)
+        return None
 
     def _identify(
         self,
@@ -365,6 +389,8 @@ class PartitionWriters:
             base, error = self.unpublished[key]
             _hide(writer, base, error)
         self.loaded[key] = writer
+        if loaded.unwritten is not None:
+            self.unwritten.add(key)
         for action in loaded.actions:
             self.record(action)
 

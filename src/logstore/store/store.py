@@ -550,6 +550,9 @@ class Store(PublishingStore):
         failure = self._failure
         writers = self._topics.writers
         ownership = self._context.ownership
+        if ownership.is_writing:
+            # A deletion may have made room. If not, a warning says so.
+            writers.record_damage()
         if ownership.is_copied and ownership.is_writing:
             settle_copy(self._context, self._topics)
         if not ownership.is_clean:

@@ -214,7 +214,7 @@ class TopicChanges:
 
     def _delete_held(self, name: str) -> None:
         self._topics.find(name)  # or raise
-        self._context.begin_writing()
+        self._context.begin_writing(is_deletion=True)
         numbers = self._catalog.numbers[name]
         renamed: list[str] = []
         users: list[Segment] = []
@@ -331,10 +331,17 @@ class TopicChanges:
             if partition is not None and not partition.topic_id:
                 partition.topic_id = topic_id
 
-    def before_first_change(self) -> None:
-        """Remove the clean-shutdown markers; from then on retention is applied."""
+    def before_first_change(self, is_deletion: bool) -> None:
+        """Remove the clean-shutdown markers; from then on retention is applied.
+
+        A full disk must not prevent a deletion: damage that is not recorded before it
+        is recorded when the store is closed.
+        """
         with self._context.ownership_lock:
             if not self._context.ownership.is_writing:
+                unwritten = self._writers.record_damage()
+                if unwritten is not None and not is_deletion:
+                    raise unwritten
                 self._context.ownership.begin(self._catalog.persist_claim)
                 dying, self._catalog.dying = self._catalog.dying, []
                 if dying:

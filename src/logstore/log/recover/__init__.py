@@ -7,6 +7,6 @@ cuts bytes below the durable point, nor bytes that it does not understand.
 
 from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import make_durable
-from logstore.log.recover.load import load
+from logstore.log.recover.load import load, record_damage
 
-__all__ = ["RecoveryContext", "RecoveredLog", "load", "make_durable"]
+__all__ = ["RecoveryContext", "RecoveredLog", "load", "make_durable", "record_damage"]

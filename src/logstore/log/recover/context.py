@@ -42,6 +42,7 @@ class RecoveredLog:
         is_renamed: the state has another id of the log: that of the one that this is a
             copy of.
         is_identified: `.logstore-topic` says so already.
+        unwritten: why its damage could not be recorded; None if it is, or has none.
     """
 
     segments: list[Segment]
@@ -67,6 +68,7 @@ class RecoveredLog:
     is_identified: bool = False
     foreign_end: int = OFFSET_MAX
     compactions: int = 0
+    unwritten: LogStoreError | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.standing import record_verdicts
 from logstore.log.recover.survey import survey
 
-__all__ = ["load"]
+__all__ = ["load", "record_damage"]
 
 
 def load(context: RecoveryContext) -> RecoveredLog:
@@ -31,5 +31,19 @@ def load(context: RecoveryContext) -> RecoveredLog:
         raise plan.damage.error()
     if not context.writable or unwritten is not None:
         # Without the record nothing else may be written.
-        return recovered_log(dataclasses.replace(context, writable=False), plan, result)
+        as_read = dataclasses.replace(context, writable=False)
+        log = recovered_log(as_read, plan, result)
+        log.unwritten = unwritten
+        return log
     return apply(context, plan, result)
+
+
+def record_damage(context: RecoveryContext) -> LogStoreError | None:
+    """Try again to record the damage of a partition that `load` has found; it takes
+    no appends. Returns: as `record_verdicts`.
+
+    Raises:
+        OSError: its directory cannot be read.
+    """
+    result = survey(context)
+    return record_verdicts(context, result.facts, result.plan)

@@ -34,9 +34,10 @@ class StoreServices(Protocol):
         """Whether the store has, or had, named producers: then their state is kept in
         all logs."""
 
-    def begin_writing(self) -> None:
+    def begin_writing(self, *, is_deletion: bool = False) -> None:
         """Called before the first change: remove the clean-shutdown markers, and start
-        a thread for `call_later`."""
+        a thread for `call_later`. `is_deletion`: the change makes room. Raises:
+        `LogStoreError`."""
 
     def identify(
         self,

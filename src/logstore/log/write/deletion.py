@@ -51,6 +51,7 @@ def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
     _check_range(log, offset)
     if offset == extent.start and slot_of(extent.segments, offset) == 0:
         return offset
+    context.services.begin_writing(is_deletion=True)
     writer = log.writable()
     if offset == extent.end and writer.state.size:
         writer = log.roll_or_undo(writer)
@@ -82,7 +83,7 @@ def delete_before_damaged(log: LogWriter, offset: int, reason: str) -> int:
     needed = slot_of(extent.segments, offset)
     if offset == extent.start and needed == 0:
         return offset
-    context.services.begin_writing()
+    context.services.begin_writing(is_deletion=True)
     directory = context.directory
     dropped, kept = extent.segments[:needed], extent.segments[needed:]
     try:
