@@ -326,6 +326,11 @@ class StoreContext:
                 self.call_later(self._write_starts, _STARTS_MS)
                 self._starts_scheduled = True
 
+    def record_start(self, topic: str, partition: int, offset: int) -> None:
+        key = TopicPartition(topic, partition)
+        with self.ownership_lock:
+            self.ownership.write_starts({**self._starts(), key: offset})
+
     def compacted_upto(self, topic: str, partition: int) -> int | None:
         """The offset up to which a partition is compacted; None: it never was.
 

@@ -412,8 +412,11 @@ class PartitionWriters:
     # ------------------------------------------------------------ for checkpoints
 
     def starts(self) -> dict[TopicPartition, int]:
-        """The start offsets that lie inside a segment."""
-        starts = self._of_pending(self._ownership.starts)
+        """The start offsets that lie inside a segment; of a log that is not loaded,
+        the last writer's value."""
+        known = self._ownership.starts
+        starts = self._of_pending(known)
+        starts.update((key, known[key]) for key in list(self.broken) if key in known)
         for key, writer in list(self.loaded.items()):
             segments = writer.segments
             if segments and writer.start_offset > segments[0].base_offset:

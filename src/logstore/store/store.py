@@ -581,7 +581,9 @@ class Store(PublishingStore):
             ends = writers.ends()
             try:
                 # Without a marker the next opening examines every partition again.
-                if ends is not None:
+                if ends is None:
+                    self._context.ownership.write_starts(writers.starts())
+                else:
                     self._context.ownership.lower_high_watermarks(writers.kept())
                     self._context.ownership.end(ends, writers.starts())
             except OSError as error:

@@ -98,6 +98,10 @@ class StoreServices(Protocol):
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""
 
+    def record_start(self, topic: str, partition: int, offset: int) -> None:
+        """Record a start offset in Kafka's checkpoint, durably: nothing else has it.
+        Raises: `OSError`."""
+
 
 class LogContext:
     """The context of one log. Only `config` changes (`PartitionWriter.configure`).

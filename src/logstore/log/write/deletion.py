@@ -21,29 +21,30 @@ from logstore.log.read.view import slot_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["delete_before", "delete_before_damaged", "rename_deleted"]
+__all__ = ["delete_before", "rename_deleted"]
 
 
 def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     """Raise the start offset; drop the segments that lie wholly below it. The caller
-    holds both locks.
+    holds both locks. The log may be damaged.
 
     Raises:
         DiskFullError: there is no room for the state. The segments that lie wholly
             below are dropped nevertheless, so that there will be some.
     """
+    delete = _delete_damaged if log.health.is_only_damaged else _delete_intact
     try:
-        return _delete_before(log, offset, reason)
+        return delete(log, offset, reason)
     except DiskFullError:
         segments = log.extent.segments
         below = segments[slot_of(segments, offset)].base_offset
         if not log.extent.start < below < offset:
             raise
-    _delete_before(log, below, reason)
-    return _delete_before(log, offset, reason)
+    delete(log, below, reason)
+    return delete(log, offset, reason)
 
 
-def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
+def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     """1. sync the log; 2. record the new start (commit); 3. replace the list of
     segments; 4. rename the files to `.deleted`; 5. unlink them later.
     """
@@ -72,11 +73,12 @@ def _delete_before(log: LogWriter, offset: int, reason: str) -> int:
     return offset
 
 
-def delete_before_damaged(log: LogWriter, offset: int, reason: str) -> int:
+def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     """The same for a damaged log, whose last segment stays as it is.
 
     Of the state file only the start and the list of segments change: what it says of
-    the end is what was durable. Without one that counts, the new names are the commit.
+    the end is what was durable. Without one that counts, Kafka's checkpoint is the
+    commit of a start inside a segment, and the new names that of one at its base.
     """
     context, extent = log.context, log.extent
     _check_range(log, offset)
@@ -95,6 +97,8 @@ def delete_before_damaged(log: LogWriter, offset: int, reason: str) -> int:
             sealed = [row for row in state.sealed if row[0] in bases]
             new = dataclasses.replace(state, start_offset=offset, sealed=sealed)
             checkpoints.write_state(directory, PARTITION_STATE, new.to_dict())
+        elif offset > kept[0].base_offset:
+            context.services.record_start(context.topic, context.partition, offset)
     except OSError as error:
         raise storage_error(error, "write the state of", directory.path) from error
     log.extent = extent._replace(segments=kept, start=offset)

@@ -24,7 +24,7 @@ from logstore.io.layout import OFFSET_MAX
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
 from logstore.log.write.context import LogContext, StoreServices
-from logstore.log.write.deletion import delete_before, delete_before_damaged
+from logstore.log.write.deletion import delete_before
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import Extent, VisibilityBarrier
 from logstore.log.write.health import Health
@@ -204,9 +204,8 @@ class PartitionWriter:
     def delete_before(self, offset: int, reason: str) -> int:
         """Raise the start offset; drop the segments that lie wholly below it."""
         with self.sync_lock, self.lock:
-            if self.health.is_only_damaged:
-                return delete_before_damaged(self._log, offset, reason)
-            self._log.check()
+            if not self.health.is_only_damaged:
+                self._log.check()
             return delete_before(self._log, offset, reason)
 
     def truncate_to(
