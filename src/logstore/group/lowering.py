@@ -75,10 +75,14 @@ def lower_positions(
         StorageError: the positions of a group cannot be read.
     """
     outcomes = []
-    if any(map(root.exists, (layout.PUBLISHED, layout.PUBLICATION))):
+    with storage_errors("read", root.path):
+        files = (layout.PUBLISHED, layout.PUBLICATION)
+        is_any_published = any(map(root.exists, files))
+        names = layout.group_files(root.names())
+    if is_any_published:
         outcomes.append(_lower_published(root, publisher, lowered_to))
     until = root.files.monotonic() + _WAIT_S
-    for name in layout.group_files(root.names()):
+    for name in names:
         try:
             outcomes.append(_lower(root, name, lowered_to, until))
         except (CorruptionError, UnsupportedError) as error:

@@ -84,7 +84,9 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
     ownership, root = context.ownership, context.root
     if not ownership.is_copy:
         return
-    for name in map(layout.group_lock_file, layout.group_files(root.names())):
+    with storage_errors("read", root.path):
+        names = layout.group_files(root.names())
+    for name in map(layout.group_lock_file, names):
         path = root.path_of(name)
         with storage_errors("copy", path), contextlib.suppress(FileNotFoundError):
             if is_left_over(root, name):
