@@ -30,8 +30,8 @@ BUGS_OF_CANCELLATIONS = (
     Bug(
         "a transaction that a cancelled task has entered stays open",
         "aio/turns.py",
-        (("                self._submit(call.undo, _do_nothing)\n",
-          "                pass\n"),),
+        (("            self._submit(call.take_back, _do_nothing)\n",
+          "            pass\n"),),
         "cancellations",
     ),
     Bug(

@@ -68,6 +68,11 @@ class _Call(Generic[_Result]):
         self.is_made = True
         return result
 
+    def take_back(self) -> None:
+        """In the thread, after `make`: the task does not get the result."""
+        if self.undo is not None and self.is_made:
+            self.undo()
+
 
 class _Waiter:
     """A task that waits for records.
@@ -110,6 +115,8 @@ class Turns:
         self._binding = binding
         self._read = read
         self._executor: ThreadPoolExecutor | None = None
+        # Set with the thread. A task that is thrown away runs in no loop.
+        self._loop: asyncio.AbstractEventLoop
         self.is_ended = False
         # The calls that wait, in order; None: the tasks that wait for records.
         self._queue: deque[_Call[Any] | None] = deque()
@@ -156,35 +163,36 @@ class Turns:
         try:
             return await future
         except (asyncio.CancelledError, GeneratorExit):
-            if not future.done():
-                future.cancel()
-            elif self._holder is call and not future.cancelled():
-                self._take_back(call)  # it was cancelled before it could continue
+            future.cancel()  # also if the result is there: it could not continue
+            if self._holder is call:
+                self._take_back(call)
             raise
         finally:
-            if self._holder is call and not future.cancelled():
+            # With the task, and in no callback of the loop: a loop that is being closed
+            # cancels all tasks, and runs nothing after them.
+            if self._holder is call:
                 self._give_back()
 
     def end(self, close: Callable[[], object]) -> asyncio.Future[None] | None:
-        """Let the thread make the calls that wait, then `close`, and end it; tasks that
-        wait for records raise `StoreClosedError`. None: there is no thread."""
+        """Let the thread make the calls that wait, each when it has its turn, then
+        `close`, and end it; tasks that wait for records raise `StoreClosedError`. None:
+        there is no thread."""
         loop = self._binding.loop()
         self.is_ended = True
         if self._executor is None:
             return None
-        # At once: a loop that is being closed cancels all tasks, and runs no others.
-        waiting, self._queue, self._is_queued = self._queue, deque(), False
-        for call in waiting:
-            if call is not None:
-                self._begin(call)
         for waiter in self._waiters:
             if not waiter.future.done():
                 error = StoreClosedError(f"{self._name} is stopped")
                 waiter.future.set_exception(error)
         self._waiters.clear()
         ended: asyncio.Future[None] = loop.create_future()
-        self._begin(_Call(ended, close, None, is_kept=True))
-        self._executor.shutdown(wait=False)
+        calls = [call for call in self._queue if call is not None]
+        self._queue = deque([*calls, _Call(ended, close, None, is_kept=True)])
+        self._is_queued = False
+        if isinstance(self._holder, _Waiter):
+            self._holder = None  # it takes nothing any more
+        self._go()
         return ended
 
     def _give_back(self) -> None:
@@ -205,6 +213,8 @@ class Turns:
                 self._serve()
             else:
                 return  # the thread may not read now
+        if self.is_ended and not self._queue and self._executor is not None:
+            self._executor.shutdown(wait=False)
 
     def _begin(self, call: _Call[Any]) -> None:
         try:
@@ -217,19 +227,12 @@ class Turns:
 
     def _end_call(self, call: _Call[Any], done: Future[Any]) -> None:
         error = done.exception()
-        result = None if error is not None else done.result()
-        if call.future.cancelled() and call.is_made:
-            self._take_back(call)
-        _resolve(call.future, result, error)
-        is_taken = call.future.cancelled() or error is not None
-        if is_taken and self._holder is call:
-            self._holder = None
+        _resolve(call.future, None if error is not None else done.result(), error)
 
     def _take_back(self, call: _Call[Any]) -> None:
         """As long as it is the holder, the thread has got nothing after it."""
-        if call.undo is not None:
-            with contextlib.suppress(StorageError):
-                self._submit(call.undo, _do_nothing)
+        with contextlib.suppress(StorageError):
+            self._submit(call.take_back, _do_nothing)
 
     def _submit(
         self, work: Callable[[], Any], end: Callable[[Future[Any]], None]
@@ -239,10 +242,9 @@ class Turns:
         Raises:
             StorageError: there is no thread; nothing is done.
         """
-        loop = self._binding.loop()
-        executor = self._executor
-        if executor is None:
-            executor = self._executor = ThreadPoolExecutor(1, "logstore.aio consumer")
+        if self._executor is None:
+            self._loop = self._binding.loop()
+            self._executor = ThreadPoolExecutor(1, "logstore.aio consumer")
         refused: list[None] = []
 
         def make() -> Any:
@@ -258,10 +260,10 @@ class Turns:
 
         def post(done: Future[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(ended, done)
+                self._loop.call_soon_threadsafe(ended, done)
 
         try:
-            future = executor.submit(make)
+            future = self._executor.submit(make)
         except RuntimeError as error:
             refused.append(None)
             raise StorageError(
@@ -352,6 +354,8 @@ class Turns:
         self._holder, self._is_reading = first, True
 
     def _end_reading(self, asked: list[_Waiter], done: Future[bool]) -> None:
+        if self.is_ended:
+            return
         self._holder, self._is_reading = None, False
         error = done.exception()
         if error is not None:

@@ -4,6 +4,7 @@ was asked for later."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import logstore
 import logstore.aio
+from logstore.group.transaction import ConsumerTransaction
 from support.groups import T0, store_with
 from support.tasks import every_loop, run
 
@@ -164,6 +166,62 @@ def test_task_cancelled_in_an_append_to_a_transaction_has_added_nothing(
     with logstore.open(path, read_only=True) as store:
         values = [record.value for record in store.topic("t")[0].read(100)]
     assert values == [b"first", b"second"]
+
+
+@every_loop
+@pytest.mark.parametrize("how", ["cancelled", "loop closed", "finished"])
+def test_task_cancelled_in_an_append_while_the_consumer_stops_has_added_nothing(
+    path: Path, loop_kind: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that waits behind it is made after the append was taken back, and the
+    consumer is closed last: also if the loop is closed meanwhile."""
+    is_in_thread, may_return = threading.Event(), threading.Event()
+    append, leave = ConsumerTransaction.append, logstore.Consumer.__exit__
+    closed: list[int] = []
+
+    def slow(self: ConsumerTransaction, topic: str, value: Any, **options: Any) -> None:
+        append(self, topic, value, **options)
+        if value == b"second":
+            is_in_thread.set()
+            may_return.wait(60)
+
+    def counted(self: logstore.Consumer, *args: Any, **options: Any) -> None:
+        leave(self, *args, **options)
+        closed.append(1)
+
+    async def main() -> None:
+        one = consumer(path)
+        await one.start()
+        await some(one)
+        transaction = await one.transaction().__aenter__()
+        await transaction.append("t", b"first")
+        second = asyncio.ensure_future(transaction.append("t", b"second"))
+        await asyncio.to_thread(is_in_thread.wait)
+        third = asyncio.ensure_future(transaction.commit())
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(one.stop())
+        await asyncio.sleep(0.01)
+        if how == "loop closed":
+            asyncio.get_running_loop().call_soon(may_return.set)
+            return
+        if how == "cancelled":
+            second.cancel()
+        await asyncio.sleep(0.01)
+        may_return.set()
+        await asyncio.gather(second, third, stopping, return_exceptions=True)
+        assert third.exception() is None
+        assert second.cancelled() == (how == "cancelled")
+
+    monkeypatch.setattr(ConsumerTransaction, "append", slow)
+    monkeypatch.setattr(logstore.Consumer, "__exit__", counted)
+    run(main(), loop_kind)
+    end = time.monotonic() + 60
+    while not closed and time.monotonic() < end:
+        time.sleep(0.01)  # the thread goes on without the loop
+    assert closed == [1]
+    with logstore.open(path, read_only=True) as store:
+        values = [record.value for record in store.topic("t")[0].read(100)]
+    assert values == [b"first", b"second"][: 2 if how == "finished" else 1]
 
 
 def test_task_cancelled_at_the_end_of_a_transaction_has_committed_it(
