@@ -138,7 +138,9 @@ class Descriptors:
             if rest is None:
                 self._writers.pop(owner, None)
             elif rest():
-                self._open.pop(owner, None)
+                with self._lock:  # another thread may be about to evict it
+                    dropped = self._open.pop(owner, None)
+                del dropped
 
     def forget(self, owner: int) -> None:
         """Release the file of an owner that is gone, and its indexes.

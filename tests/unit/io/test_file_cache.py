@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from logstore.io.directory import Directory
+from logstore.io.directory import Directory, held_open
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 
@@ -38,3 +41,48 @@ def test_file_that_could_not_be_forgotten_is_forgotten_by_the_next_call(
     for fd in fds:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+class Writer:
+    """A writer that rests as soon as it may."""
+
+    def __init__(self, descriptors: Descriptors, owner: int) -> None:
+        self.descriptors, self.owner = descriptors, owner
+        self.is_asked, self.may_rest = threading.Event(), threading.Event()
+
+    def rest(self) -> bool:
+        self.descriptors.release(self.owner)
+        self.is_asked.set()
+        return self.may_rest.wait(60)
+
+
+def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_set_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is removed by one of the two."""
+    (tmp_path / "a").write_bytes(b"x")
+    directory = Directory.open_root(Files(), os.fspath(tmp_path))
+    descriptors = Descriptors(Files(), 2)
+    writers = [Writer(descriptors, owner) for owner in (1, 2)]
+    for writer in writers:
+        file = held_open(Files(), directory.open("a"))
+        descriptors.insert(writer.owner, file, writer.rest)
+    writers[1].may_rest.set()
+    resting = threading.Thread(target=descriptors.make_room)
+
+    class Asked(OrderedDict[int, Any]):
+        """The other thread goes on between the choice of a file and its removal."""
+
+        def __contains__(self, owner: object) -> bool:
+            is_writer = super().__contains__(owner)
+            if threading.current_thread() is not resting:
+                writers[0].may_rest.set()
+                resting.join(0.1)
+            return is_writer
+
+    monkeypatch.setattr(descriptors, "_writers", Asked(descriptors._writers))
+    resting.start()
+    assert writers[0].is_asked.wait(60)
+    descriptors.borrow(3, directory, lambda: ("a",))
+    resting.join()
+    assert [owner for owner in (1, 2, 3) if descriptors.kept(owner)] == [3]
