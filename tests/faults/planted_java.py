@@ -18,8 +18,8 @@ BUGS_OF_JAVA = (
     Bug(
         "a gap up to the end of a range is believed without a look behind it",
         "connectors/spark/java/logstore/spark/TaskReader.java",
-        (("decoder.isPlausible() && decoder.isInOrder(buffer, limit);",
-          "decoder.isPlausible();"),),
+        (("decoder.isPlausible(buffer, rows) && decoder.isInOrder(buffer, limit);",
+          "decoder.isPlausible(buffer, rows);"),),
         "java",
     ),
     Bug(

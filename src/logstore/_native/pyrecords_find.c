@@ -66,6 +66,29 @@ static void pyrecords_give_back(uint8_t *data)
     }
 }
 
+/* How many bytes behind a batch `pyrecords_is_followed` looks at. */
+static int64_t pyrecords_behind(const pyrecords_target *t)
+{
+    return t->checks & LS_CHECK_GAPLESS ? 0 : LS_FRAME_MIN_BYTES;
+}
+
+/* Whether the offset of a batch, which no checksum covers, is right: where there may be gaps, only the next batch shows
+   that.  0 also where it is not among these bytes, or a wrapper, whose first offset they do not say. */
+static int pyrecords_is_followed(const pyrecords_target *t, const uint8_t *data, int64_t bytes, const ls_batch *batch)
+{
+    if (pyrecords_behind(t) == 0) {
+        return 1;
+    }
+    int64_t pos = batch->pos + batch->size;
+    if (bytes - pos < LS_FRAME_MIN_BYTES) {
+        return 0;
+    }
+    const uint8_t *next = data + pos;
+    int is_wrapper =
+        next[LS_FRAME_MAGIC_POS] < 2 && (next[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK) != 0;
+    return !is_wrapper && ls_bytes_load_i64(next) > batch->last_offset;
+}
+
 /* Begin at the last index entry that is not after the offset.  It is in one of the batches up to the next entry's. */
 static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *entries, Py_ssize_t count)
 {
@@ -81,7 +104,7 @@ static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *
         const uint8_t *next = entries + (slot + 1) * LS_INDEX_ENTRY_BYTES;
         end = (int64_t)ls_bytes_load_u32(next + LS_INDEX_POSITION_POS);
     }
-    step.bytes = end - step.pos;
+    step.bytes = end - step.pos + pyrecords_behind(t);
     if (step.bytes > READ_BYTES) {
         step.bytes = LS_BATCH_HEADER_BYTES; /* a large batch, most probably one before: its header will do */
     }
@@ -114,7 +137,7 @@ static int pyrecords_walk(const pyrecords_target *t, const uint8_t *data, int64_
             first_last_offset = -1;
             if (headers[i].last_offset >= t->offset) {
                 *batch = headers[i];
-                return 1;
+                return pyrecords_is_followed(t, data, bytes, batch) ? 1 : -1;
             }
         }
     } while (walk->stop == LS_STOP_FULL);
@@ -203,7 +226,7 @@ static int pyrecords_step_on(const pyrecords_target *t, const uint8_t *data, int
         return 0;
     }
     if (last >= t->offset) {
-        step->bytes = size;
+        step->bytes = size + pyrecords_behind(t);
         return first <= t->offset;
     }
     step->pos += size;
@@ -366,8 +389,11 @@ static int pyrecords_since_small(const pyrecords_target *t, const uint8_t *data,
     }
     for (int64_t i = 0; i < columns.count; i++) {
         if (timestamp[i] >= since->timestamp) {
-            since->offset = offset[i];
-            return 1;
+            pyrecords_target found = *t;
+            ls_walk again = {.pos = 0, .last_offset = since->before};
+            ls_batch batch;
+            since->offset = found.offset = offset[i];
+            return pyrecords_walk(&found, data, bytes, -1, &again, &batch);
         }
     }
     since->pos += walk.pos;
@@ -375,12 +401,13 @@ static int pyrecords_since_small(const pyrecords_target *t, const uint8_t *data,
     return walk.pos == 0 || walk.stop == LS_STOP_COMPRESSED || walk.stop == LS_STOP_ZEROS ? -1 : 0;
 }
 
-/* One large batch of magic 2, whole in `data`: as above. */
-static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data, int64_t bytes, pyrecords_since *since)
+/* One large batch of magic 2, of so many bytes, and what is read behind it: as above. */
+static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data, int64_t size, int64_t bytes,
+                                 pyrecords_since *since)
 {
     ls_batch batch;
     ls_walk walk = {.pos = 0, .last_offset = since->before};
-    if (pyrecords_core.scan_batches(data, bytes, t->checks, &batch, 1, &walk) < 0 || walk.count != 1 || batch.codec != 0
+    if (pyrecords_core.scan_batches(data, size, t->checks, &batch, 1, &walk) < 0 || walk.count != 1 || batch.codec != 0
         || (batch.attributes & LS_ATTRIBUTE_CONTROL) != 0) {
         return -1;
     }
@@ -400,7 +427,7 @@ static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data,
         return -1;
     }
     since->offset = batch.base_offset + offset_delta;
-    return since->offset <= batch.last_offset ? 1 : -1;
+    return since->offset <= batch.last_offset && pyrecords_is_followed(t, data, bytes, &batch) ? 1 : -1;
 }
 
 /* One step from since->pos: as above.  `first` are the bytes there, as far as they are read. */
@@ -413,11 +440,14 @@ static int pyrecords_since_step(const pyrecords_target *t, const uint8_t *first,
     if (first[LS_FRAME_MAGIC_POS] != 2 || size > BATCH_BYTES_MAX || size > t->size - since->pos) {
         return -1;
     }
-    uint8_t *larger = pyrecords_take((size_t)size);
+    int64_t bytes = size + pyrecords_behind(t), left = t->size - since->pos;
+    bytes = bytes < left ? bytes : left;
+    uint8_t *larger = pyrecords_take((size_t)bytes);
     if (larger == NULL) {
         return -1;
     }
-    int found = pyrecords_read(t, larger, size, since->pos) ? pyrecords_since_large(t, larger, size, since) : -1;
+    int found =
+        pyrecords_read(t, larger, bytes, since->pos) ? pyrecords_since_large(t, larger, size, bytes, since) : -1;
     pyrecords_give_back(larger);
     return found;
 }

@@ -7,7 +7,7 @@ which the caller converts when it knows the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logstore import _native as native
@@ -191,14 +191,19 @@ class ChunkReader:
                 raise damage_of(scan.error)
             header = scan.headers[0]
             if not header.is_control:
-                yield from self._one(header, raw, start, stop, last_offset)
+                base = yield from self._one(header, raw, start, stop, last_offset)
+                if base >= stop:
+                    decoder.begin(last_offset)
+                    self.stop = native.STOP_OFFSET
+                    return
             decoder.begin(header.last_offset)
             pos = self.pos = header.pos + header.size
 
     def _one(
         self, header: native.BatchHeader, raw: Any, start: int, stop: int, before: int
-    ) -> Iterator[Columns]:
-        """The records of one compressed batch; the one before ended at `before`."""
+    ) -> Generator[Columns, None, int]:
+        """The records of one compressed batch; the one before ended at `before`. Its
+        first offset."""
         decoder = self.decoder
         payload = open_payload(header, raw, self.limit)
         c = native.pointer(payload)
@@ -224,6 +229,7 @@ class ChunkReader:
             yield Columns(decoder, c, slicer_of(payload), len(payload), payload)
         if error is not None:
             raise damage_of(error, header.pos, header.last_offset + 1)
+        return base
 
     def _plain(
         self,
@@ -257,6 +263,7 @@ class ChunkReader:
             for header in scan.headers:
                 self.pos = header.pos
                 if max(header.base_offset, last_offset + 1) >= stop:
+                    self.decoder.begin(last_offset)
                     self.stop = native.STOP_OFFSET
                     return
                 deliver = header.last_offset >= start and not header.is_control
@@ -265,11 +272,16 @@ class ChunkReader:
                     try:
                         deliver = batch_filter(header)
                     except StopReading:
+                        self.decoder.begin(last_offset)
                         self.ended = True
                         self.stop = native.STOP_OFFSET
                         return
                 if deliver and header.codec:
-                    yield from self._one(header, raw, start, stop, last_offset)
+                    base = yield from self._one(header, raw, start, stop, last_offset)
+                    if base >= stop:
+                        self.decoder.begin(last_offset)
+                        self.stop = native.STOP_OFFSET
+                        return
                 elif deliver:
                     yield from self._plain(header, c, raw, start, stop, owner)
                 last_offset = header.last_offset

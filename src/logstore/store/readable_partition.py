@@ -265,7 +265,8 @@ class ReadablePartition(ArrowSource):
             records = reader.read_records(
                 view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
             )
-            for record in records:
+            # To its end: the next batch may show that this one has a wrong offset.
+            for record in list(records):
                 return record
             raise RecordNotFoundError(offset, partition=self._views.name)
 

@@ -14,7 +14,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.view import View
-from logstore.log.resync import next_valid_batch
+from logstore.log.resync import first_offset_of, next_valid_batch
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     ChunkReader,
@@ -123,20 +123,72 @@ def place_after(
     return valid_batch and OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
 
 
-def check_follows(segment: Segment, pos: int, last_offset: int, offset: int) -> None:
+def check_follows(
+    segment: Segment,
+    pos: int,
+    last_offset: int,
+    offset: int,
+    before: int = native.OFFSET_UNKNOWN,
+) -> None:
     """Raise if the offsets of the batch at `pos` are not above `last_offset`, where the
     batch before it ends. One of the two has a wrong offset, which no checksum covers:
     in a log that may have gaps, only the next header shows that.
 
-    `offset` is the first offset that was not delivered.
+    `offset` is the first offset that was not delivered. One that lies also behind
+    `before`, where the last but one ends, is wrong itself: a read of it raises that.
     """
     if segment.is_contiguous or pos >= segment.size:
         return
     following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
-    if following is None or following[0].last_offset > last_offset:
+    if following is None:
         return  # a read of that batch raises its damage
-    reason = f"offset {following[0].last_offset} lies behind offset {last_offset}"
-    raise segment.error_of(Damage(reason, 0, offset), pos, offset)
+    first = _first_offset(*following)
+    if before < first <= last_offset:
+        raise _behind(segment, pos, first, last_offset, offset)
+
+
+def check_stop(
+    segment: Segment,
+    beyond: native.BatchHeader,
+    buffer: native.Buffer,
+    pos: int,
+    before: int,
+    stop: int,
+    offset: int,
+) -> None:
+    """Raise if records below `stop`, where a read ends, may be hidden: the offset of
+    the batch there, or of the one before it, which no checksum covers, may be wrong.
+
+    Args:
+        beyond: the batch, which is in `buffer`, and at `pos` in the file.
+        before: the last offset of the batch before; `OFFSET_UNKNOWN`.
+        offset: the first offset that was not delivered.
+    """
+    last = beyond.last_offset
+    first = last if segment.is_contiguous else _first_offset(beyond, buffer)
+    if first <= before or last < offset:
+        raise _behind(segment, pos, first, max(before, offset - 1), offset)
+    if last >= segment.next_offset:
+        raise segment.error_of(segment.too_far(last, 0, offset), pos, offset)
+    if before + 1 < stop:
+        check_follows(segment, pos + beyond.size, last, offset, before)
+
+
+def _first_offset(header: native.BatchHeader, buffer: native.Buffer) -> int:
+    """The first offset of a batch in a buffer; of a wrapper that cannot be opened, the
+    last one."""
+    if header.base_offset >= 0:
+        return header.base_offset
+    data = buffer.raw[header.pos : header.pos + header.size]
+    first = first_offset_of(header, data)
+    return header.last_offset if first < 0 else first
+
+
+def _behind(
+    segment: Segment, pos: int, found: int, last: int, offset: int
+) -> Exception:
+    reason = f"offset {found} lies behind offset {last}"
+    return segment.error_of(Damage(reason, 0, offset), pos, offset)
 
 
 def check_last(segment: Segment, pos: int, offset: int) -> None:

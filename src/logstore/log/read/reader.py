@@ -24,7 +24,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.damage import (
-    check_follows,
+    check_stop,
     check_wrapper,
     first_needed,
     make_batch,
@@ -269,7 +269,7 @@ class SegmentWalk:
                     yield run
                 self._check_bound(n)
                 if reader.stop == native.STOP_OFFSET or self.offset >= stop:
-                    self._check_beyond(n, pos)
+                    self._check_beyond(n, pos, stop)
                     return
                 if self.reads.is_short(buffer, n, reader.pos, reader.stop):
                     continue
@@ -340,25 +340,23 @@ class SegmentWalk:
             if scan.stop != native.STOP_FULL:
                 raise segment.too_far(last, 0, self.offset)
 
-    def _check_beyond(self, n: int, buffer_pos: int) -> None:
-        """Raise `Damage` if the batch after the stop cannot be in this segment: its
-        offset, which no checksum covers, may be the reason why the walk ended. In a log
-        that may have gaps, the one after it shows that."""
-        at, segment = self.reader.pos, self.segment
-        scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
+    def _check_beyond(self, n: int, buffer_pos: int, stop: int) -> None:
+        """`check_stop` of the batch after the last one, if it is in the buffer."""
+        scan = native.scan_batches(
+            self.buffer.c, n, pos=self.reader.pos, checks=0, count_max=1
+        )
         for header in scan.headers:
-            last = header.last_offset
-            if self._was_cut():
-                continue
-            if self.offset <= last < segment.next_offset:
-                end = buffer_pos + header.pos + header.size
-                check_follows(segment, end, last, self.offset)
+            if not self._was_cut():
+                check_stop(
+                    self.segment,
+                    header,
+                    self.buffer,
+                    buffer_pos + header.pos,
+                    self.reader.decoder.last_offset,
+                    stop,
+                    self.offset,
+                )
                 self._check_for_cut()
-                continue
-            if last < self.offset:
-                reason = f"offset {last} lies behind offset {self.offset - 1}"
-                raise Damage(reason, at, self.offset)
-            raise segment.too_far(last, at, self.offset)
 
     def _was_cut(self) -> bool:
         """Whether a concurrent truncation may explain why the data has moved."""
@@ -439,18 +437,19 @@ def read_batches(
                 if header.last_offset >= segment.next_offset:
                     far = segment.too_far(header.last_offset, 0, offset)
                     raise segment.error_of(far, file_pos, offset)
-                if header.base_offset >= end:
-                    behind = file_pos + header.size
-                    check_follows(segment, behind, header.last_offset, offset)
-                    break
-                if batch_filter is not None and not _is_delivered(header, batch_filter):
-                    continue
-                batch = make_batch(
-                    segment, header, buffer, file_pos, view.decompressed_max
-                )
-                if header.base_offset < 0:
-                    check_wrapper(segment, batch, last_before)
-                if batch.base_offset >= end:
+                batch = None
+                if header.base_offset < end:
+                    if batch_filter and not _is_delivered(header, batch_filter):
+                        continue
+                    batch = make_batch(
+                        segment, header, buffer, file_pos, view.decompressed_max
+                    )
+                    if header.base_offset < 0:
+                        check_wrapper(segment, batch, last_before)
+                if batch is None or batch.base_offset >= end:
+                    check_stop(
+                        segment, header, buffer, file_pos, last_before, end, offset
+                    )
                     break
                 offset = batch.next_offset
                 yield batch

@@ -7,11 +7,11 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
-from logstore.log.read.damage import error_with_next_offset
+from logstore.log.read.damage import check_follows, error_with_next_offset
 from logstore.log.read.reader import SegmentWalk
 from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
-from logstore.segment import LOOKUP_BYTES, READ_BYTES, Segment
+from logstore.segment import LOOKUP_BYTES, READ_BYTES, OffsetPosition, Segment
 
 __all__ = ["TIMESTAMP_MAX", "TIMESTAMP_MIN", "LargestTimestamps", "first_offset_at"]
 
@@ -129,12 +129,26 @@ def _first_in(
     start = max(view.start_offset, segment.base_offset)
     # Records that a publication has not committed may be removed again.
     stop = view.end_offset if is_last else min(view.end_offset, segment.next_offset)
-    for run in walk.columns(start, stop, segment.locate_time(timestamp)):
+    place = segment.locate_time(timestamp)
+    for run in walk.columns(start, stop, place):
         times = run.decoder.unpack(run.decoder.timestamp)
         for index, record_time in enumerate(times):
             if record_time >= timestamp:
-                return int(run.decoder.offset[index])
+                offset = int(run.decoder.offset[index])
+                if not (skip or segment.is_contiguous):
+                    _check_batch(segment, place, offset)
+                return offset
     return None
+
+
+def _check_batch(segment: Segment, place: OffsetPosition, offset: int) -> None:
+    """`check_follows` of the first batch behind a place that has an offset: a read that
+    begins there would not see the records that it hides."""
+    at = segment.seek(place, offset)
+    found = at and segment.first_header(at.pos, native.Buffer(LOOKUP_BYTES))
+    if at and found:
+        header = found[0]
+        check_follows(segment, at.pos + header.size, header.last_offset, offset)
 
 
 _RECORDS: Final = 1024

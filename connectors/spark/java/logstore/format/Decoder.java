@@ -32,8 +32,6 @@ public final class Decoder {
     private static final int FRAME_MIN = 18;
     private static final int PREFIX = 12;
     private static final int HEADER = 61;
-    /** The bytes of a header with its first and last offset. */
-    private static final int OFFSETS = 27;
     private static final int RECORD_MIN = 7;
     private static final int HEADERS_MAX = 100_000;
     private static final int MAX_PAYLOADS = 1 << 20;
@@ -65,8 +63,11 @@ public final class Decoder {
     /** At {@link Stop#END}: how many bytes the next batch has, as far as they say; else 0. */
     public long needed;
 
-    /** At {@link Stop#OFFSET}: the last offset of the batch there. */
+    /** At {@link Stop#OFFSET}: the offsets of the batch there; {@link #UNKNOWN}: it is a wrapper, and is not opened. */
+    private long beyondFirst;
     private long beyond;
+    /** At {@link Stop#OFFSET}: whether nothing fits between the batch before and the stop. */
+    private boolean isNextToStop;
 
     private final int decompressedMax;
     private final CRC32C crc32c = new CRC32C();
@@ -77,6 +78,8 @@ public final class Decoder {
 
     // What a read of a number leaves: the number, with the position as result.
     private long number;
+    // What opening a wrapper leaves.
+    private long firstOfWrapper;
 
     public Decoder(int decompressedMax) {
         this.decompressedMax = decompressedMax;
@@ -122,13 +125,13 @@ public final class Decoder {
             long base = Bytes.int64(buffer, at);
             long last = lastOf(buffer, at);
             boolean breaks = isGap(base);
-            if (magic < 2 && codec != 0) {
+            boolean isWrapper = magic < 2 && codec != 0;
+            if (isWrapper) {
                 base = Math.max(lastOffset + 1, 0); // the least that it can be
                 breaks = false;
             }
             if (!breaks && base >= stop) {
-                beyond = last;
-                return Stop.OFFSET;
+                return stopAt(isWrapper ? UNKNOWN : base, last, stop);
             }
             boolean isWanted = last >= start;
             if (isWanted && !breaks) {
@@ -144,6 +147,7 @@ public final class Decoder {
                 }
             }
             int before = rows.count;
+            long lastBefore = lastOffset;
             try {
                 if (magic == 2) {
                     batch(buffer, at, size, start, stop, rows);
@@ -157,8 +161,19 @@ public final class Decoder {
             if (rows.count > 0 && codec != 0) {
                 isPacked = true;
             }
+            if (isWrapper && isWanted && firstOfWrapper >= stop) {
+                lastOffset = lastBefore;
+                return stopAt(firstOfWrapper, last, stop);
+            }
             pos = at + size;
         }
+    }
+
+    private Stop stopAt(long first, long last, long stop) {
+        beyondFirst = first;
+        beyond = last;
+        isNextToStop = lastOffset != UNKNOWN && lastOffset + 1 >= stop;
+        return Stop.OFFSET;
     }
 
     private boolean isFull(byte[] buffer, int at, int magic, int codec, Rows rows) {
@@ -175,14 +190,30 @@ public final class Decoder {
         return buffer[at + MAGIC_POS] == 2 ? base + Bytes.int32(buffer, at + 23) : base;
     }
 
-    /** After {@link Stop#OFFSET}: whether the next batch can be one of this segment. */
-    public boolean isPlausible() {
-        return beyond < bound && !(hasLast && beyond <= lastOffset);
+    /** After {@link Stop#OFFSET} without rows: whether the next batch can be one of this segment. */
+    public boolean isPlausible(byte[] buffer, Rows rows) {
+        if (beyondFirst != UNKNOWN) {
+            return beyond < bound && !(hasLast && beyondFirst <= lastOffset);
+        }
+        if (contiguous) {
+            return beyond < bound && !(hasLast && beyond <= lastOffset);
+        }
+        // The first offset of a wrapper is known only after opening it.
+        long before = lastOffset;
+        try {
+            int size = PREFIX + Bytes.int32(buffer, pos + 8);
+            message(buffer, pos, size, buffer[pos + MAGIC_POS], 0, 0, rows);
+            return true;
+        } catch (InvalidBatchException error) {
+            return false;
+        } finally {
+            lastOffset = before;
+        }
     }
 
     /** After {@link Stop#OFFSET}: the bytes from {@link #pos} on that {@link #isInOrder} looks at. */
     public long orderBytes(byte[] buffer) {
-        return PREFIX + (long) Bytes.int32(buffer, pos + 8) + OFFSETS;
+        return PREFIX + (long) Bytes.int32(buffer, pos + 8) + FRAME_MIN;
     }
 
     /**
@@ -196,13 +227,13 @@ public final class Decoder {
     public boolean isInOrder(byte[] buffer, int limit) {
         int at = pos + PREFIX + Bytes.int32(buffer, pos + 8);
         int left = limit - at;
-        if (left == 0) {
+        if (left == 0 || isNextToStop) {
             return true;
         }
-        if (left < (left > MAGIC_POS && buffer[at + MAGIC_POS] != 2 ? FRAME_MIN : OFFSETS)) {
-            return false;
+        if (left < FRAME_MIN || (buffer[at + MAGIC_POS] < 2 && (buffer[at + 17] & 7) != 0)) {
+            return false; // Python opens a wrapper
         }
-        return lastOf(buffer, at) > beyond;
+        return Bytes.int64(buffer, at) > beyond;
     }
 
     /** Null if a whole batch is at pos. */
@@ -589,6 +620,9 @@ public final class Decoder {
                 throw invalid("offset " + inner + " in a wrapper", at);
             }
             long offset = inner + shift;
+            if (before < 0) {
+                firstOfWrapper = offset;
+            }
             // The first offset is known only now: it must not lie before the last one.
             if (before < 0 && (offset <= lastOffset || isGap(offset))) {
                 throw invalid("offset " + offset + " after " + lastOffset, at);

@@ -340,14 +340,14 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     /** Whether the batch at the stop offset can be what follows the records before it. */
     private boolean endsAtStop() throws IOException {
         if (piece.contiguous) {
-            return decoder.isPlausible();
+            return decoder.isPlausible(buffer, rows);
         }
         long left = piece.size - filePos;
         decoder.needed = Math.min(decoder.orderBytes(buffer), limit - decoder.pos + left);
         if (decoder.needed > limit - decoder.pos) {
             more();
         }
-        return decoder.isPlausible() && decoder.isInOrder(buffer, limit);
+        return decoder.isPlausible(buffer, rows) && decoder.isInOrder(buffer, limit);
     }
 
     /** Whether the piece ends where it must. */

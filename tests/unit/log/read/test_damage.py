@@ -1,0 +1,113 @@
+"""Where a read of a log with gaps ends: no checksum covers an offset, and the batches
+around the end show whether something is hidden before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from support.damage import flip_bit, logs_in
+
+T = 1_700_000_000_000
+PER_CALL = 4
+
+READS = {
+    "read": lambda p, stop: p.read(0, stop),
+    "batches": lambda p, stop: (
+        r for b in p.read_batches(0, stop) for r in b if r.offset < stop
+    ),
+    "arrow": lambda p, stop: p.read_arrow(0, stop).read_all()["offset"].to_pylist(),
+    "get": lambda p, stop: [p.get(stop - 1)],
+}
+FORMATS = [(2, "none"), (2, "gzip"), (1, "gzip"), (0, "gzip")]
+
+
+def write_compacted(path: Path, magic: int, codec: str) -> dict[int, int]:
+    """The position of each batch of four records by its first offset. The records of
+    offsets 8 and 9 are gone."""
+    config = logstore.TopicConfig(
+        message_format=magic, compression_type=codec, cleanup_policy="compact"
+    )
+    with logstore.open(path) as store:
+        partition = store.create_topic("t", config=config)[0]
+        for first in range(0, 40, PER_CALL):
+            numbers = range(first, first + PER_CALL)
+            partition.append_many(
+                [b"value %d" % number for number in numbers],
+                [b"k%d" % number for number in numbers],
+                timestamps_ms=[T + number for number in numbers] if magic else None,
+            )
+        partition.roll()
+        for key in (b"k8", b"k9"):
+            partition.append(b"newer", key=key)
+        partition.roll()
+        partition.append(b"end", key=b"end")
+        partition.compact(force=True)
+        batches = list(partition.read_batches(0, 40))
+        return {batch.last_offset - PER_CALL + 1: batch.position for batch in batches}
+
+
+def opened(path: Path) -> Any:
+    return logstore.open(path, read_only=True)["t"][0]
+
+
+def flip_offset(path: Path, position: int, value: int) -> None:
+    bit = value.bit_length() - 1
+    flip_bit(logs_in(path / "t-0")[0], 8 * (position + 7) + bit)
+
+
+@pytest.mark.parametrize("way", READS.values(), ids=READS)
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_batch_whose_offsets_reach_into_the_next_one_at_the_stop_is_an_error(
+    tmp_path: Path, way: Any, magic: int, codec: str
+) -> None:
+    """Its records would be given with wrong offsets, or left out."""
+    places = write_compacted(tmp_path, magic, codec)
+    flip_offset(tmp_path, places[16], 2 if magic == 2 else 4)
+    with pytest.raises(logstore.CorruptRecordError, match="offset"):
+        list(way(opened(tmp_path), 20))
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "arrow"])
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_batch_at_the_stop_that_lies_behind_the_next_one_is_an_error(
+    tmp_path: Path, way: str, magic: int, codec: str
+) -> None:
+    """It says 44, and ends a read that is to find 13. The one after it says 16."""
+    places = write_compacted(tmp_path, magic, codec)
+    flip_offset(tmp_path, places[12], 32)
+    with pytest.raises(logstore.CorruptRecordError):
+        list(READS[way](opened(tmp_path), 20))
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "arrow"])
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_wrong_offset_behind_the_stop_concerns_no_read_up_to_it(
+    tmp_path: Path, way: str, magic: int, codec: str
+) -> None:
+    """There is no room before the stop; or the batch behind the one at the stop lies
+    before both, so that it is the wrong one."""
+    places = write_compacted(tmp_path, magic, codec)
+    flip_offset(tmp_path, places[16], 16)
+    found = list(READS[way](opened(tmp_path), 12))
+    assert len(found) == 10
+    found = list(READS[way](opened(tmp_path), 10))
+    assert len(found) == 8
+
+
+def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> None:
+    """The next batch is in the bytes that are read anyway; of a wrong offset it shows
+    that a closer look is needed."""
+    places = write_compacted(tmp_path, 2, "none")
+    segment = opened(tmp_path)._log.segments[0]
+    segment.borrow()
+    assert segment.find(13).value == b"value 13"
+    assert segment.find_since(0, T + 13) == 13
+    flip_offset(tmp_path, places[12], 2)
+    segment = opened(tmp_path)._log.segments[0]
+    segment.borrow()
+    assert segment.find(15) is None
+    assert segment.find_since(0, T + 13) is None
