@@ -544,39 +544,38 @@ class Segment:
 
         The place of a batch that begins at or before `offset`. An index entry is used
         only if its place has a batch with a valid checksum that does so; else the
-        entries before it are tried, and finally the start of the segment.
+        entries before it are tried, and finally the start of the segment. One with
+        another last offset than the entry says may have a wrong one, and hide the
+        offset: the walk from the entry before shows that. Brokers write such entries.
         """
         if offset <= self.base_offset:
             return self.start
         entries = self.offset_entries()
         slot, _ = entries.floor(offset - self.base_offset)
         buffer = native.Buffer(LOOKUP_BYTES)
+        is_doubtful = False
         for at in range(slot, max(slot - 4, -1), -1):
             relative, pos = entries.entry(at)
-            place = self._place_before(pos, offset, relative, buffer)
-            if place is not None:
+            place, last_offset = self._place_before(pos, offset, buffer)
+            is_said = last_offset == self.base_offset + relative
+            if place is not None and (is_said or is_doubtful):
                 return place
+            is_doubtful = place is not None and not self.is_contiguous
         return self.start
 
     def _place_before(
-        self, pos: int, offset: int, relative: int, buffer: native.Buffer
-    ) -> OffsetPosition | None:
-        """The place at `pos`, if a batch there begins at or before `offset`."""
+        self, pos: int, offset: int, buffer: native.Buffer
+    ) -> tuple[OffsetPosition | None, int]:
+        """(the place at `pos`, if a batch there begins at or before `offset`; where the
+        batch ends)."""
         first = self.first_header(pos, buffer)
         if first is None:
-            return None
-        header = first[0]
-        if header.last_offset < self.base_offset:
-            return None
-        if self.is_contiguous and header.last_offset != self.base_offset + relative:
-            return None
-        if header.base_offset < 0:
-            # The first offset of a wrapper is unknown; a last one below is sufficient.
-            is_before = header.last_offset <= offset
-            return OffsetPosition(pos, native.OFFSET_UNKNOWN) if is_before else None
-        if header.base_offset > offset:
-            return None
-        return OffsetPosition(pos, header.base_offset - 1)
+            return None, native.OFFSET_UNKNOWN
+        base, last = first[0].base_offset, first[0].last_offset
+        # The first offset of a wrapper is unknown; a last one below is sufficient.
+        is_before = self.base_offset <= last and (last if base < 0 else base) <= offset
+        before = native.OFFSET_UNKNOWN if base < 0 else base - 1
+        return OffsetPosition(pos, before) if is_before else None, last
 
     def locate_time(self, timestamp: int) -> OffsetPosition:
         """Where to begin reading so that no record since `timestamp` is missed."""

@@ -29,7 +29,10 @@ def write_compacted(path: Path, magic: int, codec: str) -> dict[int, int]:
     """The position of each batch of four records by its first offset. The records of
     offsets 8 and 9 are gone."""
     config = logstore.TopicConfig(
-        message_format=magic, compression_type=codec, cleanup_policy="compact"
+        message_format=magic,
+        compression_type=codec,
+        cleanup_policy="compact",
+        index_interval_bytes=100,
     )
     with logstore.open(path) as store:
         partition = store.create_topic("t", config=config)[0]
@@ -96,6 +99,28 @@ def test_wrong_offset_behind_the_stop_concerns_no_read_up_to_it(
     assert len(found) == 10
     found = list(READS[way](opened(tmp_path), 10))
     assert len(found) == 8
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "get", "fetch"])
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+def test_read_that_begins_in_a_batch_whose_offset_is_too_low_is_an_error(
+    tmp_path: Path, way: str, magic: int, codec: str
+) -> None:
+    """The index leads to the batch, which seems to lie before the start of the read:
+    its entry has another offset, and from the entry before the order is seen."""
+    places = write_compacted(tmp_path, magic, codec)
+    flip_offset(tmp_path, places[12], 8)
+    partition = opened(tmp_path)
+    assert partition._log.segments[0].offset_entries().count > 3
+    begin = {
+        "read": lambda offset: list(partition.read(offset)),
+        "batches": lambda offset: list(partition.read_batches(offset)),
+        "get": partition.get,
+        "fetch": partition.fetch,
+    }[way]
+    with pytest.raises(logstore.CorruptRecordError):
+        begin(15)
+    begin(16)
 
 
 def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> None:
