@@ -192,11 +192,9 @@ BUGS = (
     Bug(
         "an index is trusted by readers",
         "segment.py",
-        (("        first = self.first_header(pos, buffer)\n        if first is None:\n"
-          "            return None\n        header",
-          "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "        first = self.first_header(pos, buffer)\n        if first is None:\n"
-          "            return None\n        header"),),
+        (("            place, last_offset = self._place_before(",
+          "            return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
+          "            place, last_offset = self._place_before("),),
         "lying_disk",
         (".index",),
     ),
@@ -262,8 +260,8 @@ BUGS = (
         "segment.py",
         (("native.CHECK_ALL | (native.CHECK_OWN if self.is_contiguous else 0)",
           "native.CHECK_CRC"),
-         ("if self.is_contiguous and header.last_offset",
-          "if False and header.last_offset")),
+         ("if place is not None and (is_said or is_doubtful):",
+          "if place is not None:")),
         "lying_disk",
     ),
     Bug(
@@ -557,11 +555,9 @@ BUGS = (
     Bug(
         "an index is believed where it is a file's own",
         "segment.py",
-        (("        first = self.first_header(pos, buffer)\n        if first is None:\n"
-          "            return None\n        header",
-          "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "        first = self.first_header(pos, buffer)\n        if first is None:\n"
-          "            return None\n        header"),),
+        (("            place, last_offset = self._place_before(",
+          "            return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
+          "            place, last_offset = self._place_before("),),
         "lying_input",
         ("derived",),
         quick=3,
