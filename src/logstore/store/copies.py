@@ -168,11 +168,18 @@ def mark_unknown(
 
 
 def settle_copy(context: StoreContext, topics: OpenTopics) -> None:
-    """Before a copy is closed that was written to: all logs are loaded, so that each
-    gets a state with its cut."""
-    try:
-        topics.writers.recover()
-    except LogStoreError as error:
-        logger.warning("%s stays a copy: %s", context.path, error)
-    else:
+    """When the logs of a store are closed that was written to: if it is a copy, and
+    each has recorded its cut, it is a store of its own.
+
+    Raises:
+        OSError: as the system gives it.
+    """
+    if not context.ownership.is_copied:
+        return
+    if topics.writers.are_recorded:
         context.ownership.settle()
+    else:
+        logger.warning(
+            "%s stays a copy: not all of its partitions could be read and written to",
+            context.path,
+        )

@@ -446,6 +446,27 @@ class PartitionWriters:
         ends.update((key, writer.end_offset) for key, writer in loaded.items())
         return ends
 
+    def leave_marks(self) -> None:
+        """When all writers are closed: leave the marks of a clean stop, if it is one.
+        Without them the next opening examines every partition again.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        self.catalog.close()
+        ends, ownership = self.ends(), self._ownership
+        if ends is None:
+            ownership.write_starts(self.starts())
+        else:
+            ownership.lower_high_watermarks(self.kept())
+            ownership.end(ends, self.starts())
+
+    @property
+    def are_recorded(self) -> bool:
+        """Whether the ends of all logs are recorded, and the cuts of damaged ones."""
+        recorded = all(w.is_end_recorded for w in list(self.loaded.values()))
+        return recorded and not (self.broken or self.pending())
+
     def _of_pending(
         self, offsets: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:

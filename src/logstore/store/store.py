@@ -553,41 +553,29 @@ class Store(PublishingStore):
         if ownership.is_writing:
             # A deletion may have made room. If not, a warning says so.
             writers.record_damage()
-        if ownership.is_copied and ownership.is_writing:
-            settle_copy(self._context, self._topics)
-        if not ownership.is_clean:
+        if not ownership.is_clean or (ownership.is_copied and ownership.is_writing):
             # Partitions that were not used may be torn as well: a closed store is
-            # clean.
+            # clean. In a copy each needs a state with its cut.
             writers.recover()
-            if writers.loaded and not self._context.ownership.is_writing:
+            if writers.loaded and not ownership.is_writing:
                 # This only makes the next opening quick: its errors are ignored.
                 with contextlib.suppress(LogStoreError):
                     self._context.begin_writing()
         closed = self._closed_error()
         for writer in list(writers.loaded.values()):
             try:
-                writer.close(closed, record_end=self._context.ownership.is_writing)
+                writer.close(closed, record_end=ownership.is_writing)
             except LogStoreError as error:
                 failure = self._failure = self._failure or error
         if failure is None:
             try:
-                self._publisher.end()
+                with storage_errors("close", self.path):
+                    self._publisher.end()
+                    if ownership.is_writing:
+                        settle_copy(self._context, self._topics)
+                        writers.leave_marks()
             except LogStoreError as error:
                 failure = error
-            except OSError as error:
-                failure = storage_error(error, "close", self.path)
-        if failure is None and self._context.ownership.is_writing:
-            self._topics.catalog.close()
-            ends = writers.ends()
-            try:
-                # Without a marker the next opening examines every partition again.
-                if ends is None:
-                    self._context.ownership.write_starts(writers.starts())
-                else:
-                    self._context.ownership.lower_high_watermarks(writers.kept())
-                    self._context.ownership.end(ends, writers.starts())
-            except OSError as error:
-                failure = storage_error(error, "close", self.path)
         if isinstance(failure, DiskFullError):
             # All records are durable; the next opening examines the logs again.
             logger.warning(

@@ -22,6 +22,9 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.publisher import Publisher
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, append_garbage, flip_bit, logs_in
+from support.values import fill
 
 KEY = TopicPartition("t", 0)
 
@@ -189,6 +192,66 @@ def test_copy_is_not_opened_where_nothing_would_lower_its_positions(
     assert "nothing lowers the positions of this copy" in done.stderr
     with logstore.open(copy):
         assert _position(copy) == 5
+
+
+def _damaged_copy(tmp_path: Path, *, is_foreign: bool) -> Path:
+    """A copy with a damaged partition, "bad"; the other one is "t"."""
+    original, copy = tmp_path / "store", tmp_path / "copy"
+    _stored(original)
+    with logstore.open(original) as store:
+        fill(store.create_topic("bad")[0], 10)
+    log = logs_in(original / "bad-0")[0]
+    if is_foreign:
+        (original / ".logstore-owner").unlink()
+        flip_bit(log, 8 * (log.stat().st_size // 2))
+    else:
+        append_garbage(log)
+    with logstore.open(original) as store:
+        assert [a.topic for a in store.recover().actions if a.topic] == ["bad"]
+        store.topic("t").append(b"here it counts")
+    shutil.copytree(original, copy)
+    return copy
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_copy_with_a_damaged_partition_is_a_copy_once(
+    tmp_path: Path, is_foreign: bool
+) -> None:
+    """Its logs get no further cuts. The damaged one has its cut, too, for when the
+    damage is gone."""
+    copy = _damaged_copy(tmp_path, is_foreign=is_foreign)
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"x")
+        bad = store.topic("bad")[0].mark()
+    with logstore.open(copy, read_only=True) as store:
+        mark = store.topic("t")[0].mark()
+    for _ in range(2):
+        with logstore.open(copy) as store:
+            assert store.recovery_report
+            assert store.topic("t")[0].mark() == mark
+            if not is_foreign:
+                assert store.topic("bad")[0].mark() == bad
+            store.topic("t").append(b"x")
+
+
+def test_copy_whose_damaged_partition_cannot_be_written_to_stays_one(
+    tmp_path: Path,
+) -> None:
+    """Its log would lack the cut for good."""
+    copy = _damaged_copy(tmp_path, is_foreign=False)
+    files = FaultyFiles()
+    with open_store(copy, files=files) as store:
+        store.topic("t").append(b"x")
+        store.recover()
+        mark = store.topic("t")[0].mark()
+        files.fail("open_directory", errno.EACCES, name="bad-0")
+    files.heal()
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"x")
+        assert store.topic("t")[0].mark() != mark
+        mark = store.topic("t")[0].mark()
+    with logstore.open(copy) as store:
+        assert store.topic("t")[0].mark() == mark
 
 
 @pytest.mark.parametrize("way", ["copy", "snapshot"])

@@ -183,11 +183,16 @@ class Ownership:
         return self._root.files.boot_id().hex()
 
     def settle(self) -> None:
-        """A copy is a store of its own from now on, for the next write: all of its
-        logs have a cut at the end that they had when it was opened. Not after
-        `stay_copy`."""
+        """A copy is a store of its own from now on, also for the next opening: all of
+        its logs have recorded a cut at the end that they had when it was opened. Not
+        after `stay_copy`.
+
+        Raises:
+            OSError: as the system gives it.
+        """
         if not self._stays_copy:
             self._place = None
+            self.record()
 
     def stay_copy(self) -> None:
         """The next opening for writing is again the first one of a copy: this one

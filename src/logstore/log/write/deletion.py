@@ -8,12 +8,10 @@ from collections.abc import Iterable
 
 from logstore._native.locks import logger
 from logstore.errors import DiskFullError, OffsetOutOfRangeError, storage_error
-from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     DELETED,
-    PARTITION_STATE,
     SEGMENT_SUFFIXES,
     segment_file,
 )
@@ -86,24 +84,23 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     if offset == extent.start and needed == 0:
         return offset
     context.services.begin_writing(is_deletion=True)
-    directory = context.directory
     dropped, kept = extent.segments[:needed], extent.segments[needed:]
+    bases = {segment.base_offset for segment in kept}
+
+    def raised(state: PartitionState) -> PartitionState:
+        sealed = [row for row in state.sealed if row[0] in bases]
+        return dataclasses.replace(state, start_offset=offset, sealed=sealed)
+
     try:
-        state = PartitionState.read(directory)
-        if state is not None and state.store_epoch != context.services.store_epoch:
-            state = None
-        if state is not None:
-            bases = {segment.base_offset for segment in kept}
-            sealed = [row for row in state.sealed if row[0] in bases]
-            new = dataclasses.replace(state, start_offset=offset, sealed=sealed)
-            checkpoints.write_state(directory, PARTITION_STATE, new.to_dict())
-        elif offset > kept[0].base_offset:
+        is_committed = log.point.amend(raised)
+        if not is_committed and offset > kept[0].base_offset:
             context.services.record_start(context.topic, context.partition, offset)
     except OSError as error:
-        raise storage_error(error, "write the state of", directory.path) from error
+        path = context.directory.path
+        raise storage_error(error, "write the state of", path) from error
     log.extent = extent._replace(segments=kept, start=offset)
     context.services.start_moved(context.topic, context.partition)
-    rename_deleted(log, dropped, is_committed=state is not None)
+    rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)
     return offset
 

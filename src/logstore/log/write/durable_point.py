@@ -10,6 +10,7 @@ from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import DiskFullError, storage_error
 from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import (
@@ -227,6 +228,28 @@ class DurablePoint:
             text = ",".join([text, *rows] if text else rows)
             self._rows = (*_sealed_range(segments, len(segments) - 1), text)
         return text
+
+    def amend(self, change: Callable[[PartitionState], PartitionState]) -> bool:
+        """Change the state file of a damaged log. What it says of the end, which is
+        what was durable, is to stay.
+
+        Returns False if there is no state that counts: nothing was written.
+
+        Raises:
+            OSError: as the system gives it; the file is unchanged, or has its new
+                content.
+            CorruptCheckpointError, UnsupportedError: the state cannot be read.
+        """
+        directory = self._context.directory
+        state = PartitionState.read(directory)
+        epoch = self._context.services.store_epoch
+        if state is None or state.store_epoch != epoch:
+            return False
+        new = change(state)
+        if new != state:
+            value = new.to_dict()
+            checkpoints.write_state(directory, layout.PARTITION_STATE, value)
+        return True
 
     def record(self, extent: Extent, state: native.SegmentState) -> None:
         """Record the durable point. If this fails, the old one stays true."""

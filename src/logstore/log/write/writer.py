@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -10,10 +11,12 @@ from logstore import _native as native
 from logstore._native.locks import Signal, logger
 from logstore.config import TopicConfig
 from logstore.errors import (
+    CorruptionError,
     DiskFullError,
     LogStoreError,
     StorageError,
     SyncFailedError,
+    UnsupportedError,
     error_text,
     is_system_error,
     storage_error,
@@ -51,8 +54,9 @@ class PartitionWriter:
         replacement: replaces its segments by compacted ones.
         cut: returns the log as it is now, for a copy; see `cut_of`.
         lock, sync_lock: of the log; see docs/design.md.
-        is_end_recorded: False while `close` has not recorded the end of the log: a full
-            disk prevented it, or the call was interrupted.
+        is_end_recorded: False while `close` has not recorded the end of the log, or the
+            cuts of a damaged one: a full disk prevented it, or the call was
+            interrupted.
     """
 
     def __init__(
@@ -284,6 +288,8 @@ class PartitionWriter:
             try:
                 if health.is_intact:
                     self._finish(record_end)
+                elif health.failed is None and record_end:
+                    self._finish_damaged()
                 if health.failed is not None and health.is_unheard:
                     raise health.failed
             except LogStoreError as error:
@@ -327,6 +333,17 @@ class PartitionWriter:
             # All records are durable; the next opening rebuilds the missing files.
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.context.name, failed
+            )
+
+    def _finish_damaged(self) -> None:
+        """Without a state that counts, the next opening makes the cut again."""
+        cuts = self.cuts
+        try:
+            self._log.point.amend(lambda state: dataclasses.replace(state, cuts=cuts))
+            self.is_end_recorded = True
+        except (OSError, CorruptionError, UnsupportedError) as error:
+            logger.warning(
+                "the state of %s was not written: %s", self.context.name, error
             )
 
     def abandon(self) -> None:
