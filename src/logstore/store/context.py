@@ -46,6 +46,7 @@ _STARTS_MS: Final = 1000
 
 # Records which topic and which log a partition's directory has.
 _Identify = Callable[[TopicPartition, Directory, str, bool], None]
+_BeforeCut = Callable[[TopicPartition, int], None]
 _BeforeFirstChange = Callable[[bool], None]
 
 
@@ -106,12 +107,14 @@ class StoreContext:
         self._before_first_change: _BeforeFirstChange = _do_nothing
         self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
         self._identify: _Identify = _identify
+        self._before_cut: _BeforeCut = _before_cut
 
     def attach(
         self,
         before_first_change: _BeforeFirstChange,
         starts: Callable[[], Mapping[TopicPartition, int]],
         identify: _Identify,
+        before_cut: _BeforeCut,
     ) -> None:
         """Set what the topics do here.
 
@@ -120,7 +123,9 @@ class StoreContext:
                 for something else.
             starts: returns the start offsets that lie inside a segment.
             identify: records which topic a partition's directory belongs to.
+            before_cut: lets the journal of publications forget the end of a log.
         """
+        self._before_cut = before_cut
         self._identify = identify
         self._before_first_change = before_first_change
         self._starts = starts
@@ -326,6 +331,9 @@ class StoreContext:
                 self.call_later(self._write_starts, _STARTS_MS)
                 self._starts_scheduled = True
 
+    def before_cut(self, topic: str, partition: int, offset: int) -> None:
+        self._before_cut(TopicPartition(topic, partition), offset)
+
     def record_start(self, topic: str, partition: int, offset: int) -> None:
         key = TopicPartition(topic, partition)
         with self.ownership_lock:
@@ -390,6 +398,10 @@ def _do_nothing(is_deletion: bool) -> None:
 def _identify(
     key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
 ) -> None:
+    """Until `attach`."""
+
+
+def _before_cut(key: TopicPartition, offset: int) -> None:
     """Until `attach`."""
 
 

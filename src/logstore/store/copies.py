@@ -125,16 +125,23 @@ def _intact(topics: OpenTopics, key: TopicPartition) -> PartitionWriter | None:
 
 
 def _end_of(topics: OpenTopics, key: TopicPartition) -> int:
-    writer = _intact(topics, key)
-    return 0 if writer is None else writer.end_offset
+    """Where a log ends, also a damaged one; 0: there is none, or it cannot be read."""
+    if key.partition not in topics.catalog.numbers.get(key.topic, ()):
+        return 0
+    try:
+        return topics.writers.get(key).end_offset
+    except LogStoreError:
+        return 0
 
 
 def mark_unknown(
     context: StoreContext, topics: OpenTopics, publications: Publications
 ) -> None:
-    """Before an interrupted publication is undone: if a log of a copy ends before an
-    end in the journal, record the publications in that: which of them have all their
-    records is unknown.
+    """Before an interrupted publication is undone: if a log of a copy ends before the
+    end that a publication in the journal gave it, record that publication: whether it
+    has all its records is unknown.
+
+    Those in `.logstore-published` are not looked at: it does not say where they are.
 
     Raises:
         CorruptCheckpointError, OSError: a file cannot be read or written.
@@ -144,8 +151,19 @@ def mark_unknown(
     journal = publications.journal()
     if journal is None or not journal.changes:
         return
-    ends = publications.highest_ends()
-    if all(_end_of(topics, key) >= end for key, end in ends.items()):
+    ends: dict[TopicPartition, int] = {}
+
+    def is_short(key: TopicPartition, end: int) -> bool:
+        if key not in ends:
+            ends[key] = _end_of(topics, key)
+        return ends[key] < end
+
+    short = {
+        identity: sequence
+        for identity, (sequence, needed) in publications.last_ends().items()
+        if any(is_short(*each) for each in needed.items())
+    }
+    if not short:
         return
     published = publications.published()
     unknown = {
@@ -153,17 +171,12 @@ def mark_unknown(
         for identity, sequence in unknown_publications(context.root).items()
         if identity in published and published[identity].sequence == sequence
     }
-    unknown |= {
-        identity: entry.sequence
-        for identity, entry in journal.changes.items()
-        if entry is not None
-    }
-    record_unknown(context.root, unknown)
+    record_unknown(context.root, unknown | short)
     logger.warning(
         "%s is a copy without all records of its last publications: %d of them cannot "
         "be published again",
         context.path,
-        len(unknown),
+        len(short),
     )
 
 

@@ -53,7 +53,12 @@ class TopicChanges:
         self._context = context
         self._topics = topics
         self._journal = journal
-        context.attach(self.before_first_change, self._writers.starts, self._identify)
+        context.attach(
+            self.before_first_change,
+            self._writers.starts,
+            self._identify,
+            journal.before_cut,
+        )
 
     @property
     def _writers(self) -> PartitionWriters:
@@ -238,6 +243,9 @@ class TopicChanges:
             for key in keys:
                 self._writers.suspend(key, going)
             self._context.forget_compacted(keys)
+            # If this fails, a copy takes these for logs that it lacks.
+            with contextlib.suppress(OSError):
+                self._journal.forget_ends(keys)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:
             self._undo_delete(name, keys)

@@ -244,10 +244,13 @@ def test_append_tried_again_after_a_failed_sync_of_the_journal_is_not_lost() -> 
 
 
 def test_topic_made_again_after_a_failed_sync_of_the_journal_is_not_cut() -> None:
-    """The end that a deleted partition had is not that of the new one."""
+    """The end that a deleted partition had is not that of the new one, also if the
+    deletion could not take it out of the journal."""
     disk, store = memory_store()
     publish(store, 1, 0)
+    disk.fail("create", errno.EIO, name=f"{layout.PUBLISHED}.tmp")
     store.delete_topic("a")
+    disk.heal()
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
     with pytest.raises(StorageError):
         store.create_topic("a", 2, CONFIG)

@@ -391,6 +391,20 @@ def read_growing(
     return _state_of(directory.path_of(name), name, data)
 
 
+def read_entries(directory: Directory, name: str) -> list[dict[str, Any]]:
+    """The value of each entry of a state file, in order; none if there is no file.
+    Raises: as `read_state`."""
+    data = state_bytes(directory, name)
+    if data is None:
+        return []
+    path = directory.path_of(name)
+    try:
+        bodies, _ = split_entries(data)
+    except ValueError as error:
+        raise _bad(path, str(error)) from error
+    return [entry_value(path, body, name) for body in bodies]
+
+
 def read_changes(
     directory: Directory,
     name: str,

@@ -12,12 +12,12 @@ the store is closed, that file is written whole (docs/format.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_JOURNAL
-from logstore.errors import storage_errors
+from logstore.errors import StorageError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.growing_file import GrowingFile
@@ -184,6 +184,38 @@ class PublicationJournal:
         with self._lock:
             self._forget(keys)
 
+    def forget_ends(self, keys: Iterable[TopicPartition]) -> None:
+        """Before logs are cut, or deleted: no entry may say that they had more. What
+        is remembered of publications goes into the other file.
+
+        Raises:
+            CorruptCheckpointError, OSError: a file cannot be read or written.
+        """
+        with self._lock:
+            if self._root.exists(layout.PUBLICATION):
+                self._write(dict.fromkeys(keys), {}, is_whole=True)
+
+    def before_cut(self, key: TopicPartition, offset: int) -> None:
+        """Before a log is cut at an offset: as `forget_ends`. Does nothing if the log
+        is cut to where the journal says that it ends.
+
+        Raises:
+            StorageError: the journal says that the log has more, and cannot be
+                written: nothing may be cut.
+            CorruptCheckpointError: it cannot be read.
+        """
+        path, end = self._root.path_of(layout.PUBLICATION), None
+        try:
+            with storage_errors("write", path, "Nothing was cut."), self._lock:
+                if not self._root.exists(layout.PUBLICATION):
+                    return
+                end = self._known().bases.get(key)
+                if end is None or end > offset:
+                    self._write({key: None}, {}, is_whole=True)
+        except StorageError:
+            if end is not None:
+                raise
+
     def _forget(self, keys: list[TopicPartition]) -> None:
         known = self._known().bases
         gone = [key for key in keys if key in known]
@@ -207,12 +239,17 @@ class PublicationJournal:
         return not self._file.is_known and self._root.exists(layout.PUBLICATION)
 
     def _write(
-        self, bases: Mapping[TopicPartition, int | None], changes: Changes
+        self,
+        bases: Mapping[TopicPartition, int | None],
+        changes: Changes,
+        *,
+        is_whole: bool = False,
     ) -> None:
         """Append an entry, or write the file whole."""
         state, self._state = self._known(), None
         is_known = self._file.is_known
-        if not self._file.append(_text({"bases": _rows(bases)}, changes)):
+        text = _text({"bases": _rows(bases)}, changes)
+        if is_whole or not self._file.append(text):
             if not (is_known or state.is_folded):
                 self._renew(state.bases)
             self._fold(state)

@@ -219,16 +219,24 @@ class Publications:
         self._seen = _Seen(stamp, end, journal)
         return journal
 
-    def highest_ends(self) -> dict[TopicPartition, int]:
-        """The highest end of each log that any entry of the journal has, also one that
-        does not count any more. Raises: as `journal`."""
-        found = checkpoints.read_growing(self._root, layout.PUBLICATION)
-        highest: dict[TopicPartition, int] = {}
-        for topic, number, base in () if found is None else found[0]["bases"]:
-            if base is not None:
-                key = TopicPartition(topic, number)
-                highest[key] = max(highest.get(key, 0), base)
-        return highest
+    def last_ends(self) -> dict[str, tuple[int, dict[TopicPartition, int]]]:
+        """Of each identity that the journal has: the sequence of its last publication,
+        and where the logs ended that this was put into; perhaps others, too. A log
+        that was cut or deleted since is not named. Raises: as `journal`."""
+        found: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
+        for entry in checkpoints.read_entries(self._root, layout.PUBLICATION):
+            ends = {
+                TopicPartition(topic, number): base
+                for topic, number, base in entry["bases"]
+                if base is not None
+            }
+            for identity, *fields in entry["changes"]:
+                before = found.pop(identity, None)
+                if fields and before is not None and before[0] == fields[0]:
+                    found[identity] = before  # it was pinned, or asked for again
+                elif fields:
+                    found[identity] = fields[0], ends
+        return found
 
     def published(self) -> dict[str, Entry]:
         """The last publication of each identity; the most recent one comes last.

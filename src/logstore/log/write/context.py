@@ -95,6 +95,10 @@ class StoreServices(Protocol):
             StorageError: the checkpoint cannot be written.
         """
 
+    def before_cut(self, topic: str, partition: int, offset: int) -> None:
+        """A log is about to be cut at an offset: what was published behind it is not
+        there any more. Raises: `LogStoreError`; then nothing may be cut."""
+
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""
 

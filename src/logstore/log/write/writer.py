@@ -222,8 +222,12 @@ class PartitionWriter:
                 where the batch of the offset begins; None at the end.
         """
         with self.sync_lock, self.lock:
-            self._log.check()
-            return truncate(self._log, offset, find())
+            log = self._log
+            log.check()
+            if offset != log.extent.end:
+                context = log.context
+                context.services.before_cut(context.topic, context.partition, offset)
+            return truncate(log, offset, find())
 
     def exclusive(self) -> ExclusiveLog:
         """The log, for a caller that holds both locks as long as it uses it."""
