@@ -298,7 +298,10 @@ class OpenTopics:
         held = self.catalog.partition_id(key)
 
         def metadata() -> PartitionMetadata:
-            found = self._context.ownership_now().metadata(directory, key)
+            ownership = self._context.ownership_now()
+            # Before the log is looked at, which is cut only when it is not in there.
+            ends = self._publications.durable_ends(ownership)
+            found = ownership.metadata(directory, key, ends.get(key, -1))
             identity = identity_in(directory)
             if held and not self._catalog_file.is_of(
                 key, identity, held, ask_catalog=found.is_own

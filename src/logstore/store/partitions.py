@@ -96,6 +96,8 @@ class PartitionWriters:
         unpublished: where logs must end, and why they could not be cut there: they may
             have a part of an unfinished publication.
         unwritten: partitions whose damage could not be recorded.
+        published: where logs ended, as the journal of publications says that the last
+            writer has left.
         actions: what was found and repaired so far.
     """
 
@@ -114,6 +116,7 @@ class PartitionWriters:
         self.broken: dict[TopicPartition, LogStoreError] = {}
         self.unpublished: dict[TopicPartition, tuple[int, BaseException]] = {}
         self.unwritten: set[TopicPartition] = set()
+        self.published: dict[TopicPartition, int] = {}
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
         # The newest cut of each log that the last writer has taken note of.
@@ -187,6 +190,7 @@ class PartitionWriters:
         self.unpublished.pop(key, None)
         self._begun_at.pop(key, None)
         self.unwritten.discard(key)
+        self.published.pop(key, None)
         return self.loaded.pop(key, None)
 
     def hide_from(self, key: TopicPartition, base: int, error: BaseException) -> None:
@@ -269,7 +273,7 @@ class PartitionWriters:
             self._services.descriptors,
             *key,
             self.catalog.config(key.topic),
-            self._ownership.metadata(directory, key),
+            self._ownership.metadata(directory, key, self.published.get(key, -1)),
             writable=True,
             on_checked=count.add,
         )

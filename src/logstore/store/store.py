@@ -264,6 +264,8 @@ class Store(PublishingStore):
                 self._topics.writers.record(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
+                ends = self._publications.durable_ends(self._context.ownership)
+                self._topics.writers.published |= ends
                 mark_unknown(self._context, self._topics, self._publications)
                 self._publisher.finish(self._topics.drop_unpublished)
 

@@ -286,8 +286,11 @@ class Ownership:
         path = self._root.path_of(name)
         report(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
 
-    def metadata(self, directory: Directory, key: TopicPartition) -> PartitionMetadata:
-        """The facts about a partition before its files are examined."""
+    def metadata(
+        self, directory: Directory, key: TopicPartition, published: int = -1
+    ) -> PartitionMetadata:
+        """The facts about a partition before its files are examined. `published`: as
+        in `PartitionMetadata.of`."""
         state: PartitionState | None = None
         state_error: LogStoreError | None = None
         stale: PartitionState | None = None
@@ -315,6 +318,7 @@ class Ownership:
             point=self.points.get(key),
             log_start=self.starts.get(key, 0),
             stale=stale,
+            published=published,
         )
 
     # ------------------------------------------------------------ writing

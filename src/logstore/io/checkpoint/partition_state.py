@@ -338,7 +338,8 @@ class PartitionMetadata:
             not, or there is none.
         verdicts: on its damage, as they are recorded.
         announced: the durable offset in `.logstore-durable`, which is newer than that
-            of the state; -1: none that counts.
+            of the state, or the end that the journal of publications has; -1: none that
+            counts.
     """
 
     state: PartitionState | None
@@ -380,6 +381,7 @@ class PartitionMetadata:
         point: int | None,
         log_start: int,
         stale: PartitionState | None = None,
+        published: int = -1,
     ) -> PartitionMetadata:
         """Of a partition, with the verdicts in its directory.
 
@@ -388,6 +390,8 @@ class PartitionMetadata:
             is_clean: the last writer of the store stopped cleanly.
             owner_stamp: of the owner file; None if another program wrote last.
             point: Kafka's recovery point; None: there is none.
+            published: the end of the log that counts in the journal of publications;
+                -1: none.
 
         Raises:
             OSError: as the system gives it.
@@ -410,6 +414,8 @@ class PartitionMetadata:
                 announced = read_page(
                     directory, owner_stamp, state.log_id, state.cuts.serial
                 )
+        if not is_truncating:
+            announced = max(announced, published)
         return cls(
             state,
             is_clean,

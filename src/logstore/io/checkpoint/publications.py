@@ -85,11 +85,14 @@ class Journal(NamedTuple):
         generation: the store epoch in which it was written.
         bases: where the logs end that are published to.
         changes: of what `.logstore-published` has.
+        synced: the logs that are durable up to their ends. One that has just got an
+            end here may not be: what is published next makes it so, and moves the end.
     """
 
     generation: str
     bases: Mapping[TopicPartition, int]
     changes: Changes
+    synced: frozenset[TopicPartition] = frozenset()
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Journal:
@@ -103,17 +106,21 @@ class Journal(NamedTuple):
     def after(self, entries: Iterable[Mapping[str, Any]]) -> Journal:
         """With the fields of further entries."""
         bases, changes = dict(self.bases), dict(self.changes)
+        synced = set(self.synced)
         for entry in entries:
             for topic, number, base in entry["bases"]:
                 key = TopicPartition(topic, number)
                 if base is None:
                     bases.pop(key, None)
+                    synced.discard(key)
                 else:
+                    if key in bases:
+                        synced.add(key)
                     bases[key] = base
             for identity, *fields in entry["changes"]:
                 changes.pop(identity, None)
                 changes[identity] = _entry_of(*fields) if fields else None
-        return Journal(self.generation, bases, changes)
+        return Journal(self.generation, bases, changes, frozenset(synced))
 
 
 def _entry_of(
@@ -218,6 +225,19 @@ class Publications:
         journal = Journal.of(value)
         self._seen = _Seen(stamp, end, journal)
         return journal
+
+    def durable_ends(self, ownership: Ownership) -> Mapping[TopicPartition, int]:
+        """Where logs ended that were published to: one that is shorter has lost
+        something. While the machine runs, that also holds of what was not synced. Not
+        in a copy, whose files are of different moments. Raises: as `journal`."""
+        if ownership.is_clean or ownership.is_copy:
+            return {}
+        journal = self.journal()
+        if journal is None or not is_of(journal, ownership):
+            return {}
+        if ownership.is_same_boot:
+            return journal.bases
+        return {key: journal.bases[key] for key in journal.synced}
 
     def last_ends(self) -> dict[str, tuple[int, dict[TopicPartition, int]]]:
         """Of each identity that the journal has: the sequence of its last publication,

@@ -45,7 +45,7 @@ class EndDraft(SegmentsDraft):
         state = self.state
         start = self.metadata.log_start if state is None else state.start_offset
         if not self.segments:
-            if self.metadata.recovery_point > start:
+            if max(self.metadata.recovery_point, self.metadata.announced) > start:
                 self.lost_log(start)
             self.bounds(start, start, start)
             return
@@ -66,7 +66,7 @@ class EndDraft(SegmentsDraft):
 
     def lost_log(self, start: int) -> None:
         """There is no segment at all, although there were records."""
-        point = self.metadata.recovery_point
+        point = max(self.metadata.recovery_point, self.metadata.announced)
         self.refuse(
             LOST_SEGMENT,
             "",

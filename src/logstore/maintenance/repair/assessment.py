@@ -78,7 +78,7 @@ class Assessment:
         """Offsets below were assigned: they were durable."""
         state = self.context.state
         own = 0 if state is None else max(state.durable_offset, state.start_offset)
-        return max(own, self.context.recovery_point)
+        return max(own, self.context.recovery_point, self.context.metadata.announced)
 
     @property
     def closed_end(self) -> int | None:

@@ -13,6 +13,8 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cleaner import CleanerCheckpoint
 from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.context import StoreFacts
@@ -50,6 +52,7 @@ class RepairedOwnership:
         if not self._has_begun:
             return
         CleanerCheckpoint(self._root).lower_to(ends)
+        self._forget_published(ends)
         self._ownership.lower_high_watermarks(ends)
         points = {**self._points}
         for key, end in ends.items():
@@ -63,6 +66,16 @@ class RepairedOwnership:
             self._ownership.end(points, self._starts)
         else:
             self._ownership.move_points(points)
+
+    def _forget_published(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The logs that were made shorter than the journal of publications says have
+        lost nothing more."""
+        root, publications = self._root, Publications(self._root)
+        journal = publications.journal()
+        bases = {} if journal is None else journal.bases
+        gone = [key for key, end in bases.items() if ends.get(key, end) < end]
+        if gone:
+            PublicationJournal(root, self._ownership, publications, 0).forget_ends(gone)
 
 
 def _nothing() -> None:

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from logstore.config import TopicConfig, from_stored
-from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    LogStoreError,
+    UnsupportedError,
+)
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Ownership
@@ -18,6 +23,7 @@ from logstore.io.checkpoint.partition_state import (
     PartitionState,
     SealedRow,
 )
+from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
@@ -123,13 +129,22 @@ class StoreFacts:
 
     def _read(self) -> None:
         self.names = self.root.names()
-        ownership = self._ownership()
+        ownership = self.ownership = self._ownership()
+        self.publications = Publications(self.root)
         self.own, self.clean = ownership.is_own, ownership.is_clean
         self.is_same_boot = ownership.is_same_boot
         self.owner_stamp = ownership.owner_stamp
         self.store_epoch = ownership.store_epoch
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
+
+    def _published_end(self, key: TopicPartition) -> int:
+        """Where the journal of publications says that a log ends; -1: it does not. What
+        is wrong with it is found elsewhere."""
+        try:
+            return self.publications.durable_ends(self.ownership).get(key, -1)
+        except (OSError, LogStoreError):
+            return -1
 
     def now(self, directory: Directory, run: Run | None) -> Context:
         """The facts about a partition. Reads the ownership again if these facts are
@@ -207,6 +222,7 @@ class StoreFacts:
                 store_epoch=self.store_epoch,
                 point=self.points.get(key),
                 log_start=self.starts.get(key, 0),
+                published=self._published_end(key),
                 stale=None if counts else state,
             )
         )
