@@ -61,9 +61,11 @@ BUGS = (
     Bug(
         "directory not synced after a state file was renamed",
         "io/directory.py",
-        (("        self.rename(temporary, name)\n        if sync:\n"
+        (("        self._put_in_place(name, data)\n        if sync:\n"
           "            self.sync()",
-          "        self.rename(temporary, name)"),),
+          "        self._put_in_place(name, data)"),
+         ("        try:\n            self.sync()\n        except OSError as error:\n"
+          "            raise UnknownContentError(*error.args) from error\n", "")),
         "disk_states",
         quick=4,
     ),

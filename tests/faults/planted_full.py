@@ -25,8 +25,9 @@ BUGS_OF_FULL_DISKS = (
     Bug(
         "a state file that is changed in place keeps the end of the old one",
         "io/directory.py",
-        (("            files.truncate(fd, len(data))\n            files.sync(fd)\n",
-          "            files.sync(fd)\n"),),
+        (("                files.truncate(fd, len(data))\n"
+          "                files.sync(fd)\n",
+          "                files.sync(fd)\n"),),
         "full",
         quick=1,
     ),

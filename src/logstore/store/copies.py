@@ -141,7 +141,7 @@ def mark_unknown(
     end that a publication in the journal gave it, record that publication: whether it
     has all its records is unknown.
 
-    Those in `.logstore-published` are not looked at: it does not say where they are.
+    Those in `.logstore-published` are not looked at: it does not name their logs.
 
     Raises:
         CorruptCheckpointError, OSError: a file cannot be read or written.

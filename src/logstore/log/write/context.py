@@ -96,8 +96,8 @@ class StoreServices(Protocol):
         """
 
     def before_cut(self, topic: str, partition: int, offset: int) -> None:
-        """A log is about to be cut at an offset: what was published behind it is not
-        there any more. Raises: `LogStoreError`; then nothing may be cut."""
+        """A log is about to be cut at an offset, and may lose published records.
+        Raises: `LogStoreError`; then nothing may be cut."""
 
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""

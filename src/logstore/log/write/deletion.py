@@ -74,9 +74,9 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
 def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     """The same for a damaged log, whose last segment stays as it is.
 
-    Of the state file only the start and the list of segments change: what it says of
-    the end is what was durable. Without one that counts, Kafka's checkpoint is the
-    commit of a start inside a segment, and the new names that of one at its base.
+    Of the state file only the start and the list of segments change: the end in it was
+    durable. Without one that counts, Kafka's checkpoint is the commit of a start inside
+    a segment, and the new names that of one at its base.
     """
     context, extent = log.context, log.extent
     _check_range(log, offset)

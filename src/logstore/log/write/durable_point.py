@@ -230,8 +230,8 @@ class DurablePoint:
         return text
 
     def amend(self, change: Callable[[PartitionState], PartitionState]) -> bool:
-        """Change the state file of a damaged log. What it says of the end, which is
-        what was durable, is to stay.
+        """Change the state file of a damaged log. The end in it, which was durable, is
+        to stay.
 
         Returns False if there is no state that counts: nothing was written.
 

@@ -293,7 +293,7 @@ class PartitionWriter:
                 if health.is_intact:
                     self._finish(record_end)
                 elif health.failed is None and record_end:
-                    self._finish_damaged()
+                    self.is_end_recorded = _record_cuts(self._log)
                 if health.failed is not None and health.is_unheard:
                     raise health.failed
             except LogStoreError as error:
@@ -339,17 +339,18 @@ class PartitionWriter:
                 "%s is durable and not marked as closed: %s", self.context.name, failed
             )
 
-    def _finish_damaged(self) -> None:
-        """Without a state that counts, the next opening makes the cut again."""
-        cuts = self.cuts
-        try:
-            self._log.point.amend(lambda state: dataclasses.replace(state, cuts=cuts))
-            self.is_end_recorded = True
-        except (OSError, CorruptionError, UnsupportedError) as error:
-            logger.warning(
-                "the state of %s was not written: %s", self.context.name, error
-            )
-
     def abandon(self) -> None:
         """Release everything that a reader of a deleted topic does not need."""
         self._log.extent = self._log.extent._replace(segments=())
+
+
+def _record_cuts(log: LogWriter) -> bool:
+    """Record the cuts of a damaged log; False if that failed. Without a state that
+    counts, the next opening makes them again."""
+    cuts = log.extent.cuts
+    try:
+        log.point.amend(lambda state: dataclasses.replace(state, cuts=cuts))
+    except (OSError, CorruptionError, UnsupportedError) as error:
+        logger.warning("the state of %s was not written: %s", log.context.name, error)
+        return False
+    return True
