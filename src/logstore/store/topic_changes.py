@@ -22,6 +22,7 @@ from logstore.config import (
 )
 from logstore.errors import (
     ConfigError,
+    CorruptCheckpointError,
     LogStoreError,
     TopicExistsError,
     TopicNotFoundError,
@@ -244,7 +245,7 @@ class TopicChanges:
                 self._writers.suspend(key, going)
             self._context.forget_compacted(keys)
             # If this fails, a copy takes these for logs that it lacks.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, CorruptCheckpointError):
                 self._journal.forget_ends(keys)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:

@@ -262,6 +262,20 @@ def test_topic_made_again_after_a_failed_sync_of_the_journal_is_not_cut() -> Non
         assert list(again.topic("a")[0].read()) == expected(MAGIC, 0, 5)
 
 
+def test_bad_memory_of_publications_does_not_keep_a_topic(tmp_path: Path) -> None:
+    """It can be deleted, though the journal cannot be told."""
+    with open_store(tmp_path) as store:
+        store.create_topic("a", 2, CONFIG)
+        publish(store, 1, 0)
+    with open_store(tmp_path) as store:
+        publish(store, 2, 0)
+        store._changes._journal._state = None  # as after a write that failed
+        (tmp_path / layout.PUBLISHED).write_bytes(b"x")
+        store.delete_topic("a")
+        assert store.topics() == []
+        (tmp_path / layout.PUBLISHED).unlink()
+
+
 def test_publication_tried_again_after_a_failed_sync_of_the_journal_is_atomic() -> None:
     """Whenever the power fails: the ends that the first one has recorded may be in the
     page cache only."""

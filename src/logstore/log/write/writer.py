@@ -292,7 +292,7 @@ class PartitionWriter:
             try:
                 if health.is_intact:
                     self._finish(record_end)
-                elif health.failed is None and record_end:
+                elif record_end and health.failed is None:
                     self.is_end_recorded = _record_cuts(self._log)
                 if health.failed is not None and health.is_unheard:
                     raise health.failed
@@ -345,8 +345,11 @@ class PartitionWriter:
 
 
 def _record_cuts(log: LogWriter) -> bool:
-    """Record the cuts of a damaged log; False if that failed. Without a state that
+    """Record the cuts of a damaged log; False if that failed, or if it is not damaged:
+    the system has refused to mend it, and may not the next time. Without a state that
     counts, the next opening makes them again."""
+    if isinstance(log.health.damage, StorageError):
+        return False
     cuts = log.extent.cuts
     try:
         log.point.amend(lambda state: dataclasses.replace(state, cuts=cuts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cleaner import CleanerCheckpoint
@@ -69,10 +70,13 @@ class RepairedOwnership:
 
     def _forget_published(self, ends: Mapping[TopicPartition, int]) -> None:
         """The logs that were made shorter than the journal of publications says have
-        lost nothing more."""
+        lost nothing more. A bad journal is for the next opening to refuse."""
         root, publications = self._root, Publications(self._root)
-        journal = publications.journal()
-        bases = {} if journal is None else journal.bases
+        try:
+            journal = publications.journal()
+        except (CorruptCheckpointError, UnsupportedError):
+            return
+        bases = {} if journal is None or not self._is_own else journal.bases
         gone = [key for key, end in bases.items() if ends.get(key, end) < end]
         if gone:
             PublicationJournal(root, self._ownership, publications, 0).forget_ends(gone)

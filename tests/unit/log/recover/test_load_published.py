@@ -170,3 +170,13 @@ def test_end_of_a_publication_that_was_cut_short_may_be_lost_with_the_power(
         assert not {LOST_END, CORRUPT} & {*labels(opened)}
         assert opened.topic("orders")[0].end_offset == 1
         assert put(opened, 1)
+
+
+def test_repair_leaves_a_bad_journal_to_the_next_opening(tmp_path: Path) -> None:
+    """It is not the journal that is repaired with a partition."""
+    store = killed(tmp_path / "store", published)
+    cut_last(logs_in(store / "orders-0")[-1])
+    flip_bit(store / ".logstore-publication", 8 * 30)
+    logstore.repair(store / "orders-0", "cut")
+    with pytest.raises(logstore.CorruptCheckpointError):
+        logstore.open(store)
