@@ -22,9 +22,6 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.publisher import Publisher
-from logstore.store.store import open_store
-from support.damage import FaultyFiles, append_garbage, flip_bit, logs_in
-from support.values import fill
 
 KEY = TopicPartition("t", 0)
 
@@ -194,66 +191,6 @@ def test_copy_is_not_opened_where_nothing_would_lower_its_positions(
         assert _position(copy) == 5
 
 
-def _damaged_copy(tmp_path: Path, *, is_foreign: bool) -> Path:
-    """A copy with a damaged partition, "bad"; the other one is "t"."""
-    original, copy = tmp_path / "store", tmp_path / "copy"
-    _stored(original)
-    with logstore.open(original) as store:
-        fill(store.create_topic("bad")[0], 10)
-    log = logs_in(original / "bad-0")[0]
-    if is_foreign:
-        (original / ".logstore-owner").unlink()
-        flip_bit(log, 8 * (log.stat().st_size // 2))
-    else:
-        append_garbage(log)
-    with logstore.open(original) as store:
-        assert [a.topic for a in store.recover().actions if a.topic] == ["bad"]
-        store.topic("t").append(b"here it counts")
-    shutil.copytree(original, copy)
-    return copy
-
-
-@pytest.mark.parametrize("is_foreign", [False, True])
-def test_copy_with_a_damaged_partition_is_a_copy_once(
-    tmp_path: Path, is_foreign: bool
-) -> None:
-    """Its logs get no further cuts. The damaged one has its cut, too, for when the
-    damage is gone."""
-    copy = _damaged_copy(tmp_path, is_foreign=is_foreign)
-    with logstore.open(copy) as store:
-        store.topic("t").append(b"x")
-        bad = store.topic("bad")[0].mark()
-    with logstore.open(copy, read_only=True) as store:
-        mark = store.topic("t")[0].mark()
-    for _ in range(2):
-        with logstore.open(copy) as store:
-            assert store.recovery_report
-            assert store.topic("t")[0].mark() == mark
-            if not is_foreign:
-                assert store.topic("bad")[0].mark() == bad
-            store.topic("t").append(b"x")
-
-
-def test_copy_whose_damaged_partition_cannot_be_written_to_stays_one(
-    tmp_path: Path,
-) -> None:
-    """Its log would lack the cut for good."""
-    copy = _damaged_copy(tmp_path, is_foreign=False)
-    files = FaultyFiles()
-    with open_store(copy, files=files) as store:
-        store.topic("t").append(b"x")
-        store.recover()
-        mark = store.topic("t")[0].mark()
-        files.fail("open_directory", errno.EACCES, name="bad-0")
-    files.heal()
-    with logstore.open(copy) as store:
-        store.topic("t").append(b"x")
-        assert store.topic("t")[0].mark() != mark
-        mark = store.topic("t")[0].mark()
-    with logstore.open(copy) as store:
-        assert store.topic("t")[0].mark() == mark
-
-
 @pytest.mark.parametrize("way", ["copy", "snapshot"])
 def test_copy_of_a_copy_is_one_too(tmp_path: Path, way: str) -> None:
     """The directory that is recorded is the one of the last clean close."""
@@ -315,90 +252,6 @@ def test_damaged_file_of_unknown_publications_refuses_only_repetitions(
     with pytest.raises(logstore.CorruptCheckpointError, match="logstore-unknown"):
         _published(data, 1)
     assert _published(data, 2).is_new
-
-
-def _put(store: logstore.Store, identity: str, topic: str, sequence: int = 1) -> bool:
-    """Publish one record. Returns whether that is new."""
-    with store.stage(identity, sequence) as stage:
-        stage.append_many(store.topic(topic)[0], [b"x"])
-        staged = stage.finish()
-    return store.publish(staged, identity=identity, sequence=sequence).is_new
-
-
-@pytest.mark.parametrize("way", ["deleted", "cut", "cut later"])
-def test_publication_whose_records_are_there_is_known_in_a_copy(
-    tmp_path: Path, way: str
-) -> None:
-    """Also if a topic that was published to was deleted, or cut, before the copy."""
-    data, copy = tmp_path / "data", tmp_path / "copy"
-    with logstore.open(data) as store:
-        for topic in ("t", "other", "gone"):
-            store.create_topic(topic)
-        store.topic("gone").append(b"first")
-        assert _put(store, "a", "t")
-        assert _put(store, "b", "other")
-        assert _put(store, "c", "gone")
-        if way == "deleted":
-            store.delete_topic("gone")
-        elif way == "cut":
-            assert store.topic("gone")[0].truncate_to(0) == 0
-        else:
-            store.topic("gone").append(b"plain")
-            assert store.topic("gone")[0].truncate_to(1) == 1
-            assert _put(store, "a", "t", 2)
-        shutil.copytree(data, copy)
-    with logstore.open(copy) as store:
-        sequence = 2 if way == "cut later" else 1
-        assert not _put(store, "a", "t", sequence)
-        assert not _put(store, "b", "other")
-        assert not _put(store, "c", "t")
-    assert not (copy / ".logstore-unknown").exists()
-
-
-def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
-    tmp_path: Path,
-) -> None:
-    """Others of the same journal are there. A topic that the copy lacks is short."""
-    data, copy = tmp_path / "data", tmp_path / "copy"
-    with logstore.open(data) as store:
-        for topic in ("t", "other"):
-            store.create_topic(topic)
-        assert _put(store, "a", "t")
-        assert _put(store, "b", "other")
-        shutil.copytree(data, copy)
-        store.create_topic("late")
-        assert _put(store, "b", "other", 2)
-        assert _put(store, "c", "late")
-        assert not _put(store, "c", "late")  # which the journal notes, too
-        shutil.copy2(data / ".logstore-publication", copy)
-    with logstore.open(copy) as store:
-        assert not _put(store, "a", "t")
-        with pytest.raises(logstore.PublicationUnknownError):
-            _put(store, "b", "other", 2)
-        with pytest.raises(logstore.PublicationUnknownError):
-            _put(store, "c", "t")
-
-
-def test_cut_that_the_journal_cannot_be_told_of_is_refused(tmp_path: Path) -> None:
-    """It says where the log ends; after an append that came since, it does not."""
-    files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
-        store.create_topic("t")
-        assert _put(store, "a", "t")
-        files.fail("create", errno.ENOSPC, name=".logstore-published.tmp")
-        with pytest.raises(logstore.DiskFullError, match="Nothing was cut"):
-            store.topic("t")[0].truncate_to(0)
-        assert store.topic("t")[0].end_offset == 1
-        files.heal()
-        store.topic("t").append(b"plain")
-        files.fail("create", errno.ENOSPC, name=".logstore-published.tmp")
-        assert store.topic("t")[0].truncate_to(1) == 1
-        files.heal()
-        assert store.topic("t")[0].truncate_to(0) == 0
-        assert _put(store, "a", "t", 2)
-    with logstore.open(tmp_path) as store:
-        assert not _put(store, "a", "t", 2)
-        assert store.topic("t")[0].end_offset == 1
 
 
 def _transacted(path: Path, count: int, *, reset: str = "earliest") -> None:
