@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from logstore._native.locks import logger
-from logstore.errors import LogStoreError, storage_errors
+from logstore.errors import CorruptCheckpointError, LogStoreError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.place import is_left_over
@@ -144,7 +144,8 @@ def mark_unknown(
     Those in `.logstore-published` are not looked at: it does not name their logs.
 
     Raises:
-        CorruptCheckpointError, OSError: a file cannot be read or written.
+        CorruptCheckpointError: the journal, or `.logstore-published`, is damaged.
+        OSError: a file cannot be read or written.
     """
     if not context.ownership.is_copy:
         return
@@ -166,9 +167,15 @@ def mark_unknown(
     if not short:
         return
     published = publications.published()
+    try:
+        before = unknown_publications(context.root)
+    except CorruptCheckpointError as error:
+        # It makes each repetition raise, those that are short now, too.
+        logger.warning("%s: publications are not added to it", error)
+        return
     unknown = {
         identity: sequence
-        for identity, sequence in unknown_publications(context.root).items()
+        for identity, sequence in before.items()
         if identity in published and published[identity].sequence == sequence
     }
     record_unknown(context.root, unknown | short)

@@ -141,6 +141,25 @@ def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
             _put(store, "c", "t")
 
 
+def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
+    tmp_path: Path,
+) -> None:
+    """Each repetition is refused while it is bad, also of what is short now."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with logstore.open(data) as store:
+        store.create_topic("t")
+        assert _put(store, "a", "t")
+        shutil.copytree(data, copy)
+        assert _put(store, "a", "t", 2)
+        shutil.copy2(data / ".logstore-publication", copy)
+    (copy / ".logstore-unknown").write_text("nothing")
+    with logstore.open(copy) as store:
+        store.topic("t").append(b"x")
+        with pytest.raises(logstore.CorruptCheckpointError):
+            _put(store, "a", "t", 2)
+        assert _put(store, "a", "t", 3)
+
+
 def test_cut_that_the_journal_cannot_be_told_of_is_refused(tmp_path: Path) -> None:
     """It says where the log ends; after an append that came since, it does not."""
     files = FaultyFiles()
