@@ -319,7 +319,7 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
     partition = topic[0]
     inside, begin = threading.Event(), store._context.begin_writing
 
-    def slow() -> None:
+    def slow(**options: bool) -> None:
         if threading.current_thread() is appender:
             inside.set()
             until = time.monotonic() + 2
@@ -328,7 +328,7 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
                 with store._context.lock.attempt() as is_free:
                     pass
                 time.sleep(0.001)
-        begin()
+        begin(**options)
 
     monkeypatch.setattr(store._context, "begin_writing", slow)
     appender = threading.Thread(target=partition.append, args=(b"x",), daemon=True)

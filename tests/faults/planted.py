@@ -401,9 +401,7 @@ BUGS = (
         "a publication begins where the journal has another end",
         "io/checkpoint/publication_journal.py",
         (("if known.get(key) != base}", "if key not in known}"),),
-        "disk_states",
-        ("publish", "truncate_to"),
-        quick=3,
+        "copies",
     ),
     Bug(
         "an append follows a publication, and the journal has its end still",
