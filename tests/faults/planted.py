@@ -398,10 +398,12 @@ BUGS = (
         quick=10,
     ),
     Bug(
-        "a publication begins where the journal has another end",
+        "a publication begins to a log whose end the journal does not have",
         "io/checkpoint/publication_journal.py",
-        (("if known.get(key) != base}", "if key not in known}"),),
-        "copies",
+        (("if known.get(key) != base}", "if known.get(key, base) != base}"),),
+        "disk_states",
+        ("publish", "kill"),
+        quick=3,
     ),
     Bug(
         "an append follows a publication, and the journal has its end still",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, append_garbage, flip_bit, logs_in
 from support.values import fill
@@ -139,6 +141,37 @@ def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
             _put(store, "b", "other", 2)
         with pytest.raises(logstore.PublicationUnknownError):
             _put(store, "c", "t")
+
+
+def test_publication_that_a_crash_ends_in_a_copy_is_undone_to_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to the end that the log of the original had by the journal."""
+    data, copy, crashed = (tmp_path / name for name in ("data", "copy", "crashed"))
+    with logstore.open(data) as store:
+        store.create_topic("t")
+        assert _put(store, "a", "t")
+        shutil.copytree(data / "t-0", tmp_path / "t-0")
+        for sequence in (2, 3, 4):
+            assert _put(store, "a", "t", sequence)
+        shutil.copytree(data, copy)
+    shutil.rmtree(copy / "t-0")
+    shutil.move(tmp_path / "t-0", copy / "t-0")
+    commit = PublicationJournal.commit
+
+    def crash(self: PublicationJournal, *args: Any) -> None:
+        shutil.copytree(copy, crashed)
+        commit(self, *args)
+
+    with logstore.open(copy) as store:
+        assert store.topic("t")[0].end_offset == 1
+        monkeypatch.setattr(PublicationJournal, "commit", crash)
+        assert _put(store, "b", "t")
+        monkeypatch.undo()
+    with logstore.open(crashed) as store:
+        assert store.topic("t")[0].end_offset == 1
+    with logstore.open(copy) as store:
+        assert store.topic("t")[0].end_offset == 2
 
 
 def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
