@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import logstore
 from faults.method import Tally
+from faults.spark_children import no_spark, through_spark
 
 if TYPE_CHECKING:
     from faults.copies import Case
@@ -41,40 +40,12 @@ _Row = tuple[str, int, int, bytes]
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many copies."""
-    reason = _reason()
+    reason = no_spark()
     if reason:
         tally.passed(count)
         tally.note(f"{count:,} copies for Spark skipped: {reason}")
         return
-    command = [sys.executable, "-m", "faults.copies_spark", str(seed), str(count)]
-    path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "["]
-    notes: Counter[str] = Counter()
-    for number, (text, noted) in enumerate(lines):
-        notes.update(noted)
-        if text:
-            tally.failed(f"({' '.join(command[1:])}), {number}: {text}")
-        else:
-            tally.passed()
-    if len(lines) < count:
-        tally.failed(f"{' '.join(command[1:])} ended: {done.stderr[-2000:]}")
-    words = ", ".join(f"{n:,} {what}" for what, n in notes.most_common())
-    tally.note(f"{len(lines):,} of them through Spark: {words}")
-
-
-def _reason() -> str:
-    try:
-        from support.java_tasks import no_java
-    except ImportError as error:
-        return f"{error.name} is not installed"
-    return no_java()
+    through_spark(__name__, count, seed, tally)
 
 
 class _Query:

@@ -17,8 +17,6 @@ import json
 import os
 import random
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +27,7 @@ from typing import Any
 import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
+from faults.spark_children import no_spark, through_spark
 from logstore import LogStoreError
 from logstore.store.store import open_store
 from support.broker import foreign
@@ -52,7 +51,7 @@ _T = 1_700_000_000_000
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many logs."""
-    reason = _reason()
+    reason = no_spark()
     if reason:
         tally.passed(count)
         tally.note(f"{count:,} logs skipped: {reason}")
@@ -63,43 +62,13 @@ def run(count: int, seed: int, tally: Tally) -> None:
         java_tasks.compile_check(Path(classes))
         os.environ[_CLASSES] = classes
         try:
-            through_spark = count // _FOR_ONE_WITH_SPARK
-            notes = run_cases(__name__, count - through_spark, seed, tally)
+            for_spark = count // _FOR_ONE_WITH_SPARK
+            notes = run_cases(__name__, count - for_spark, seed, tally)
         finally:
             del os.environ[_CLASSES]
-    if through_spark:
-        _through_spark(through_spark, seed, tally)
+    if for_spark:
+        through_spark("faults.java_driver", for_spark, seed, tally)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
-
-
-def _through_spark(count: int, seed: int, tally: Tally) -> None:
-    """So many logs, read in a session of Spark."""
-    command = [sys.executable, "-m", "faults.java_driver", str(seed), str(count)]
-    path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    texts = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == '"']
-    for number, text in enumerate(texts):
-        if text:
-            tally.failed(f"({' '.join(command[1:])}), {number}: {text}")
-        else:
-            tally.passed()
-    if len(texts) < count:
-        tally.failed(f"{' '.join(command[1:])} ended: {done.stderr[-2000:]}")
-    tally.note(f"{len(texts):,} of them through Spark")
-
-
-def _reason() -> str:
-    try:
-        from support.java_tasks import no_java
-    except ImportError as error:
-        return f"{error.name} is not installed"
-    return no_java()
 
 
 @functools.cache

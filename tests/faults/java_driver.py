@@ -74,7 +74,8 @@ def main() -> None:
             case.options["onCorruption"] = "raise"
             what = f"{case.what}, {case.damage()}"
             text = problem(spark, case)
-            print(json.dumps(f"{what}: {text}" if text else ""), flush=True)
+            line = [f"{what}: {text}" if text else "", {}]
+            print(json.dumps(line), flush=True)
         spark.stop()
 
 

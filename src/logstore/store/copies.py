@@ -86,6 +86,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
         return
     with storage_errors("read", root.path):
         names = layout.group_files(root.names())
+        has_positions = bool(names) or root.exists(layout.PUBLISHED)
     for name in map(layout.group_lock_file, names):
         path = root.path_of(name)
         with storage_errors("copy", path), contextlib.suppress(FileNotFoundError):
@@ -102,7 +103,6 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
             return None
         return lowered_in(writer.cuts, writer.end_offset, position, commit_ms)
 
-    has_positions = layout.group_files(root.names()) or root.exists(layout.PUBLISHED)
     assert _lower or not has_positions, "nothing lowers the positions of this copy"
     for lower in _lower:
         failed = lower(root, publisher, lowered_to, topics.writers.record)
