@@ -8,7 +8,8 @@ from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import DiskFullError, storage_error
+from logstore.errors import DiskFullError, is_disk_full, storage_error
+from logstore.index import UNKNOWN_DIGEST
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.growing_file import GrowingFile
@@ -138,7 +139,8 @@ class DurablePoint:
         """Write the state file; `state` is that of the active segment.
 
         Args:
-            in_place: as `GrowingFile.replace`.
+            in_place: as `GrowingFile.replace`; nor do index files for which there is no
+                room stop it: the next opening then builds them.
             is_record: no call depends on it; the file says afterwards what it said
                 before if one bit of its last entry is damaged.
 
@@ -148,7 +150,12 @@ class DurablePoint:
         """
         point = self._state(extent, state)
         point.is_truncating = is_truncating
-        self._sync_indexes(state)
+        try:
+            self._sync_indexes(state)
+        except OSError as error:
+            if not (in_place and is_disk_full(error)):
+                raise
+            point.time_digest = UNKNOWN_DIGEST
         if not (is_record and self._append(extent, point)):
             self._in_file = None
             point.tail = self._tail(state)

@@ -12,7 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
-from logstore.errors import DiskFullError, SyncFailedError, storage_error
+from logstore.errors import (
+    DiskFullError,
+    SyncFailedError,
+    is_disk_full,
+    storage_error,
+)
 from logstore.index import (
     INDEX_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -413,12 +418,21 @@ class SegmentWriter:
 
         Pass only entries whose log is synced: an entry must not point at bytes of the
         log that may be lost.
+
+        Raises:
+            OSError: as the system gives it. If the disk is full, what was to be cut
+                from both files is cut.
         """
         if index_count is None:
             index_count = self.index.count
         if time_count is None:
             time_count = self.times.count
-        self._write_index(INDEX, self.index, index_count, sync)
+        try:
+            self._write_index(INDEX, self.index, index_count, sync)
+        except OSError as error:
+            if is_disk_full(error):
+                self._write_index(TIME_INDEX, self.times, time_count, sync)
+            raise
         self._write_index(TIME_INDEX, self.times, time_count, sync)
 
     def has_many_unwritten(self, mark: Mark) -> bool:

@@ -166,7 +166,13 @@ def _cut(
         files.truncate(fd, pos)
         files.sync(fd)
     active.writer = active.open(segment, log.rest)
-    active.writer.write_indexes()
+    try:
+        active.writer.write_indexes()
+    except OSError as error:
+        # Nothing false is left in them. They can be built again.
+        if not is_disk_full(error):
+            raise
+        logger.warning("no room for the indexes of %s: %s", segment.path, error)
     remove_snapshots(directory, above=offset)
     cut_transactions(directory, segment.base_offset, offset)
     log.epochs.cut(offset)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
 
 import logstore
-from logstore.io.layout import PARTITION_STATE, SEGMENT_SUFFIXES
+from logstore.io.layout import INDEX, PARTITION_STATE, SEGMENT_SUFFIXES, TIME_INDEX
 from logstore.store.store import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, FullDisk, logs_in
@@ -200,6 +201,45 @@ def test_truncation_on_a_full_disk_frees_space(
     with logstore.open(tmp_path) as store:
         assert not store.recovery_report
         assert [r.offset for r in store.topic("orders")[0].read()] == list(range(25))
+
+
+@pytest.mark.parametrize("missing", [(INDEX,), (TIME_INDEX,), (INDEX, TIME_INDEX)])
+@pytest.mark.parametrize("start", [0, 3])
+def test_truncation_needs_no_room_for_index_files(
+    tmp_path: Path, start: int, missing: tuple[str, ...]
+) -> None:
+    """A segment that was rolled on a full disk may have none, and a really full file
+    system creates no file. The next opening builds them."""
+    files = FullDisk()
+    with open_store(tmp_path / "live", files=files) as store:
+        partition = new_partition(store, index_interval_bytes=64, **NO_DELAY)
+        fill(partition, 60, call=2)
+        partition.delete_before(start)
+        segment = partition.segments[1]
+        end = segment.base_offset + 4
+        for suffix in missing:
+            Path(segment.path).with_suffix(suffix).unlink()
+        files.full = True
+        for suffix in missing:
+            files.fail("create", errno.ENOSPC, name=suffix)
+        assert partition.truncate_to(end) == end
+        assert partition.delete_before(segment.base_offset + 1)
+        kept = expected(1, segment.base_offset + 1, end)
+        assert list(partition.read()) == kept
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+        files.heal()
+        files.full = False
+        append_one(partition)
+    for name, new_end in ("killed", end), ("live", end + 1):
+        with logstore.open(tmp_path / name) as store:
+            partition = store.topic("orders")[0]
+            assert list(partition.read(stop=end)) == kept
+            assert partition.end_offset == new_end
+        assert logstore.verify(tmp_path / name, deep=True).ok
+        last = Path(segment.path).name
+        for suffix in (INDEX, TIME_INDEX):
+            path = (tmp_path / name / "orders-0" / last).with_suffix(suffix)
+            assert path.stat().st_size > 0
 
 
 def test_truncation_that_cannot_be_written_down_changes_nothing(
