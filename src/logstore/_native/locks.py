@@ -23,7 +23,14 @@ from typing import Any, Final, Protocol
 
 from logstore import _native as native
 
-__all__ = ["Signal", "Wakeable", "logger", "new_group", "wait_for_any"]
+__all__ = [
+    "Signal",
+    "Wakeable",
+    "logger",
+    "new_group",
+    "wait_for_any",
+    "wait_for_end",
+]
 
 # Closing a store; publications to a store; its topics and partitions.
 RANK_CLOSE: Final = 1
@@ -156,6 +163,22 @@ def wait_for_any(
     finally:
         for signal in signals:
             signal.leave(waiter)
+
+
+def wait_for_end(thread: threading.Thread) -> None:
+    """Wait until a thread has ended. It may be called again after an interrupt, which
+    comes out as it is.
+
+    `Thread.join` of CPython before 3.13 raises ``RuntimeError`` in its place if the
+    interrupt comes just when the thread ends: each releases the same lock.
+    """
+    try:
+        thread.join()
+    except RuntimeError as error:
+        interrupt = error.__context__
+        if interrupt is None:
+            raise
+        raise interrupt from None
 
 
 class _Logger:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import logger
+from logstore._native.locks import logger, wait_for_end
 from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -318,7 +318,7 @@ class RenameWatch:
             return
         self._files.set_event(event.fd)
         if thread is not threading.current_thread():
-            thread.join()
+            wait_for_end(thread)
         self._thread = self._event = self._file = None
 
     def abandon(self) -> None:

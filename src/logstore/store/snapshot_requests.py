@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from logstore import _native as native
-from logstore._native.locks import logger
+from logstore._native.locks import logger, wait_for_end
 from logstore.errors import (
     LogStoreError,
     StorageError,
@@ -126,7 +126,7 @@ class SnapshotServer:
             return
         self._files.set_event(event.fd)
         if thread is not threading.current_thread():
-            thread.join()
+            wait_for_end(thread)
         self._thread = self._event = None
 
     def abandon(self) -> None:

@@ -19,6 +19,7 @@ import logstore
 from logstore import ReentrantCallError
 from logstore import _native as native
 from logstore._native import _locks
+from logstore._native.locks import wait_for_end
 from logstore.io.parallel import side_by_side
 
 
@@ -482,3 +483,25 @@ def test_fork_of_a_handler_in_a_thread_that_waits_goes_on_in_both() -> None:
     os.kill(children[0], signal.SIGKILL)
     os.waitpid(children[0], 0)
     pytest.fail("the child waits for a thread that is not there")
+
+
+def test_interrupt_of_a_wait_for_the_end_of_a_thread_comes_out_as_it_is() -> None:
+    """`Thread.join` may find that the thread has released the lock that it wants to
+    release itself."""
+
+    class Ending(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            """As in the moment when the thread ends."""
+            try:
+                raise Interrupt
+            except Interrupt:
+                raise RuntimeError("release unlocked lock") from None
+
+    with pytest.raises(Interrupt):
+        wait_for_end(Ending())
+
+
+def test_wait_for_the_end_of_the_own_thread_is_an_error() -> None:
+    """As `Thread.join` has it."""
+    with pytest.raises(RuntimeError, match="current thread"):
+        wait_for_end(threading.current_thread())

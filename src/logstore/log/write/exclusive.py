@@ -92,6 +92,9 @@ class ExclusiveLog:
 
     def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
         """Drop all records from `offset` on; see `truncate`."""
+        # What an interrupted append has left is undone first: not after the cut, to
+        # segments that are gone.
+        self._log.repair()
         return truncate(self._log, offset, boundary)
 
     def import_segment(self, root: Directory, staged: SegmentImport) -> None:

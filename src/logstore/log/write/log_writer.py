@@ -582,7 +582,8 @@ class LogWriter:
         """The log of a segment is synced up to a mark. It may be another one than the
         active segment now."""
         self.set_durable(max(self.extent.durable, mark.next_offset))
-        if self.active.writer is writer and not self.point.is_barred:
+        is_whole = self.pending is None and self.active.writer is writer
+        if is_whole and not self.point.is_barred:
             self.point.after_sync(self.extent, writer, mark, self.point_due)
         if self.appended.waiters:
             self.appended.set()

@@ -205,6 +205,13 @@ class Replacement(Gate):
                     raise self._failed(error, "compact") from error
                 raise
             with log.lock:
+                try:
+                    # An append may have been interrupted since: its undo goes back to
+                    # the segments that were there.
+                    log.check()
+                except BaseException:
+                    self._undo(new)
+                    raise
                 self._commit(old, new)
         return True
 
@@ -259,6 +266,7 @@ class Replacement(Gate):
                 name = segment_file(new.base_offset, suffix)
                 directory.unlink(name + SWAP, missing_ok=True)
             directory.sync()
+            log.check()
             state = self._state()
             log.point.swapping = ()
             log.point.write(log.extent, state)

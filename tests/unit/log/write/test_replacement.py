@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import random
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from faults.checker import open_quietly
 from logstore import Partition, Store, StoreClosedError, TopicConfig
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANED, LOG, SWAP, segment_file
+from logstore.log.write.replacement import Replacement
+from logstore.store.store import open_store
 from support.damage import FaultyFiles
 from support.disk import MemoryDisk
 from support.levels import some
@@ -279,6 +282,51 @@ def test_truncation_during_a_compaction_begins_it_anew(tmp_path: Path) -> None:
         partition.roll()
         partition.compact(force=True)
         assert newest(partition) == {**wanted, b"k0": b"after"}
+
+
+class Interrupt(BaseException):
+    """As of a signal handler."""
+
+
+def interrupt() -> None:
+    raise Interrupt
+
+
+def test_compaction_undoes_an_append_that_was_interrupted_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append rolls, and is interrupted, and so is its undo, between the steps of a
+    compaction. The undo goes back to the segments that the append found, so it must
+    not come after they were replaced."""
+    to_swap = Replacement._to_swap
+    for nth in itertools.count(1):
+        files, path = FaultyFiles(), tmp_path / str(nth)
+
+        def again() -> None:
+            files.at_call(1, interrupt)  # noqa: B023
+            raise Interrupt
+
+        with open_store(path, files=files) as store:
+            partition = made(store)
+            wanted = newest(partition)
+
+            def interrupted(replacement: Replacement, new: Any) -> None:
+                to_swap(replacement, new)
+                files.at_call(nth, again)  # noqa: B023
+                with contextlib.suppress(Interrupt):
+                    partition.append_many([b"z" * 100] * 9, [b"k0"] * 9)  # noqa: B023
+                files.at_call(0, interrupt)  # noqa: B023
+
+            monkeypatch.setattr(Replacement, "_to_swap", interrupted)
+            partition.compact(force=True)
+            monkeypatch.undo()
+        with logstore.open(path) as store:
+            assert not store.recovery_report
+            found = newest(store.topic("t")[0])
+        if found[b"k0"] == b"z" * 100:
+            break
+        assert found == wanted
+    assert nth > 5
 
 
 def test_close_during_a_compaction_ends_it(tmp_path: Path) -> None:
