@@ -172,7 +172,7 @@ def _cut(
         # Nothing false is left in them. They can be built again.
         if not is_disk_full(error):
             raise
-        logger.warning("no room for the indexes of %s: %s", segment.path, error)
+        logger.warning("cannot write the indexes of %s: %s", segment.path, error)
     remove_snapshots(directory, above=offset)
     cut_transactions(directory, segment.base_offset, offset)
     log.epochs.cut(offset)
