@@ -14,8 +14,8 @@ import threading
 
 import logstore as ls
 from logstore.io.directory import Directory
-from logstore.log.follow import read_only_log
-from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.follow import loading
+from logstore.log.follow.loading import Loader
 
 logging.disable(logging.CRITICAL)
 config = ls.TopicConfig(
@@ -40,8 +40,8 @@ with ls.open(path) as store:
     assert q.end_offset > 0
     read = q.read()
     next(read)
-    rename, load = Directory.rename, ReadOnlyLog._load
-    retire, did = read_only_log.retire_changed, []
+    rename, load = Directory.rename, Loader.load
+    compare, did = loading._compare, []
     at_load, go_on = threading.Event(), threading.Event()
     at_comparison, go_on_again = threading.Event(), threading.Event()
     looker = threading.Thread(target=lambda: list(q.read()), daemon=True)
@@ -60,16 +60,16 @@ with ls.open(path) as store:
         if threading.current_thread() is looker:
             at_load.set()
             go_on.wait(10)
-        load(self)
+        return load(self)
 
-    def retired(*args, **kw):
+    def compared(*args, **kw):
         if threading.current_thread() is looker:
             at_comparison.set()
             go_on_again.wait(10)
-        return retire(*args, **kw)
+        return compare(*args, **kw)
 
-    Directory.rename, ReadOnlyLog._load = renamed, loaded
-    read_only_log.retire_changed = retired
+    Directory.rename, Loader.load = renamed, loaded
+    loading._compare = compared
     p.compact(force=True)
     go_on.set()
     at_comparison.wait(10)
@@ -78,8 +78,8 @@ with ls.open(path) as store:
     p.compact(force=True)  # the writer continues
     go_on_again.set()
     looker.join(10)
-    Directory.rename, ReadOnlyLog._load = rename, load
-    read_only_log.retire_changed = retire
+    Directory.rename, Loader.load = rename, load
+    loading._compare = compare
     try:
         said, wrong = f"the read ends at {[r.offset for r in read][-1]}", False
     except ls.OffsetOutOfRangeError as error:

@@ -35,9 +35,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # What is still wrong: the rule that each of these programs shows to be broken. One that
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
-    "e04_read_misses_key_beside_compaction": (
-        "compactions, cuts and ends are one value that is compared as one"
-    ),
     "e05_cli_read_committed_skip": (
         "a read that leaves out damage lists all that it leaves out, and nothing twice"
     ),
@@ -45,9 +42,6 @@ XFAIL = {
         "compactions, cuts and ends are one value that is compared as one"
     ),
     "e09_compact_beside_truncate_reports_damage": (
-        "before an error is accepted, the log is asked whether it has changed"
-    ),
-    "e12_compaction_taken_for_a_cut": (
         "before an error is accepted, the log is asked whether it has changed"
     ),
     "e13_handover_check_misses_refusals": (

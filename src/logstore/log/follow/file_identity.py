@@ -15,13 +15,20 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
-from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.directory import Directory
 from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
+from logstore.log.follow.observed import End
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["LogEnd", "LogFiles", "adopt_copy", "last_batch_at", "log_bases"]
+__all__ = [
+    "LogEnd",
+    "LogFiles",
+    "adopt_copy",
+    "is_copy",
+    "last_batch_at",
+    "log_bases",
+]
 
 # A program that truncates a log and continues writing leaves other bytes at the old
 # end: in the header of the last batch (its checksum, if not its time), or in its last
@@ -51,14 +58,13 @@ class LogEnd(NamedTuple):
     """An end that a log had, and the bytes before it.
 
     Attributes:
-        offset: the end.
-        name, size: of the last file.
-        pieces: (position, bytes) read from the file.
+        end: its offset and its file.
+        name: of the last file.
+        pieces: (position, bytes) read from the file; empty: it could not be read.
     """
 
-    offset: int
+    end: End
     name: str
-    size: int
     pieces: tuple[tuple[int, bytes], ...]
 
     @staticmethod
@@ -161,24 +167,21 @@ class LogFiles:
 
     def record_end(self, last: Segment) -> None:
         """Record that more of the last segment was read."""
-        if self._ends and (self._ends[-1].offset, self._ends[-1].size) == (
-            last.next_offset,
-            last.size,
-        ):
+        if self._ends and self._ends[-1].end == _end_of(last):
             return
         header = last_batch_at(last) if last.size else None
         pieces = LogEnd.places(last.size, header)
-        # If the file cannot be read, no end is known: what was read of the log so far
-        # is then taken as replaced as soon as it may have been.
+        # If the file cannot be read, nothing shows that the end stands: what was read
+        # of the log is then taken as replaced as soon as it may have been.
+        contents: tuple[tuple[int, bytes], ...] = ()
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
             contents = tuple((at, _read(last, at, length)) for at, length in pieces)
-            self.add_end(last, contents)
+        self.add_end(last, contents)
 
     def add_end(self, last: Segment, pieces: tuple[tuple[int, bytes], ...]) -> None:
         """Record the end that the last segment has now; `pieces` were read there."""
-        end = LogEnd(last.next_offset, last.file(LOG), last.size, pieces)
-        self._ends.append(end)
+        self._ends.append(LogEnd(_end_of(last), last.file(LOG), pieces))
 
     def newest_end(self) -> LogEnd | None:
         """The newest end that the log was seen to have."""
@@ -191,20 +194,6 @@ class LogFiles:
     def restore_ends(self, ends: tuple[LogEnd, ...]) -> None:
         """Keep only these ends: those recorded since may be of another log."""
         self._ends = deque(ends, maxlen=_ENDS_MAX)
-
-    def is_end_unchanged(self) -> bool:
-        """Whether the newest end that the log was seen to have is unchanged."""
-        return bool(self._ends) and self._stands(self._ends[-1])
-
-    def same_below(self, segments: Sequence[Segment], upto: int) -> int:
-        """The offset from which a log that was loaded again may differ from the one
-        that was seen, of which cuts left everything below `upto`. `NO_CUT`: it does not
-        differ. Records deleted at its start do not count."""
-        highest = self.highest_end(upto)
-        if not segments or highest <= segments[0].base_offset:
-            return NO_CUT
-        stands = self.highest_that_stands(segments, upto)
-        return NO_CUT if stands == highest else stands
 
     def _bytes_at(
         self, name: str, pieces: Iterable[tuple[int, int]]
@@ -220,35 +209,33 @@ class LogFiles:
 
     def _stands(self, end: LogEnd) -> bool:
         """Whether the bytes before an end are unchanged."""
+        if not end.pieces:
+            return False
         try:
             ranges = [(at, len(data)) for at, data in end.pieces]
             return self._bytes_at(end.name, ranges) == end.pieces
         except FileNotFoundError:
             return False
 
-    def highest_end(self, upto: int) -> int:
-        """The highest end that the log was seen to have, up to an offset; 0: none."""
-        return max((e.offset for e in self._ends if e.offset <= upto), default=0)
-
-    def highest_that_stands(self, segments: Sequence[Segment], upto: int) -> int:
-        """The highest end, up to an offset, that the log had and that is still in it:
-        up to there the log is unchanged. 0 if there is none.
+    def standing(self, segments: Sequence[Segment]) -> frozenset[End]:
+        """The ends that are still in a log that was loaded again: up to the highest of
+        them it is unchanged.
 
         Raises:
             OSError: a file cannot be read.
         """
-        names = {segment.file(LOG): segment.size for segment in segments}
-        for end in reversed(self._ends):
-            is_within = names.get(end.name, -1) >= end.size and end.offset <= upto
-            if is_within and self._stands(end):
-                return end.offset
-        return 0
+        sizes = {segment.file(LOG): segment.size for segment in segments}
+        return frozenset(
+            end.end
+            for end in self._ends
+            if sizes.get(end.name, -1) >= end.end.size and self._stands(end)
+        )
 
     def keep_ends(self, before: LogFiles, cut_to: int) -> None:
         """Take over the ends that were seen before a log was loaded again."""
         newest = list(self._ends)
         self._ends.clear()
-        self._ends.extend(end for end in before._ends if end.offset <= cut_to)
+        self._ends.extend(end for end in before._ends if end.end.offset <= cut_to)
         self._ends.extend(newest)
 
     def record_damage(self, last: Segment, position: int) -> None:
@@ -366,14 +353,13 @@ def log_bases(directory: Directory) -> list[int] | None:
     return bases
 
 
-def adopt_copy(segment: Segment, now: Segment) -> None:
-    """If the file of a segment, which had several names, was replaced by a copy of it
-    (`Directory.open`), let its readers go on in the copy. All of it is compared, as
-    far as it was read: a backup may have been put back, too."""
-    descriptors = segment.descriptors
-    before = descriptors.kept(segment._serial)
+def is_copy(segment: Segment, now: Segment) -> bool:
+    """Whether the file of a segment, which had several names, was replaced by a copy of
+    it (`Directory.open`), so that its readers can continue in the copy. All of it is
+    compared, as far as it was read: a backup may have been put back, too."""
+    before = segment.descriptors.kept(segment._serial)
     if before is None or segment.inode == now.inode or segment.size > now.size:
-        return
+        return False
     files, pos = segment.directory.files, 0
     mine, other = memoryview(bytearray(READ_BYTES)), memoryview(bytearray(READ_BYTES))
     with contextlib.suppress(OSError):
@@ -381,12 +367,22 @@ def adopt_copy(segment: Segment, now: Segment) -> None:
         while pos < segment.size:
             n = min(READ_BYTES, segment.size - pos)
             if files.read(before.fd, mine[:n], pos) < n:
-                return
+                return False
             if files.read(after.fd, other[:n], pos) < n or mine[:n] != other[:n]:
-                return
+                return False
             pos += n
-        segment.inode = now.inode
-        descriptors.forget(segment._serial)
+        return True
+    return False
+
+
+def adopt_copy(segment: Segment, now: Segment) -> None:
+    """Let the readers of a segment continue in the file of another one."""
+    segment.inode = now.inode
+    segment.descriptors.forget(segment._serial)
+
+
+def _end_of(last: Segment) -> End:
+    return End(last.next_offset, last.base_offset, last.size)
 
 
 def last_batch_at(segment: Segment) -> int | None:

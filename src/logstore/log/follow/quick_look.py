@@ -157,7 +157,9 @@ class QuickLook:
         """The batches from the end of the last segment up to `size` bytes, if there are
         only whole ones, and what is before them is what was read there."""
         end = files.newest_end()
-        if end is None or (end.size, end.name) != (last.size, last.file(LOG)):
+        if end is None or (end.end.size, end.name) != (last.size, last.file(LOG)):
+            return None
+        if not end.pieces:
             return None
         first = min(at for at, _ in end.pieces)
         length = size - first

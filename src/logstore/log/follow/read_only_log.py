@@ -7,9 +7,7 @@ and deleted segments. It never creates, changes or locks anything.
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable
-from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_REFRESH
@@ -17,8 +15,6 @@ from logstore.config import TopicConfig
 from logstore.errors import (
     CorruptRecordError,
     LogStoreError,
-    PartitionNotFoundError,
-    UnsupportedError,
     storage_error,
 )
 from logstore.io.checkpoint.cuts import Cuts
@@ -37,27 +33,19 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.follow import rolls
-from logstore.log.follow.comparison import (
-    LogSnapshot,
-    has_come_back,
-    has_same_files,
-    is_other_log,
-    retire_changed,
-)
+from logstore.log.follow.decide import Which, has_come_back, is_other_log
 from logstore.log.follow.durable_news import DurableNews
 from logstore.log.follow.file_identity import LogFiles, log_bases
+from logstore.log.follow.loading import ATTEMPTS, LoadedLog, Loader, observed
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.signs import BrokerStart, PartitionStamp, cut_stamp
+from logstore.log.follow.signs import BrokerStart, cut_stamp
 from logstore.log.read.view import Bounds
-from logstore.log.recover import RecoveredLog, RecoveryContext, load
+from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
-
-# On a busy machine, a writer that deletes may be faster than a refresh of all files.
-ATTEMPTS: Final = 100
 
 
 class ReadOnlyLog:
@@ -85,6 +73,16 @@ class ReadOnlyLog:
         self._broker_start = BrokerStart(ownership, metadata)
         key = TopicPartition(topic, partition)
         self._publication_stop = PublicationStop(publications, key)
+        self._loader = Loader(
+            directory,
+            descriptors,
+            topic,
+            partition,
+            config,
+            metadata,
+            ownership,
+            self._publication_stop,
+        )
         # The stamp of the state at the last refresh that found more; none yet.
         self._state: object = None
         self._lock = native.Mutex(
@@ -115,7 +113,7 @@ class ReadOnlyLog:
         self._files: LogFiles
         self._loaded: RecoveredLog
         self.segments: tuple[Segment, ...] = ()
-        self._load()
+        self._take(self._loader.load())
 
     @property
     def loaded(self) -> RecoveredLog:
@@ -153,105 +151,26 @@ class ReadOnlyLog:
         """Bytes free on the file system."""
         return self.directory.free_bytes()
 
-    def _load(self) -> None:
-        """Load the whole log; repeat if the writer changed it meanwhile."""
-        stamp: PartitionStamp | None = None
-        for attempt in range(ATTEMPTS):
-            try:
-                # Everything read from now on is later than this stamp.
-                self._publication_stop.begin()
-                stamp = self._stamp_now()
-                metadata = self._metadata()
-                files = LogFiles(self.directory, is_foreign=metadata.state is None)
-                if files.is_foreign:
-                    epochs = LeaderEpochs.of(self.directory)
-                else:
-                    epochs = LeaderEpochs()
-                context = RecoveryContext(
-                    self.directory,
-                    self.descriptors,
-                    self.topic,
-                    self.partition,
-                    self.config,
-                    metadata,
-                    writable=False,
-                )
-                loaded = load(context)
-                is_same = files.have_stayed(loaded.segments)
-                if is_same:
-                    # Before the second stamp: the bytes must be of this log.
-                    end = loaded.tail_start + loaded.tail_bytes
-                    files.insert(loaded.segments, end if loaded.tail_bytes else -1)
-                now = self._stamp_now()
-                # Appends by the owner meanwhile change nothing, except in a damaged
-                # log. Another program may also replace segments.
-                is_same &= now.ownership == stamp.ownership
-                if files.is_foreign:
-                    is_same &= epochs.now(self.directory) is epochs
-                if loaded.damage is not None:
-                    is_same &= now == stamp
-                same = now.state == stamp.state
-                is_same &= same or has_same_files(metadata, self._metadata)
-            except (LogStoreError, OSError) as error:
-                if self._is_change(error, stamp) and attempt + 1 < ATTEMPTS:
-                    continue
-                if not isinstance(error, OSError):
-                    raise
-                raise storage_error(error, "read", self.directory.path) from error
-            if is_same:
-                break
-        assert stamp is not None  # the first call of each attempt
-        self._loaded, self._files, self._epochs = loaded, files, epochs
-        self._writer = stamp.ownership.owner
-        self._broker_start.stamp = stamp.ownership.starts
-        self._mtime_ns = settled(stamp.mtime_ns, self.directory.files)
-        self._state_stamp = stamp.state
-        self._stamp = stamp._replace(mtime_ns=self._mtime_ns)
-        self._directory_id = stamp.directory_id
-        self.segments = tuple(loaded.segments)
+    def _take(self, new: LoadedLog) -> None:
+        """Take over a log that was loaded."""
+        self._loaded, self._files, self._epochs = new.log, new.files, new.epochs
+        self._writer = new.stamp.ownership.owner
+        self._broker_start.stamp = new.stamp.ownership.starts
+        self._mtime_ns = new.stamp.mtime_ns
+        self._state_stamp = new.stamp.state
+        self._stamp = new.stamp
+        self._directory_id = new.stamp.directory_id
+        self.segments = tuple(new.log.segments)
         if self.segments:
-            self.segments[-1].show_indexes(loaded.index, loaded.times)
-            self._record_damage(self.segments[-1])
-        state = metadata.state
+            self.segments[-1].show_indexes(new.log.index, new.log.times)
+        state = new.state
         self._state_end = None if state is None else state.file_end
         self._is_truncating = state is not None and state.is_truncating
-
-    def _record_damage(self, last: Segment) -> None:
-        """Record the damage of the last segment: appends after it, as by a broker, do
-        not change it."""
-        damage = self._loaded.damage
-        if isinstance(damage, CorruptRecordError | UnsupportedError) and (
-            damage.path == last.path and damage.position is not None
-        ):
-            self._files.record_damage(last, damage.position)
-
-    def _stamp_now(self) -> PartitionStamp:
-        return PartitionStamp.now(self.directory, self._ownership)
 
     def _cut_stamp_now(self, *, is_safe: bool = False) -> object:
         return cut_stamp(
             self.directory, self._ownership, self._files, self.segments, is_safe=is_safe
         )
-
-    def _is_change(self, error: Exception, stamp: object = None) -> bool:
-        """Whether the writer did something between two stamps.
-
-        Raises:
-            PartitionNotFoundError: it has deleted the partition.
-        """
-        try:
-            now = self._stamp_now()
-        except FileNotFoundError as missing:
-            raise PartitionNotFoundError(
-                f"partition {self.directory.name} is not at {self.directory.path} any "
-                f"more: its topic was deleted, or the directory was removed",
-                topic=self.topic,
-                partition=self.partition,
-            ) from missing
-        except OSError:
-            return False
-        is_deletion = getattr(error, "errno", None) == errno.ENOENT
-        return is_deletion or (stamp is not None and now != stamp)
 
     def refresh(self) -> None:
         """Take in what was appended, rolled or deleted since the last refresh.
@@ -339,7 +258,7 @@ class ReadOnlyLog:
         """
         with self._lock:
             try:
-                now = self._stamp_now()
+                now = self._loader.stamp()
                 # The time of the directory changes with each file in it.
                 cache_key = now._replace(mtime_ns=0)
                 if cache_key != self._history[0]:
@@ -348,7 +267,7 @@ class ReadOnlyLog:
                         history = state.log_id, state.cuts
                     self._history = cache_key, history
             except OSError as error:
-                self._is_change(error)  # raises if it was deleted
+                self._loader.is_change(error)  # raises if it was deleted
                 if isinstance(error, LogStoreError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
@@ -399,7 +318,7 @@ class ReadOnlyLog:
                 self._is_doubtful = True  # perhaps it was cut meanwhile
             except OSError as error:
                 self._is_doubtful = True
-                if self._is_change(error) and attempt + 1 < ATTEMPTS:
+                if self._loader.is_change(error) and attempt + 1 < ATTEMPTS:
                     continue
                 if isinstance(error, LogStoreError):
                     raise
@@ -464,21 +383,20 @@ class ReadOnlyLog:
         info, state = self.directory.info_and_stamp(PARTITION_STATE)
         is_other = (info.device, info.inode) != self._directory_id
         if self._is_doubtful or is_other or self._has_new_writer():
-            is_unchanged = not self.segments or self._files.is_end_unchanged()
-            self._start_over(is_cut=self._is_doubtful or is_other or not is_unchanged)
+            self._start_over()
             self._is_doubtful = False
             return
         if self._is_at_its_end:
             # Bytes after the end will be removed; the state file will show when.
             is_cut = self._files.is_last_other(self.segments)
-            if is_cut or self._stamp_now() != self._stamp:
-                self._start_over(is_cut=is_cut)
+            if is_cut or self._loader.stamp() != self._stamp:
+                self._start_over()
             return
         now = self._leaders()
         if now is not self._epochs:
             same_below = self._epochs.same_below(now)
             if same_below is not None and same_below < self._loaded.end_offset:
-                self._start_over(is_cut=True)
+                self._start_over()
                 return
             # They differ after all that was read, or only the files can show a cut.
             self._epochs = now
@@ -556,14 +474,14 @@ class ReadOnlyLog:
             return
         segments = self.segments[len(bases) - len(kept) :]
         if self._files.are_sealed_replaced(segments[:-1]):
-            self._start_over(is_cut=True)
+            self._start_over()
             return
         if not self._follow_last():
             return
         added = sorted(base for base in logs if base > bases[-1])
         if added and added[0] < segments[-1].next_offset:
             # It was cut during this refresh.
-            self._start_over(is_cut=True)
+            self._start_over()
             return
         self.segments = segments
         for base in added:
@@ -586,7 +504,7 @@ class ReadOnlyLog:
         last = self.segments[-1]
         info = self.directory.stat(last.file(LOG))
         if not self._files.is_unchanged(last, info):
-            self._start_over(is_cut=True)
+            self._start_over()
             return False
         self._scan(last)
         return True
@@ -603,38 +521,34 @@ class ReadOnlyLog:
         is_foreign = self._files.is_foreign
         return is_other_log(self._loaded, metadata, first, is_foreign=is_foreign)
 
-    def _start_over(self, *, is_cut: bool = False) -> None:
-        """Discard everything known of the log, and what is read through segments whose
-        file is another one now.
-
-        Args:
-            is_cut: the log may have lost its end, and have grown again.
-        """
-        before = self._snapshot()
-        self._load()
-        difference = retire_changed(before, self._snapshot(), is_cut=is_cut)
-        self._news.forget(-1 if difference.is_other else difference.low)
-        if difference.is_other:
-            self._life += 1
-        elif difference.has_changed:
-            self._cuts = self._cuts.after(difference.low)
-            self._files.keep_ends(before.files, difference.low)
-
-    def _snapshot(self) -> LogSnapshot:
-        return LogSnapshot(
-            self.segments,
+    def _start_over(self) -> None:
+        """Load the log again, and apply how it has changed."""
+        segments, files = self.segments, self._files
+        before = observed(
             self._loaded,
-            self._files,
+            segments,
+            files,
             self._epochs,
             self._directory_id,
             self._writer,
         )
+        loaded, change = self._loader.load_after(before, segments, files)
+        self._take(loaded)
+        is_other = change.log is Which.OTHER
+        for segment in segments:
+            segment.is_retired |= segment.base_offset in change.replaced
+        self._news.forget(-1 if is_other else change.cut_to)
+        if is_other:
+            self._life += 1
+        elif change.is_any:
+            self._cuts = self._cuts.after(change.cut_to)
+            self._files.keep_ends(files, change.cut_to)
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         info = self.directory.stat(segment.file(LOG))
         if not self._files.is_unchanged(segment, info):
-            self._start_over(is_cut=True)
+            self._start_over()
         elif self._files.has_more(segment, info):
             size = segment.size
             self._scan(segment)
@@ -644,7 +558,7 @@ class ReadOnlyLog:
             is_quiet = self._files.record_torn(info)
             is_other = self._is_other(self._metadata(), self.segments[0].base_offset)
             if is_quiet or is_other:
-                self._start_over(is_cut=True)
+                self._start_over()
 
     def _scan(self, segment: Segment) -> None:
         read_new_batches(self.directory, self.config, self._loaded, segment)

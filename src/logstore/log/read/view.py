@@ -160,12 +160,15 @@ class View(NamedTuple):
         changed = self._changed(offset, now)
         if changed is None and is_gone and now.compactions != self.compactions:
             # The files with what a later record has superseded are removed.
-            return self._with(now)._replace(end_offset=self._end_after(now))
+            return self._with(now)
         return changed
 
     def _end_after(self, now: Bounds) -> int:
-        """Where a read ends that continues in segments that were compacted since it
-        began: the last records of some keys may lie beyond its former end."""
+        """Where a read ends that continues in another list of segments. If they were
+        compacted since it began, the last records of some keys may lie beyond its
+        former end."""
+        if now.compactions == self.compactions:
+            return self.end_offset
         is_durable_only = self.end_offset < self.log_end
         end = now.durable_offset if is_durable_only else now.end_offset
         return max(end, self.end_offset)
@@ -237,7 +240,7 @@ class View(NamedTuple):
 
     def _with(self, now: Bounds) -> View:
         cut_to = now.cuts.lowest_since(self.cuts.serial)
-        end = min(self.end_offset, cut_to, now.end_offset)
+        end = min(self._end_after(now), cut_to, now.end_offset)
         return self._replace(
             segments=now.segments,
             start_offset=now.start_offset,

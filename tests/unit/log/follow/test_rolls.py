@@ -14,6 +14,7 @@ import pytest
 import logstore
 from logstore.index import UNKNOWN_DIGEST
 from logstore.io.layout import PARTITION_STATE
+from logstore.log.follow.loading import Loader
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
 from support.compacting import ABORT, TIME_MS, Item, batch2, marker
@@ -40,8 +41,8 @@ class Counted:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks: list[str] = []
-        for name in ("_follow_names", "_load"):
-            self._count(name, monkeypatch)
+        self._count(ReadOnlyLog, "_follow_names", "names", monkeypatch)
+        self._count(Loader, "load", "load", monkeypatch)
         self.store = open_store(path, read_only=True)
         self.partition: Any = self.store.topic("orders")[0]
         # Until a change alters the time of the directory, each look is a whole one.
@@ -49,14 +50,16 @@ class Counted:
         _ = self.partition.end_offset
         self.looks.clear()
 
-    def _count(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        function = getattr(ReadOnlyLog, name)
+    def _count(
+        self, of: type, name: str, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        function = getattr(of, name)
 
-        def counted(log: ReadOnlyLog, *args: Any) -> None:
-            self.looks.append(name.rpartition("_")[2])
-            function(log, *args)
+        def counted(*args: Any) -> Any:
+            self.looks.append(what)
+            return function(*args)
 
-        monkeypatch.setattr(ReadOnlyLog, name, counted)
+        monkeypatch.setattr(of, name, counted)
 
 
 @pytest.fixture

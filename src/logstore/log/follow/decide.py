@@ -1,0 +1,299 @@
+"""Decides how a log has changed between two looks: from values, without any file.
+
+Logstore's own writer records each cut and each compaction. Of the log of another
+program, or after a backup was put back, only the files, the bytes before the former
+ends and the leader epochs show it. Between two looks a log may be compacted, cut and
+grow: each is decided on its own. The cases are those of the table in docs/design.md,
+"What a reader sees of a log that changes".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from logstore.io.checkpoint.cuts import NO_CUT
+from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
+from logstore.io.layout import LOG, segment_file
+from logstore.log.follow.observed import Observed, SegmentFile
+from logstore.log.recover import RecoveredLog
+
+__all__ = ["CASES", "Change", "Which", "decide", "has_come_back", "is_other_log"]
+
+
+OTHER_DIRECTORY: Final = "other-directory"
+OTHER_ID: Final = "other-id"
+OLDER_STATE: Final = "older-state"
+SAME_DAMAGE: Final = "same-damage"
+CUT: Final = "cut"
+COMPACTED: Final = "compacted"
+NEW_WRITER: Final = "new-writer"
+OTHER_FILE: Final = "other-file"
+OTHER_BYTES: Final = "other-bytes"
+LOST_FILES: Final = "lost-files"
+EPOCHS: Final = "epochs"
+
+# The labelled cases, in the order of the table in docs/design.md.
+CASES: Final = (
+    OTHER_DIRECTORY,
+    OTHER_ID,
+    OLDER_STATE,
+    SAME_DAMAGE,
+    CUT,
+    COMPACTED,
+    NEW_WRITER,
+    OTHER_FILE,
+    OTHER_BYTES,
+    LOST_FILES,
+    EPOCHS,
+)
+
+
+class Which(enum.Enum):
+    """The log that is there now, compared with the one before."""
+
+    SAME = "same"
+    OTHER = "other"
+    # More facts are needed: a deeper look.
+    UNKNOWN = "unknown"
+
+
+class Change(NamedTuple):
+    """How a log has changed.
+
+    Attributes:
+        log: whether it is the log of before.
+        cut_to: everything below is what it was; `NO_CUT`: nothing was cut off.
+        start, end: of the log as it is now.
+        replaced: base offsets of the former segments through whose files nothing more
+            may be read. (Reads continue in what logstore itself has compacted.)
+        why: the labels of the cases that apply.
+    """
+
+    log: Which
+    cut_to: int
+    start: int
+    end: int
+    replaced: frozenset[int] = frozenset()
+    why: tuple[str, ...] = ()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether reads under way have to ask how they continue."""
+        return bool(self.log is not Which.SAME or self.replaced or self.is_cut)
+
+    @property
+    def is_cut(self) -> bool:
+        return self.cut_to != NO_CUT
+
+
+class _Fate(enum.Enum):
+    """How the file of a segment has changed."""
+
+    SAME = 0
+    DELETED = 1  # at the start of the log: reads under way continue
+    MISSING = 2
+    REPLACED = 3
+    REWRITTEN = 4
+
+
+def decide(before: Observed, now: Observed) -> Change:
+    """How a log has changed since an earlier look."""
+    why = _why_other(before, now)
+    if why:
+        everything = frozenset(file.base for file in before.files)
+        return Change(Which.OTHER, NO_CUT, now.start, now.end, everything, (why,))
+    if before.damage and _has_only_grown(before, now):
+        # A reader that met the damage and asks again gets the same error, however the
+        # log grows after it.
+        return Change(Which.SAME, NO_CUT, now.start, now.end, why=(SAME_DAMAGE,))
+    if now.bytes is None:
+        return Change(Which.UNKNOWN, NO_CUT, now.start, now.end)
+    is_own = not (before.is_foreign or now.is_foreign)
+    cut_to, replaced, reasons = (_own if is_own else _foreign)(before, now)
+    # A file that was cut may have grown again.
+    replaced |= {file.base for file in before.files if file.end > cut_to}
+    return Change(Which.SAME, cut_to, now.start, now.end, frozenset(replaced), reasons)
+
+
+def _has_only_grown(before: Observed, now: Observed) -> bool:
+    """Whether all is what it was, but for bytes at the end of files."""
+    pairs = zip(before.files, now.files, strict=False)
+    files = tuple(
+        now._replace(size=was.size) for was, now in pairs if was.size <= now.size
+    )
+    return len(before.files) == len(now.files) and before == now._replace(
+        ends=before.ends, files=files
+    )
+
+
+def _why_other(before: Observed, now: Observed) -> str:
+    """Why another log is in the place of this one; "": none is."""
+    if now.place != before.place:
+        return OTHER_DIRECTORY
+    # If either id is unknown, they may be the same.
+    if before.log_id and now.log_id and before.log_id != now.log_id:
+        return OTHER_ID
+    if before.is_foreign or now.is_foreign:
+        return ""
+    # These fall only if an older state was put back.
+    if now.cuts.serial < before.cuts.serial or now.start < before.start:
+        return OLDER_STATE
+    cut_to = now.cuts.lowest_since(before.cuts.serial)
+    return OLDER_STATE if now.durable < min(before.durable, cut_to) else ""
+
+
+def _fates(
+    before: Observed, now: Observed
+) -> Iterator[tuple[SegmentFile, SegmentFile | None, _Fate]]:
+    """The former files: (file, the one of the same name now, what became of it)."""
+    assert now.bytes is not None
+    by_base = {file.base: file for file in now.files}
+    first = min(by_base, default=now.start)
+    newest = before.ends[-1] if before.ends else None
+    rewritten = -1
+    if newest is not None and newest not in now.bytes.standing:
+        rewritten = newest.base
+    for file in before.files:
+        same = by_base.get(file.base)
+        if same is None:
+            fate = _Fate.DELETED if file.base < first else _Fate.MISSING
+        elif same.inode != file.inode and file.base not in now.bytes.copies:
+            fate = _Fate.MISSING if same.inode < 0 else _Fate.REPLACED
+        elif same.size < file.size or file.base == rewritten:
+            fate = _Fate.REWRITTEN
+        else:
+            fate = _Fate.SAME
+        yield file, same, fate
+
+
+def _stands(before: Observed, now: Observed, upto: int = NO_CUT) -> int:
+    """The highest end up to an offset that the log had and that is still in it; 0 if
+    there is none."""
+    assert now.bytes is not None
+    ends = (end.offset for end in before.ends if end in now.bytes.standing)
+    return max((offset for offset in ends if offset <= upto), default=0)
+
+
+def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...]]:
+    """(where logstore's own log was cut, the files that are others, why)."""
+    cut_to = now.cuts.lowest_since(before.cuts.serial)
+    why = [CUT] if cut_to != NO_CUT else []
+    is_compacted = now.compactions != before.compactions
+    is_new_writer = now.writer != before.writer
+    # If the log has lost something, reading reports it.
+    is_hurt = bool(now.damage) and not is_new_writer
+    last = now.files[-1].base if now.files else -1
+    kept, replaced, unlike = set[int](), set[int](), list[int]()
+    for file, _, fate in _fates(before, now):
+        if is_compacted and file.base != last and fate is not _Fate.SAME:
+            # Replaced by another with the same offsets, or put into the one before.
+            continue
+        if fate is not _Fate.REPLACED:
+            kept.add(file.base)
+        if fate is _Fate.REPLACED and file.size:
+            # Put back from a backup: logstore itself replaces a file by a copy only.
+            why.append(OTHER_FILE)
+            cut_to = min(cut_to, file.base)
+        if fate in (_Fate.MISSING, _Fate.REPLACED, _Fate.REWRITTEN):
+            unlike.append(file.base)
+            replaced.add(file.base)
+        elif is_new_writer:
+            # It may have been another file in between, which a backup has undone.
+            replaced.add(file.base)
+    if not is_hurt:
+        # A backup was put back, perhaps over the same files, and has grown again.
+        upto = cut_to
+        ends = [e.offset for e in before.ends if e.base in kept and e.offset <= upto]
+        highest, stands = max(ends, default=0), _stands(before, now, upto)
+        if now.files and highest > max(now.files[0].base, stands):
+            why.append(OTHER_BYTES)
+            cut_to = stands
+        elif cut_to == NO_CUT and unlike and not now.damage:
+            why.append(LOST_FILES)
+            cut_to = max(unlike[0], stands)
+    why += [COMPACTED] * is_compacted + [NEW_WRITER] * is_new_writer
+    return cut_to, replaced, tuple(dict.fromkeys(why))
+
+
+def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...]]:
+    """The same of a log that another program writes, or has written."""
+    told = LeaderEpochs(before.epochs).same_below(LeaderEpochs(now.epochs))
+    if told is not None and told >= before.end:
+        told = NO_CUT
+    last = now.files[-1].base if now.files else -1
+    replaced, unlike, why = set[int](), -1, list[str]()
+    for file, same, fate in _fates(before, now):
+        was_sealed = before.is_foreign and file.is_sealed
+        if same and was_sealed and same.inode == file.inode and same.size != file.size:
+            is_longer = told is None and same.size > file.size
+            if is_longer or file.base == last:
+                # The segments after it were cut off, and perhaps its end.
+                fate, was_sealed = _Fate.REWRITTEN, False
+        if fate in (_Fate.SAME, _Fate.DELETED):
+            continue
+        replaced.add(file.base)
+        # A segment that another program has compacted has the same offsets.
+        is_compacted = was_sealed and same is not None
+        if told == NO_CUT and fate is not _Fate.REWRITTEN:
+            # It may have been the last one, and have become part of another.
+            is_compacted |= file.end <= last
+        if is_compacted:
+            why.append(COMPACTED)
+        elif unlike < 0:
+            unlike = file.base
+    cut_to = NO_CUT
+    if told is not None and told != NO_CUT:
+        why.append(EPOCHS)
+        cut_to = min(told, now.end) if now.end < before.end else told
+    elif unlike >= 0:
+        why.append(OTHER_BYTES)
+        # The end of what is seen to be unchanged may lie above `unlike`.
+        cut_to = max(unlike, _stands(before, now))
+        if told is not None and now.end < before.end:
+            cut_to = now.end
+    return cut_to, replaced, tuple(dict.fromkeys(why))
+
+
+def is_other_log(
+    was: RecoveredLog, metadata: PartitionMetadata, first: int, *, is_foreign: bool
+) -> bool:
+    """Whether a log was cut, or is about to be, or was compacted, or has another owner,
+    or has lost its last segment or those before `first`, since it was loaded."""
+    state = metadata.state
+    if state is None or is_foreign:
+        return (state is None) != is_foreign
+    # A deletion is recorded first; so is the fact that the next append may be removed
+    # again. The start falls only if an older state was put back.
+    return (
+        was.log_id not in ("", state.log_id)
+        or state.is_truncating
+        or state.cuts.serial != was.cuts.serial
+        or state.compactions != was.compactions
+        or state.start_offset < max(first, was.start_offset)
+        or _is_last_lost(was, state)
+    )
+
+
+def _is_last_lost(was: RecoveredLog, state: PartitionState) -> bool:
+    """Whether the active segment of a state has no file: that is made first."""
+    base = state.active["base_offset"]
+    if not was.segments or base <= was.active_state.raw.base_offset:
+        return False
+    return not was.segments[-1].directory.exists(segment_file(base, LOG))
+
+
+def has_come_back(logs: Sequence[int], first: int, log_start: int) -> bool:
+    """Whether a foreign log has segments again before the first known one: a backup was
+    put back.
+
+    Args:
+        logs: base offsets of its files, in no order.
+        first: that of the first segment that was known.
+    """
+    if min(logs) >= first:
+        return False
+    # Those below the start are not part of the log: its owner has yet to remove them.
+    return min(base for base in logs if base > min(logs)) > log_start

@@ -1,0 +1,273 @@
+"""Loads the whole log of a partition that another process may be writing to."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    PartitionNotFoundError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import FileStamp, settled
+from logstore.log.follow.decide import Change, Which, decide
+from logstore.log.follow.file_identity import LogFiles, adopt_copy, is_copy
+from logstore.log.follow.observed import Bytes, Observed, SegmentFile
+from logstore.log.follow.publication_stop import PublicationStop
+from logstore.log.follow.signs import PartitionStamp
+from logstore.log.recover import RecoveredLog, RecoveryContext, load
+from logstore.segment import Segment
+
+__all__ = ["ATTEMPTS", "LoadedLog", "Loader", "observed"]
+
+# On a busy machine, a writer that deletes may be faster than a look at all files.
+ATTEMPTS: Final = 100
+
+
+class LoadedLog(NamedTuple):
+    """A log, and the signs that show whether it has changed since.
+
+    Attributes:
+        log, files, epochs: as they were at one moment.
+        state: of logstore's own log.
+        stamp: from before the log was read.
+    """
+
+    log: RecoveredLog
+    files: LogFiles
+    epochs: LeaderEpochs
+    state: PartitionState | None
+    stamp: PartitionStamp
+
+
+class Loader(NamedTuple):
+    """Loads one log, as often as it is asked to."""
+
+    directory: Directory
+    descriptors: Descriptors
+    topic: str
+    partition: int
+    config: TopicConfig
+    metadata: Callable[[], PartitionMetadata]
+    ownership: Ownership
+    stop: PublicationStop
+
+    def load(self) -> LoadedLog:
+        """Load the whole log; repeat if the writer changed it meanwhile.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            LogStoreError: it cannot be read.
+        """
+        stamp: PartitionStamp | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                # Everything read from now on is later than this stamp.
+                self.stop.begin()
+                stamp = self.stamp()
+                loaded, is_same = self._load(stamp)
+            except (LogStoreError, OSError) as error:
+                if self.is_change(error, stamp) and attempt + 1 < ATTEMPTS:
+                    continue
+                if not isinstance(error, OSError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            if is_same:
+                break
+        _record_damage(loaded)
+        return loaded
+
+    def load_after(
+        self, before: Observed, segments: Sequence[Segment], files: LogFiles
+    ) -> tuple[LoadedLog, Change]:
+        """Load the log again, and decide how it has changed.
+
+        Args:
+            before: the log as it was known, with its segments and files.
+
+        Raises: as `load`.
+        """
+        for attempt in range(ATTEMPTS):
+            loaded = self.load()
+            log = loaded.log
+            log.log_id = log.log_id or before.log_id
+            now = observed(
+                log,
+                log.segments,
+                loaded.files,
+                loaded.epochs,
+                loaded.stamp.directory_id,
+                loaded.stamp.ownership.owner,
+            )
+            change = decide(before, now)
+            if change.log is not Which.UNKNOWN:
+                break
+            try:
+                seen = _compare(before, now, segments, log.segments, files)
+                # They were read by their names. If the writer has replaced files since
+                # the log was loaded, it has recorded that before.
+                is_same = set(before.ends) == seen.standing
+                is_same = is_same or self.has_same_files(loaded.state)
+            except OSError as error:
+                if self.is_change(error) and attempt + 1 < ATTEMPTS:
+                    continue
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            now = now._replace(bytes=seen)
+            change = decide(before, now)
+            if is_same:
+                break
+        by_base = {segment.base_offset: segment for segment in log.segments}
+        for segment in segments:
+            if now.bytes and segment.base_offset in now.bytes.copies:
+                adopt_copy(segment, by_base[segment.base_offset])
+        return loaded, change
+
+    def _load(self, stamp: PartitionStamp) -> tuple[LoadedLog, bool]:
+        """Returns: the log; whether it was the same one all the time."""
+        metadata = self.metadata()
+        state = metadata.state
+        files = LogFiles(self.directory, is_foreign=state is None)
+        epochs = LeaderEpochs()
+        if files.is_foreign:
+            epochs = LeaderEpochs.of(self.directory)
+        context = RecoveryContext(
+            self.directory,
+            self.descriptors,
+            self.topic,
+            self.partition,
+            self.config,
+            metadata,
+            writable=False,
+        )
+        log = load(context)
+        is_same = files.have_stayed(log.segments)
+        if is_same:
+            # Before the second stamp: the bytes must be of this log.
+            end = log.tail_start + log.tail_bytes
+            files.insert(log.segments, end if log.tail_bytes else -1)
+        now = self.stamp()
+        # Appends by the owner meanwhile change nothing, except in a damaged log.
+        # Another program may also replace segments.
+        is_same &= now.ownership == stamp.ownership
+        if files.is_foreign:
+            is_same &= epochs.now(self.directory) is epochs
+        if log.damage is not None:
+            is_same &= now == stamp
+        is_same &= now.state == stamp.state or self.has_same_files(state)
+        settled_ns = settled(stamp.mtime_ns, self.directory.files)
+        stamp = stamp._replace(mtime_ns=settled_ns)
+        return LoadedLog(log, files, epochs, state, stamp), is_same
+
+    def stamp(self) -> PartitionStamp:
+        """The stamp of the partition now."""
+        return PartitionStamp.now(self.directory, self.ownership)
+
+    def has_same_files(self, state: PartitionState | None) -> bool:
+        """Whether logstore's own writer has replaced no segments since its state was
+        read."""
+        now = None if state is None else self.metadata().state
+        return state is None or (
+            now is not None and now.compactions == state.compactions
+        )
+
+    def is_change(self, error: Exception, stamp: object = None) -> bool:
+        """Whether the writer did something between two stamps.
+
+        Raises:
+            PartitionNotFoundError: it has deleted the partition.
+        """
+        try:
+            now = self.stamp()
+        except FileNotFoundError as missing:
+            raise PartitionNotFoundError(
+                f"partition {self.directory.name} is not at {self.directory.path} any "
+                f"more: its topic was deleted, or the directory was removed",
+                topic=self.topic,
+                partition=self.partition,
+            ) from missing
+        except OSError:
+            return False
+        is_deletion = getattr(error, "errno", None) == errno.ENOENT
+        return is_deletion or (stamp is not None and now != stamp)
+
+
+def _record_damage(loaded: LoadedLog) -> None:
+    """Record the damage of the last segment: appends after it, as by a broker, do not
+    change it."""
+    damage, segments = loaded.log.damage, loaded.log.segments
+    if segments and isinstance(damage, CorruptRecordError | UnsupportedError):
+        last = segments[-1]
+        if damage.path == last.path and damage.position is not None:
+            loaded.files.record_damage(last, damage.position)
+
+
+def observed(
+    log: RecoveredLog,
+    segments: Sequence[Segment],
+    files: LogFiles,
+    epochs: LeaderEpochs,
+    place: tuple[int, int],
+    writer: FileStamp | None,
+) -> Observed:
+    """A log as it was loaded, and has been read since."""
+    ends = tuple(end.end for end in files.ends())
+    return Observed(
+        files.is_foreign,
+        place,
+        log.start_offset,
+        ends[-1].offset if ends else log.end_offset,
+        tuple(
+            SegmentFile(
+                segment.base_offset,
+                segment.next_offset,
+                segment.size,
+                segment.inode,
+                segment.is_sealed,
+            )
+            for segment in segments
+        ),
+        ends,
+        "" if log.damage is None else str(log.damage),
+        log_id=log.log_id,
+        cuts=log.cuts,
+        compactions=log.compactions,
+        durable=log.durable_offset,
+        writer=writer,
+        epochs=epochs.rows,
+    )
+
+
+def _compare(
+    before: Observed,
+    now: Observed,
+    segments: Sequence[Segment],
+    new: Sequence[Segment],
+    files: LogFiles,
+) -> Bytes:
+    """Compare what was read of a log with the files that it has now.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    copies = frozenset[int]()
+    if not (before.is_foreign or now.is_foreign):
+        by_base = {segment.base_offset: segment for segment in new}
+        copies = frozenset(
+            segment.base_offset
+            for segment in segments
+            if segment.base_offset in by_base
+            and is_copy(segment, by_base[segment.base_offset])
+        )
+    return Bytes(files.standing(new), copies)

@@ -1,0 +1,86 @@
+"""A log as one look found it: values, compared with those of an earlier look."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.files import FileStamp
+
+__all__ = ["Bytes", "End", "Observed", "SegmentFile"]
+
+
+class SegmentFile(NamedTuple):
+    """The file of one segment.
+
+    Attributes:
+        base, end: the segment has the offsets base <= offset < end.
+        size: bytes of whole batches.
+        inode: of the file; -1: there is none.
+        is_sealed: its writer, another program, has begun a later segment.
+    """
+
+    base: int
+    end: int
+    size: int
+    inode: int
+    is_sealed: bool = False
+
+
+class End(NamedTuple):
+    """An end that the log was seen to have.
+
+    Attributes:
+        offset: the end.
+        base: base offset of the file that it was in.
+        size: of that file then.
+    """
+
+    offset: int
+    base: int
+    size: int
+
+
+class Bytes(NamedTuple):
+    """The bytes of an earlier look, compared with those that are there now.
+
+    Attributes:
+        standing: the earlier ends before which the bytes are unchanged.
+        copies: base offsets of the files that have been replaced by copies of them.
+    """
+
+    standing: frozenset[End]
+    copies: frozenset[int] = frozenset()
+
+
+class Observed(NamedTuple):
+    """A log as one look found it.
+
+    Attributes:
+        is_foreign: another program than logstore writes it.
+        place: device and inode of the directory.
+        start, end: of the log.
+        files: of its segments, in order.
+        ends: that it was seen to have so far, the newest last.
+        damage: the reason why it ends there; "" without damage.
+        bytes: how it compares with an earlier look; None: not read.
+        log_id, cuts, compactions, durable: of logstore's own log, as its state says.
+        writer: of logstore's own log: the mark of its writer in the root, when what was
+            read certainly existed.
+        epochs: of a foreign log: the rows of its leader epochs, for what was read.
+    """
+
+    is_foreign: bool
+    place: tuple[int, int]
+    start: int
+    end: int
+    files: tuple[SegmentFile, ...]
+    ends: tuple[End, ...]
+    damage: str = ""
+    bytes: Bytes | None = None
+    log_id: str = ""
+    cuts: Cuts = Cuts()
+    compactions: int = 0
+    durable: int = 0
+    writer: FileStamp | None = None
+    epochs: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,432 @@
+"""The decision about a log that changes, row by row of the table in docs/design.md: two
+looks in, a change out, without a disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from logstore.io.checkpoint.cuts import NO_CUT, Cuts
+from logstore.log.follow.decide import CASES, Which, decide
+from logstore.log.follow.observed import Bytes, End, Observed, SegmentFile
+
+DESIGN = Path(__file__).parents[4] / "docs" / "design.md"
+
+# Three segments, [0, 10), [10, 20) and [20, 25), read at two of its ends.
+FILES = (
+    SegmentFile(0, 10, 100, 1),
+    SegmentFile(10, 20, 100, 2),
+    SegmentFile(20, 25, 50, 3),
+)
+ENDS = (End(20, 10, 100), End(23, 20, 30), End(25, 20, 50))
+SEALED = tuple(file._replace(is_sealed=file.base < 20) for file in FILES)
+OWN = Observed(
+    False, (1, 1), 0, 25, FILES, ENDS, log_id="id", durable=20, writer=(9, 9, 9, 9)
+)
+BROKER = OWN._replace(is_foreign=True, files=SEALED, log_id="", durable=0, writer=None)
+EPOCHS = ((0, 0),)
+
+ALL_STAND = Bytes(frozenset(ENDS))
+NONE_STAND = Bytes(frozenset())
+
+
+def first_stand(count: int) -> Bytes:
+    """The bytes before so many of the former ends are what they were."""
+    return Bytes(frozenset(ENDS[:count]))
+
+
+def files(*changed: SegmentFile, drop: tuple[int, ...] = ()) -> tuple[SegmentFile, ...]:
+    """The files as they were, but for these, and without those of these offsets."""
+    by_base = {file.base: file for file in FILES}
+    by_base.update({file.base: file for file in changed})
+    return tuple(by_base[base] for base in sorted(by_base) if base not in drop)
+
+
+def sealed(
+    *changed: SegmentFile, drop: tuple[int, ...] = ()
+) -> tuple[SegmentFile, ...]:
+    """The same of a broker's log."""
+    found = files(*changed, drop=drop)
+    return tuple(file._replace(is_sealed=file is not found[-1]) for file in found)
+
+
+# The last segment has grown, also by a segment.
+GROWN = files(SegmentFile(20, 30, 100, 3))
+ROLLED = files(SegmentFile(20, 30, 100, 3), SegmentFile(30, 35, 50, 4))
+GROWN_AGAIN = files(SegmentFile(20, 40, 200, 3))
+CUT_22 = Cuts().after(22)
+
+
+class Row(NamedTuple):
+    """Two looks, and what is decided.
+
+    Attributes:
+        before: the log at the first.
+        now: what is different at the second; the bytes stand unless it says otherwise.
+        cut_to, replaced, why: of the `Change`.
+        log: of the `Change`.
+    """
+
+    before: Observed
+    now: dict[str, Any]
+    cut_to: int = NO_CUT
+    replaced: tuple[int, ...] = ()
+    why: str = ""
+    log: Which = Which.SAME
+
+
+def other(before: Observed, why: str, **now: Any) -> Row:
+    return Row(before, now, NO_CUT, (0, 10, 20), why, Which.OTHER)
+
+
+ROWS = {
+    # -------------------------------------------------------- nothing but the end
+    "own-as-it-was": Row(OWN, {}),
+    "own-grown": Row(OWN, {"files": GROWN, "end": 30}),
+    "own-rolled": Row(OWN, {"files": ROLLED, "end": 35}),
+    "own-records-deleted": Row(OWN, {"start": 12, "files": files(drop=(0,))}),
+    "own-all-deleted": Row(
+        OWN, {"start": 40, "files": (SegmentFile(40, 45, 9, 7),), "bytes": NONE_STAND}
+    ),
+    "broker-grown": Row(BROKER, {"files": sealed(*GROWN), "end": 30}),
+    "broker-rolled": Row(BROKER, {"files": sealed(*ROLLED), "end": 35}),
+    "broker-records-deleted": Row(BROKER, {"start": 10, "files": sealed(drop=(0,))}),
+    # -------------------------------------------------------- another log
+    "another-directory": other(OWN, "other-directory", place=(1, 2)),
+    "another-directory-of-a-broker": other(BROKER, "other-directory", place=(1, 2)),
+    "another-topic-in-the-same-place": other(OWN, "other-id", log_id="new"),
+    "id-unknown-before": Row(OWN._replace(log_id=""), {"log_id": "id"}),
+    "backup-with-older-cuts": other(
+        OWN._replace(cuts=CUT_22), "older-state", cuts=Cuts()
+    ),
+    "backup-with-an-older-start": other(
+        OWN._replace(start=12, files=FILES[1:]), "older-state", start=0
+    )._replace(replaced=(10, 20)),
+    "backup-with-less-that-is-durable": other(OWN, "older-state", durable=19),
+    "durable-offset-that-a-cut-lowered": Row(
+        OWN, {"cuts": Cuts().after(15), "durable": 15}, 15, (10, 20), "cut"
+    ),
+    # -------------------------------------------------------- damage
+    "same-damage-that-a-broker-appends-behind": Row(
+        BROKER._replace(damage="broken"),
+        {
+            "damage": "broken",
+            "files": sealed(SegmentFile(20, 25, 90, 3)),
+            "bytes": None,
+        },
+        why="same-damage",
+    ),
+    "lost-file-is-told-by-reads": Row(
+        OWN,
+        {
+            "damage": "lost",
+            "files": files(SegmentFile(20, 25, 0, -1)),
+            "bytes": first_stand(1),
+        },
+        replaced=(20,),
+    ),
+    "lost-end-is-told-by-reads": Row(
+        OWN,
+        {
+            "damage": "lost",
+            "files": files(SegmentFile(20, 23, 30, 3)),
+            "bytes": first_stand(2),
+        },
+        replaced=(20,),
+    ),
+    # -------------------------------------------------------- cut, by logstore
+    "own-cut": Row(
+        OWN,
+        {"cuts": CUT_22, "end": 22, "files": files(SegmentFile(20, 22, 20, 3))},
+        22,
+        (20,),
+        "cut",
+    ),
+    "own-cut-and-grown": Row(
+        OWN,
+        {
+            "cuts": CUT_22,
+            "end": 40,
+            "files": GROWN_AGAIN,
+            "bytes": first_stand(1),
+        },
+        22,
+        (20,),
+        "cut",
+    ),
+    "own-cut-at-its-end-and-grown": Row(
+        OWN, {"cuts": Cuts().after(25), "files": GROWN, "end": 30}, 25, (), "cut"
+    ),
+    "own-cut-below-its-last-segment-and-rolled-there-again": Row(
+        OWN,
+        {
+            "cuts": Cuts().after(15),
+            "durable": 15,
+            "end": 45,
+            "files": files(SegmentFile(20, 45, 300, 3)),
+            "bytes": NONE_STAND,
+        },
+        15,
+        (10, 20),
+        "cut",
+    ),
+    # -------------------------------------------------------- compacted, by logstore
+    "own-compacted": Row(
+        OWN,
+        {"compactions": 1, "files": files(SegmentFile(0, 20, 60, 8), drop=(10,))},
+        why="compacted",
+    ),
+    "own-compacted-behind-the-last-look": Row(
+        OWN,
+        {
+            "compactions": 1,
+            "files": files(
+                SegmentFile(10, 20, 60, 8),
+                SegmentFile(20, 30, 60, 9),
+                SegmentFile(30, 31, 10, 4),
+            ),
+            "end": 31,
+            "bytes": NONE_STAND,
+        },
+        why="compacted",
+    ),
+    "own-compacted-cut-and-grown": Row(
+        OWN,
+        {
+            "compactions": 1,
+            "cuts": CUT_22,
+            "files": files(SegmentFile(0, 20, 60, 8), *GROWN_AGAIN[2:], drop=(10,)),
+            "end": 40,
+            "bytes": NONE_STAND,
+        },
+        22,
+        (20,),
+        "cut compacted",
+    ),
+    "own-compacted-and-a-backup-over-the-last-file": Row(
+        OWN,
+        {
+            "compactions": 1,
+            "files": files(SegmentFile(10, 20, 60, 8)),
+            "bytes": Bytes(frozenset({ENDS[1]})),
+        },
+        23,
+        (20,),
+        "other-bytes compacted",
+    ),
+    # -------------------------------------------------------- a backup was put back
+    "new-writer": Row(
+        OWN, {"writer": (8, 8, 8, 8)}, replaced=(0, 10, 20), why="new-writer"
+    ),
+    "backup-over-the-same-files": Row(
+        OWN, {"bytes": first_stand(2)}, 23, (20,), "other-bytes"
+    ),
+    "backup-over-the-same-files-that-was-cut": Row(
+        OWN,
+        {"cuts": Cuts().after(24), "bytes": first_stand(1), "files": GROWN},
+        20,
+        (20,),
+        "cut other-bytes",
+    ),
+    "backup-of-one-file": Row(
+        OWN,
+        {"files": files(SegmentFile(10, 20, 100, 8)), "bytes": NONE_STAND},
+        10,
+        (10, 20),
+        "other-file",
+    ),
+    "copy-of-one-file": Row(
+        OWN,
+        {
+            "files": files(SegmentFile(10, 20, 100, 8)),
+            "bytes": Bytes(frozenset(ENDS), frozenset({10})),
+        },
+    ),
+    "backup-without-the-last-file": Row(
+        OWN,
+        {"files": files(drop=(20,)), "end": 20, "bytes": first_stand(1)},
+        20,
+        (20,),
+        "other-bytes",
+    ),
+    "backup-without-a-file-in-which-no-end-was-seen": Row(
+        OWN._replace(ends=ENDS[:1], end=20),
+        {"files": files(drop=(20,)), "end": 20},
+        20,
+        (20,),
+        "lost-files",
+    ),
+    # -------------------------------------------------------- another program
+    "broker-truncated": Row(
+        BROKER,
+        {"files": sealed(SegmentFile(20, 23, 30, 3)), "bytes": first_stand(2)},
+        23,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-truncated-and-grown": Row(
+        BROKER,
+        {"files": sealed(*GROWN_AGAIN), "end": 40, "bytes": first_stand(2)},
+        23,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-truncated-below-its-last-segment-and-grown": Row(
+        BROKER,
+        {
+            "files": sealed(SegmentFile(10, 40, 300, 2), drop=(20,)),
+            "end": 40,
+            "bytes": NONE_STAND,
+        },
+        10,
+        (10, 20),
+        "other-bytes",
+    ),
+    "broker-truncated-where-a-segment-began": Row(
+        BROKER,
+        {"files": sealed(drop=(20,)), "end": 20, "bytes": first_stand(1)},
+        20,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-with-another-epoch": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {"epochs": (*EPOCHS, (1, 22)), "files": sealed(*GROWN)},
+        22,
+        (20,),
+        "epochs",
+    ),
+    "broker-with-another-epoch-and-a-lower-end": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {"epochs": (*EPOCHS, (1, 23)), "end": 22, "bytes": first_stand(1)},
+        22,
+        (20,),
+        "epochs",
+    ),
+    "broker-with-an-epoch-behind-what-was-read": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {"epochs": (*EPOCHS, (1, 25)), "files": sealed(*GROWN)},
+    ),
+    "broker-with-the-same-epochs-and-a-lower-end": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {
+            "epochs": EPOCHS,
+            "files": sealed(SegmentFile(20, 22, 20, 3)),
+            "end": 22,
+            "bytes": first_stand(1),
+        },
+        22,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-compacted": Row(
+        BROKER,
+        {"files": sealed(SegmentFile(0, 10, 60, 8))},
+        replaced=(0,),
+        why="compacted",
+    ),
+    "broker-compacted-and-another-epoch": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {
+            "epochs": (*EPOCHS, (1, 22)),
+            "files": sealed(SegmentFile(0, 10, 60, 8), *GROWN_AGAIN[2:]),
+            "end": 40,
+            "bytes": first_stand(1),
+        },
+        22,
+        (0, 20),
+        "compacted epochs",
+    ),
+    "broker-compacted-and-truncated": Row(
+        BROKER,
+        {
+            "files": sealed(SegmentFile(0, 10, 60, 8), SegmentFile(20, 40, 99, 3)),
+            "end": 40,
+            "bytes": first_stand(2),
+        },
+        23,
+        (0, 20),
+        "compacted other-bytes",
+    ),
+    "broker-rolled-and-compacted": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {
+            "epochs": EPOCHS,
+            "files": sealed(SegmentFile(20, 30, 60, 8), SegmentFile(30, 31, 9, 9)),
+            "end": 31,
+            "bytes": first_stand(1),
+        },
+        replaced=(20,),
+        why="compacted",
+    ),
+    "broker-rolled-and-compacted-without-epochs": Row(
+        BROKER,
+        {
+            "files": sealed(SegmentFile(20, 30, 60, 8), SegmentFile(30, 31, 9, 9)),
+            "end": 31,
+            "bytes": first_stand(1),
+        },
+        20,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-takes-over": Row(
+        OWN,
+        {"is_foreign": True, "files": sealed(*GROWN), "end": 30, "writer": None},
+    ),
+    "broker-takes-over-and-truncates": Row(
+        OWN,
+        {"is_foreign": True, "files": sealed(*GROWN), "bytes": first_stand(2)},
+        23,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-gives-back": Row(
+        BROKER, {"is_foreign": False, "files": GROWN, "end": 30, "log_id": "id"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_change_between_two_looks_is_that_of_the_table(name: str) -> None:
+    """Each case on its own, and those that come together."""
+    row = ROWS[name]
+    change = decide(row.before, row.before._replace(**{"bytes": ALL_STAND} | row.now))
+    assert change.log is row.log
+    assert change.cut_to == row.cut_to
+    assert sorted(change.replaced) == list(row.replaced)
+    assert " ".join(change.why) == row.why
+    assert change.is_any == bool(
+        row.replaced or row.log is Which.OTHER or row.cut_to != NO_CUT
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_decision_without_the_bytes_is_the_same_or_asks_for_them(name: str) -> None:
+    """A look that has not read them says so, unless they do not matter."""
+    row = ROWS[name]
+    now = row.before._replace(**{"bytes": ALL_STAND} | row.now)
+    change = decide(row.before, now._replace(bytes=None))
+    assert change.log is Which.UNKNOWN or change == decide(row.before, now)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_log_that_did_not_change_since_is_the_same(name: str) -> None:
+    """What one look has found is the log of before for the next."""
+    row = ROWS[name]
+    now = row.before._replace(**row.now)
+    change = decide(now, now._replace(bytes=Bytes(frozenset(now.ends))))
+    assert (change.log, change.is_any) == (Which.SAME, False)
+
+
+def test_cases_are_those_of_the_table() -> None:
+    """The code has the table of the design, and each label a row here."""
+    text = DESIGN.read_text(encoding="utf-8")
+    _, _, chapter = text.partition("\n## What a reader sees of a log that changes\n")
+    chapter, _, _ = chapter.partition("\n## ")
+    labels = re.findall(r"^\| `([a-z-]+)` \|", chapter, re.MULTILINE)
+    assert labels == list(CASES)
+    assert set(CASES) == {label for row in ROWS.values() for label in row.why.split()}
