@@ -50,6 +50,7 @@ _HOMES: Final = {
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "io.layout": "TopicPartition",
     "log.compact.compactor": "CompactionProgress CompactionReport",
+    "log.read.corruption": "Damaged",
     "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
     "log.write.staged_files": "Staged StagedLog",
     "log.write.staging": "Stage",

@@ -72,6 +72,7 @@ from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryRep
 from logstore.io.layout import TopicPartition as TopicPartition
 from logstore.log.compact.compactor import CompactionProgress as CompactionProgress
 from logstore.log.compact.compactor import CompactionReport as CompactionReport
+from logstore.log.read.corruption import Damaged as Damaged
 from logstore.log.retention import Deletion as Deletion
 from logstore.log.retention import RetainAge as RetainAge
 from logstore.log.retention import RetainBytes as RetainBytes

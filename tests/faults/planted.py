@@ -80,8 +80,8 @@ BUGS = (
     Bug(
         "checksums not checked by readers",
         "log/read/reader.py",
-        (("reader.begin(before, segment.checks)",
-          "reader.begin(before, segment.checks & ~native.CHECK_CRC)"),),
+        (("reader.begin(chunk.last_offset, chunk.segment.checks)",
+          "reader.begin(chunk.last_offset, chunk.segment.checks - native.CHECK_CRC)"),),
         "lying_disk",
         quick=10,
     ),

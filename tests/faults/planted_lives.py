@@ -92,8 +92,8 @@ BUGS_OF_LIVES = (
     Bug(
         "a fetch believes the last offset before a bad batch",
         "log/read/fetch.py",
-        (("        end, last = _without_doubtful(segment, buffer, end, last, place, "
-          "offset)\n", ""),),
+        (("    return _without_doubtful(cursor, read, end, last)\n",
+          "    return end, last\n"),),
         "damages",
     ),
     Bug(

@@ -27,6 +27,7 @@ from logstore.group.options import (
 )
 from logstore.group.transaction import ConsumerTransaction
 from logstore.io.layout import TopicPartition
+from logstore.log.read.corruption import OnCorruption
 from logstore.record.record import TopicRecord
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Consumer:
         max_poll_interval_ms: int = 300_000,
         on_stuck: Literal["report", "evict"] = "report",
         instance: str | None = None,
+        on_corruption: OnCorruption = "raise",
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
@@ -103,6 +105,7 @@ class Consumer:
             max_poll_interval_ms=max_poll_interval_ms,
             on_stuck=on_stuck,
             instance=instance,
+            on_corruption=on_corruption,
             on_assign=on_assign,
             on_revoke=on_revoke,
             on_lost=on_lost,

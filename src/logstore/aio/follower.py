@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place
+from logstore.log.read.corruption import DamagePolicy
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord
@@ -21,8 +22,8 @@ __all__ = ["Follower", "OnePartition", "Options", "SomePartitions"]
 
 _Item = TypeVar("_Item")
 
-# durable_only, isolation, whether to skip damage.
-Options = tuple[bool, str, bool]
+# durable_only, isolation, what to do about damage.
+Options = tuple[bool, str, DamagePolicy]
 
 # Records after which a follower that need not wait lets other tasks run.
 _RECORDS_MAX: Final = 256
@@ -92,9 +93,9 @@ class OnePartition(Followed[Record]):
     ) -> None:
         self._seat = _Seat(place, partition)
         self._turn: Turn | None = None
-        self._durable_only, isolation, skip = options
+        self._durable_only, isolation, policy = options
         self._items = partition._views.turns(
-            start, self._durable_only, isolation, skip, self._seat.look
+            start, self._durable_only, isolation, policy, self._seat.look
         )
 
     def steps(self) -> Iterator[Iterator[Record] | bool]:

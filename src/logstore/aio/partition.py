@@ -13,7 +13,7 @@ from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place, Wakes
 from logstore.config import TopicConfig
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
-from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.log.retention import Deletion, RetentionPolicy
 from logstore.record.arguments import Start, as_limit, as_timeout
 from logstore.record.encoder import (
@@ -396,7 +396,7 @@ class Partition:
         *,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[Record]:
         """The records from `start` on, then those appended later, by any process: an
@@ -408,9 +408,8 @@ class Partition:
 
         Args, Raises: as `logstore.Partition.follow`; `EventLoopError`.
         """
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = durable_only, isolation, on_corruption == "skip"
+        options = durable_only, isolation, DamagePolicy(on_corruption)
         followed = OnePartition(self.blocking, self.place, start, options)
         return Follower(self._services.binding, followed, timeout, limit)
 

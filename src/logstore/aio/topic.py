@@ -12,7 +12,7 @@ from logstore.aio.follower import Follower, SomePartitions
 from logstore.aio.partition import Partition, Services
 from logstore.aio.wakes import Place
 from logstore.config import TopicConfig
-from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.log.retention import Deletion, RetentionPolicy
 from logstore.record.arguments import as_limit, as_timeout
 from logstore.record.encoder import check_payload_type
@@ -203,7 +203,7 @@ class Topic:
         order: str = "time",
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Follower[TopicRecord]:
         """The records of all partitions, then those appended later to any of them, by
@@ -213,9 +213,8 @@ class Topic:
         Args, Raises: as `logstore.Topic.follow`; `EventLoopError`.
         """
         merging.check_order(order)
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = durable_only, isolation, on_corruption == "skip"
+        options = durable_only, isolation, DamagePolicy(on_corruption)
         starts = merging.per_partition("start", start, self.blocking.partitions)
 
         def partitions() -> list[tuple[BlockingPartition, Place]]:

@@ -37,6 +37,7 @@ from logstore.group.positions import offsets_for_times
 from logstore.group.reading import Before, PartitionReader
 from logstore.group.transaction import ConsumerTransaction
 from logstore.io.layout import TopicPartition
+from logstore.log.read.corruption import OnCorruption
 from logstore.record.arguments import as_offset, as_time_ms, refuse_pickling
 from logstore.record.record import TopicRecord
 from logstore.store.inside import topics_now
@@ -83,6 +84,8 @@ class Consumer:
             warning, and in `groups`), or "evict" them: the others get their partitions,
             and their next commit raises `FencedError`.
         instance: makes a static member of this name; two cannot live at a time.
+        on_corruption: as in `Partition.read`; a function is called in the call that
+            reads, and again after a `seek`.
         on_assign, on_revoke, on_lost: as in `subscribe`.
 
     Raises:
@@ -110,6 +113,7 @@ class Consumer:
         max_poll_interval_ms: int = 300_000,
         on_stuck: Literal["report", "evict"] = "report",
         instance: str | None = None,
+        on_corruption: OnCorruption = "raise",
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
@@ -129,6 +133,7 @@ class Consumer:
             max_poll_interval_ms=max_poll_interval_ms,
             on_stuck=on_stuck,
             instance=instance,
+            on_corruption=on_corruption,
         )
         wanted = as_subscription(topics, pattern)
         self._forks = native.forks()

@@ -15,8 +15,13 @@ from logstore.group.errors import OffsetMetadataTooLargeError
 from logstore.group.generations import Subscription
 from logstore.io import layout
 from logstore.io.layout import OFFSET_MAX, TopicPartition
-from logstore.log.read.reader import ISOLATIONS, check_choice
-from logstore.record.arguments import as_integer, as_items
+from logstore.log.read.corruption import DamagePolicy, OnCorruption
+from logstore.record.arguments import (
+    ISOLATIONS,
+    as_integer,
+    as_items,
+    check_choice,
+)
 
 __all__ = [
     "Callbacks",
@@ -117,6 +122,7 @@ class Options:
     max_poll_interval_ms: int
     on_stuck: str
     instance: str | None
+    on_corruption: OnCorruption = "raise"
 
     @classmethod
     def of(cls, **given: Any) -> Options:
@@ -133,6 +139,7 @@ class Options:
             raise _bad("reset", self.reset, f"{', '.join(_RESETS)} or a timedelta")
         check_choice("isolation", self.isolation, ISOLATIONS)
         check_choice("on_stuck", self.on_stuck, _ON_STUCK)
+        DamagePolicy(self.on_corruption)
         check_int("max_poll_records", self.max_poll_records, 1, _INTERVAL_MS_MAX)
         check_int(
             "max_poll_interval_ms", self.max_poll_interval_ms, 10, _INTERVAL_MS_MAX

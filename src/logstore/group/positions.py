@@ -50,6 +50,7 @@ class Positions:
             self.topic_id(key),
             durable_only=options.durable_only,
             isolation=options.isolation,
+            on_corruption=options.on_corruption,
         )
 
     def partition(self, key: TopicPartition) -> Partition:

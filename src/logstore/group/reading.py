@@ -25,6 +25,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory, held_open
 from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
+from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.log.read.proof import ProofFinder
 from logstore.record.record import TopicRecord
 from logstore.store.inside import views_of
@@ -71,7 +72,7 @@ class PartitionReader:
         turn: the last end of the log that it has reached.
 
     Args:
-        durable_only, isolation: as in `Partition.read`.
+        durable_only, isolation, on_corruption: as in `Partition.read`.
     """
 
     __slots__ = (
@@ -80,6 +81,8 @@ class PartitionReader:
         "_durable_only",
         "_isolation",
         "_items",
+        "_on_corruption",
+        "_policy",
         "_proofs",
         "_run",
         "_step",
@@ -103,6 +106,7 @@ class PartitionReader:
         *,
         durable_only: bool,
         isolation: str,
+        on_corruption: OnCorruption = "raise",
     ) -> None:
         self.key = TopicPartition(partition.topic, partition.number)
         self.partition = partition
@@ -119,6 +123,8 @@ class PartitionReader:
         self._behind: CorruptRecordError | None = None
         self._durable_only = durable_only
         self._isolation = isolation
+        self._on_corruption = on_corruption
+        self._policy = DamagePolicy(on_corruption)
         self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
         self._run: Iterator[TopicRecord] | None = None
         self._proofs = ProofFinder()
@@ -137,6 +143,7 @@ class PartitionReader:
     def _move(self, position: int | None, base: int | None) -> None:
         """Deliver from a position on: all of it, or nothing, with an interrupt."""
         self._begin_again()
+        self._policy = DamagePolicy(self._on_corruption)  # it is asked anew
         # Nothing is called from here on.
         self.position, self.base = position, base
         self.error = self._behind = None
@@ -259,7 +266,7 @@ class PartitionReader:
         """
         self._proofs.forget()
         self._items = views_of(self.partition).topic_turns(
-            self.position, self._durable_only, self._isolation
+            self.position, self._durable_only, self._isolation, self._policy
         )
 
     def _next_item(self) -> Iterator[TopicRecord] | Turn:

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 from logstore.errors import ConfigError
 
 __all__ = [
+    "ISOLATIONS",
     "Start",
     "Time",
     "as_integer",
@@ -24,6 +25,7 @@ __all__ = [
     "as_offset",
     "as_time_ms",
     "as_timeout",
+    "check_choice",
     "is_time",
     "refuse_pickling",
     "to_milliseconds",
@@ -33,8 +35,19 @@ __all__ = [
 Time: TypeAlias = "datetime.date | str"  # a datetime is a date
 Start: TypeAlias = "int | Time | None"
 
+ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 _TIMES: Final = "a datetime, a date or an ISO 8601 text"
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise `ConfigError` unless a value is one of these."""
+    if value not in allowed:
+        raise ConfigError(
+            f"{name}={value!r} is not one of {', '.join(allowed)}",
+            name=name,
+            value=value,
+        )
 
 
 def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:

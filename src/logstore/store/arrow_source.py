@@ -6,7 +6,8 @@ import abc
 from typing import TYPE_CHECKING, ClassVar
 
 from logstore.log.frames.log import Log
-from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.corruption import RAISE, DamagePolicy
+from logstore.record.arguments import ISOLATIONS, check_choice
 from logstore.record.extras import frames_module
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class ArrowSource(abc.ABC):
 
     @abc.abstractmethod
     def _logs_now(
-        self, durable_only: bool, isolation: str, on_corruption: str
+        self, durable_only: bool, isolation: str, policy: DamagePolicy
     ) -> list[Log]:
         """Its partitions as a scan sees them, as of now."""
 
@@ -51,7 +52,7 @@ class ArrowSource(abc.ABC):
         interchange = frames_module("interchange")
         return interchange.exported_stream(
             lambda names: interchange.read_arrow(
-                self._logs_now(False, "read_uncommitted", "raise"), names
+                self._logs_now(False, "read_uncommitted", RAISE), names
             ),
             self._COLUMNS,
             requested_schema,
@@ -76,12 +77,15 @@ class ArrowSource(abc.ABC):
         Args:
             threads: how many read at the same time, 1 to 64; None: one for each
                 processor, 8 at most.
-            durable_only, isolation, on_corruption: as in `Partition.read`.
+            durable_only, isolation: as in `Partition.read`.
+            on_corruption: ``"skip"`` leaves out damaged data. Scans are in threads of
+                their own, so it takes no function.
         """
         check_choice("isolation", isolation, ISOLATIONS)
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        check_choice("on_corruption", on_corruption, ("raise", "skip"))
+        policy = DamagePolicy(on_corruption)
 
         def logs() -> list[Log]:
-            return self._logs_now(durable_only, isolation, on_corruption)
+            return self._logs_now(durable_only, isolation, policy)
 
         return frames_module("dataset").LogDataset(logs, self._table_name(), threads)

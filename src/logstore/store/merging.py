@@ -14,9 +14,10 @@ from logstore._native import topic_record
 from logstore._native.locks import wait_for_any
 from logstore.errors import PartitionNotFoundError
 from logstore.io.watch import DirectoryWatch
-from logstore.log.read.reader import check_choice, first_of
+from logstore.log.read.corruption import DamagePolicy
+from logstore.log.read.reader import first_of
 from logstore.log.read.view import Bounds
-from logstore.record.arguments import Start
+from logstore.record.arguments import Start, check_choice
 from logstore.record.record import Record, TopicRecord
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Turn
@@ -94,13 +95,13 @@ class Cursor:
         start: Start,
         durable_only: bool,
         isolation: str,
-        skip: bool,
+        policy: DamagePolicy,
         look: Callable[[], Bounds] | None = None,
     ) -> None:
         self.partition = partition
         self.turn: Turn | None = None
         views = partition._views
-        self._items = views.turns(start, durable_only, isolation, skip, look)
+        self._items = views.turns(start, durable_only, isolation, policy, look)
 
     @property
     def has_moved(self) -> bool:

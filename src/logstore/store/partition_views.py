@@ -19,8 +19,8 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
+from logstore.log.read.corruption import RAISE, SKIP, DamagePolicy
 from logstore.log.read.proof import disproves
-from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.read.tail import Tail, tail_columns
 from logstore.log.read.time_lookup import (
     TIMESTAMP_MAX,
@@ -31,8 +31,10 @@ from logstore.log.read.time_lookup import (
 from logstore.log.read.view import Bounds, ChangedError, View, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
+    ISOLATIONS,
     Start,
     as_offset,
+    check_choice,
     is_time,
     to_milliseconds,
 )
@@ -267,29 +269,29 @@ class PartitionViews:
         may_be_compacted = is_foreign or view.compactions > 0
         return disproves(view, position, proof, may_be_compacted=may_be_compacted)
 
-    def stable_of(self, view: View, first: int, skip: bool) -> int:
+    def stable_of(self, view: View, first: int, policy: DamagePolicy = RAISE) -> int:
         """The last stable offset of a view, for a read that begins at `first`.
 
         Raises:
             ChangedError: the log was changed meanwhile.
         """
         try:
-            return self._stable.of(view, first, skip=skip)
+            return self._stable.of(view, first, policy)
         except StorageError:
             self.refreshed()  # raises if it was deleted meanwhile
             raise
 
-    def _resolve(self, view: View, start: Start, skip: bool) -> int:
+    def _resolve(self, view: View, start: Start, policy: DamagePolicy) -> int:
         if start is None:
             return view.start_offset
         if is_time(start):
-            return self._at_time(view, to_milliseconds("start", start), skip)
+            return self._at_time(view, to_milliseconds("start", start), policy)
         offset = as_offset("start", start, or_time=True)
         view.check(offset)
         return offset
 
-    def _at_time(self, view: View, timestamp_ms: int, skip: bool) -> int:
-        offset = first_offset_at(view, timestamp_ms, self._times, skip=skip)
+    def _at_time(self, view: View, timestamp_ms: int, policy: DamagePolicy) -> int:
+        offset = first_offset_at(view, timestamp_ms, self._times, policy)
         return view.end_offset if offset is None else offset
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
@@ -302,9 +304,11 @@ class PartitionViews:
             lambda: first_offset_at(self.now(False), timestamp_ms, self._times)
         )
 
-    def _resolve_stop(self, view: View, stop: Start, skip: bool) -> int:
+    def _resolve_stop(self, view: View, stop: Start, policy: DamagePolicy) -> int:
         if is_time(stop):
-            return self._at_time(view, to_milliseconds("stop", stop), skip)
+            # The caller is asked in the order of offsets: by the read that follows.
+            policy = SKIP if policy.skips else RAISE
+            return self._at_time(view, to_milliseconds("stop", stop), policy)
         return as_offset("stop", stop, or_time=True)
 
     def bounds(
@@ -313,14 +317,13 @@ class PartitionViews:
         stop: Start,
         durable_only: bool,
         isolation: str,
+        policy: DamagePolicy,
         *,
-        skip: bool = False,
         to_stable: bool = False,
     ) -> tuple[View, int, int]:
         """(the log as it is now, the offset to begin at, the offset to stop at).
 
         Args:
-            skip: leave out damaged data.
             to_stable: stop at the last stable offset also if the reader's filter would
                 find the first open transaction by itself.
         """
@@ -328,14 +331,14 @@ class PartitionViews:
 
         def bounds() -> tuple[View, int, int]:
             view = self.now(durable_only)
-            first = self._resolve(view, start, skip)
+            first = self._resolve(view, start, policy)
             if stop is None:
                 end = view.end_offset
             else:
-                end = min(self._resolve_stop(view, stop, skip), view.end_offset)
+                end = min(self._resolve_stop(view, stop, policy), view.end_offset)
             is_limited = to_stable or first > view.start_offset
             if isolation == "read_committed" and is_limited:
-                end = min(end, self.stable_of(view, first, skip))
+                end = min(end, self.stable_of(view, first, policy))
             return view, first, end
 
         return unchanged(bounds)
@@ -345,7 +348,7 @@ class PartitionViews:
         view: View,
         first: int,
         isolation: str,
-        skip: bool,
+        policy: DamagePolicy,
         *,
         with_headers: bool = True,
         limit: int | None = None,
@@ -353,7 +356,7 @@ class PartitionViews:
     ) -> ChunkReader:
         """The decoder. It decodes not many more records at a time than are wanted, or
         than its share if several partitions are read at the same time."""
-        batch_filter = self.batch_filter(view, first, isolation, skip)
+        batch_filter = self.batch_filter(view, first, isolation, policy)
         most = self.decompressed_max
         if limit is None and share == 1:
             return ChunkReader(
@@ -370,14 +373,14 @@ class PartitionViews:
         )
 
     def batch_filter(
-        self, view: View, first: int, isolation: str, skip: bool
+        self, view: View, first: int, isolation: str, policy: DamagePolicy
     ) -> BatchFilter | None:
         if isolation != "read_committed":
             return None
         free = view.transaction_free
         if view.end_offset <= first or (first in free and view.end_offset <= free.stop):
             return None  # no batch of a transaction is in the way
-        return producers.CommittedFilter(view, first, skip=skip)
+        return producers.CommittedFilter(view, first, policy)
 
     def log_of(
         self,
@@ -385,22 +388,20 @@ class PartitionViews:
         stop: Start,
         durable_only: bool,
         isolation: str,
-        on_corruption: str,
+        policy: DamagePolicy,
     ) -> Log:
         """This partition as a scan of data frames sees it, as of now."""
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        skip = on_corruption == "skip"
         view, first, end = self.bounds(
-            start, stop, durable_only, isolation, to_stable=True, skip=skip
+            start, stop, durable_only, isolation, policy, to_stable=True
         )
 
         def make_reader(offset: int, with_headers: bool) -> ChunkReader:
             return self.decoder(
-                view, offset, isolation, skip, with_headers=with_headers
+                view, offset, isolation, policy, with_headers=with_headers
             )
 
         def go_on(offset: int) -> Log:
-            return self.log_of(offset, None, durable_only, isolation, on_corruption)
+            return self.log_of(offset, None, durable_only, isolation, policy)
 
         is_to_end = stop is None or end >= view.end_offset
         return Log(
@@ -410,7 +411,7 @@ class PartitionViews:
             first,
             end,
             make_reader,
-            skip,
+            policy,
             go_on if is_to_end else None,
         )
 
@@ -423,7 +424,7 @@ class PartitionViews:
         start: Start,
         durable_only: bool,
         isolation: str,
-        skip: bool,
+        policy: DamagePolicy,
         look: Callable[[], Bounds] | None = None,
     ) -> Iterator[Iterator[Record] | Turn]:
         """The records from `start` on, in runs, up to the end of the log as it is at
@@ -434,17 +435,17 @@ class PartitionViews:
             look: returns the log as it was at this call, or later; None:
                 `refreshed_bounds`.
         """
-        items = self._column_turns(start, durable_only, isolation, skip, look)
+        items = self._column_turns(start, durable_only, isolation, policy, look)
         return (one if isinstance(one, Turn) else iter_records(one) for one in items)
 
     def topic_turns(
-        self, start: Start, durable_only: bool, isolation: str
+        self, start: Start, durable_only: bool, isolation: str, policy: DamagePolicy
     ) -> Iterator[Iterator[TopicRecord] | Turn]:
         """As `turns`, with the topic and the partition in each record."""
         name, number = self.topic, self.number
         return (
             one if isinstance(one, Turn) else iter_topic_records(one, name, number)
-            for one in self._column_turns(start, durable_only, isolation, False, None)
+            for one in self._column_turns(start, durable_only, isolation, policy, None)
         )
 
     def _column_turns(
@@ -452,15 +453,15 @@ class PartitionViews:
         start: Start,
         durable_only: bool,
         isolation: str,
-        skip: bool,
+        policy: DamagePolicy,
         look: Callable[[], Bounds] | None,
     ) -> Iterator[Columns | Turn]:
         view, first, end = self.bounds(
-            start, None, durable_only, isolation, skip=skip, to_stable=True
+            start, None, durable_only, isolation, policy, to_stable=True
         )
         look = look or self._source.refreshed
         return self._turn_after_turn(
-            view, first, end, durable_only, isolation, skip, look
+            view, first, end, durable_only, isolation, policy, look
         )
 
     def _turn_after_turn(
@@ -470,22 +471,24 @@ class PartitionViews:
         end: int,
         durable_only: bool,
         isolation: str,
-        skip: bool,
+        policy: DamagePolicy,
         look: Callable[[], Bounds],
     ) -> Iterator[Columns | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
         tail: Tail | None = None
-        decoder = self.decoder(view, offset, isolation, skip)
+        decoder = self.decoder(view, offset, isolation, policy)
         while True:
             if isolation == "read_committed":
                 # It belongs to a view.
-                decoder.batch_filter = self.batch_filter(view, offset, isolation, skip)
+                decoder.batch_filter = self.batch_filter(
+                    view, offset, isolation, policy
+                )
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
-                for run in _runs(view, tail, offset, end, decoder, skip):
+                for run in _runs(view, tail, offset, end, decoder, policy):
                     offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 if not decoder.ended:
@@ -520,7 +523,7 @@ class PartitionViews:
             end = view.end_offset
             if isolation == "read_committed":
                 try:
-                    end = min(end, self.stable_of(view, offset, skip))
+                    end = min(end, self.stable_of(view, offset, policy))
                 except ChangedError:
                     end = offset  # the next refresh sees it
 
@@ -571,7 +574,7 @@ def _runs(
     start: int,
     stop: int,
     decoder: ChunkReader,
-    skip: bool,
+    policy: DamagePolicy,
 ) -> Iterator[Columns]:
     """The records of a view with start <= offset < stop, from memory if the refresh has
     read them."""
@@ -583,7 +586,7 @@ def _runs(
                 yield run
             return
         # The reader finds it again, and raises the error of the file.
-    yield from reader.read_columns(view, offset, stop, decoder, skip=skip)
+    yield from reader.read_columns(view, offset, stop, decoder, policy=policy)
 
 
 def unchanged(ask: Callable[[], _Result]) -> _Result:

@@ -19,10 +19,11 @@ from logstore.log.follow.byte_ranges import ByteRanges, byte_ranges
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
+from logstore.log.read.corruption import RAISE, DamagePolicy, OnCorruption
 from logstore.log.read.fetch import fetch
-from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
+    ISOLATIONS,
     Start,
     Time,
     as_integer,
@@ -31,6 +32,7 @@ from logstore.record.arguments import (
     as_offset,
     as_time_ms,
     as_timeout,
+    check_choice,
     refuse_pickling,
 )
 from logstore.record.batch import Chunk, RecordBatch
@@ -181,7 +183,7 @@ class ReadablePartition(ArrowSource):
         *,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[Record]:
         """The records from `start` up to `stop` (exclusive), in order.
@@ -196,7 +198,10 @@ class ReadablePartition(ArrowSource):
             durable_only: stop at `durable_offset`.
             isolation: ``"read_committed"`` leaves out aborted transactions and stops at
                 the first one that is still open. Control records are never delivered.
-            on_corruption: ``"skip"`` leaves out damaged data.
+            on_corruption: ``"skip"`` leaves out damaged data. A function is called with
+                a `Damaged` for each part that cannot be read, in the order of the
+                offsets, in this thread; True leaves it out, False raises its error.
+                An exception of the function ends the read.
             limit: end after this many records; None: any number.
 
         Raises:
@@ -204,7 +209,8 @@ class ReadablePartition(ArrowSource):
             CorruptRecordError: after every record before the damage. A read that begins
                 at the error's ``next_offset`` continues after the damage.
         """
-        return self._read(start, stop, durable_only, isolation, on_corruption, limit)
+        policy = DamagePolicy(on_corruption)
+        return self._read(start, stop, durable_only, isolation, policy, limit)
 
     def _read(
         self,
@@ -212,22 +218,21 @@ class ReadablePartition(ArrowSource):
         stop: Start,
         durable_only: bool,
         isolation: str,
-        on_corruption: str,
+        policy: DamagePolicy,
         limit: int | None,
         share: int = 1,
     ) -> Iterator[Record]:
         """As `read`, as one of `share` reads at the same time."""
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        limit, skip = as_limit(limit), on_corruption == "skip"
+        limit = as_limit(limit)
         view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, skip=skip
+            start, stop, durable_only, isolation, policy
         )
         decoder = self._views.decoder(
-            view, first, isolation, skip, limit=limit, share=share
+            view, first, isolation, policy, limit=limit, share=share
         )
         size = max(READ_BYTES // share, LOOKUP_BYTES)
         records = reader.read_records(
-            view, first, end, decoder, skip=skip, buffer_bytes=size
+            view, first, end, decoder, policy=policy, buffer_bytes=size
         )
         return reader.first_of(records, limit)
 
@@ -255,13 +260,13 @@ class ReadablePartition(ArrowSource):
 
         def lookup() -> Record:
             view, first, end = self._views.bounds(
-                offset, None, durable_only, isolation, to_stable=True
+                offset, None, durable_only, isolation, RAISE, to_stable=True
             )
             if first >= end:
                 raise OffsetOutOfRangeError(
                     offset, view.start_offset, end, partition=self._views.name
                 )
-            decoder = self._views.decoder(view, first, isolation, False, limit=1)
+            decoder = self._views.decoder(view, first, isolation, RAISE, limit=1)
             records = reader.read_records(
                 view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
             )
@@ -279,7 +284,7 @@ class ReadablePartition(ArrowSource):
         *,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[Record]:
         """Like `read`, followed by the records appended later, by any process.
@@ -295,9 +300,8 @@ class ReadablePartition(ArrowSource):
         `TopicNotFoundError` when the topic was deleted, or, in another process,
         `PartitionNotFoundError`.
         """
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        skip = on_corruption == "skip"
-        turns = self._views.turns(start, durable_only, isolation, skip)
+        policy = DamagePolicy(on_corruption)
+        turns = self._views.turns(start, durable_only, isolation, policy)
         runs = self._follow(turns, as_timeout(timeout), durable_only)
         return reader.first_of(native.Flattened(runs), as_limit(limit))
 
@@ -334,7 +338,7 @@ class ReadablePartition(ArrowSource):
         *,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Chunk:
         """The records of one buffer: whole batches from the one that holds `offset`.
@@ -356,17 +360,16 @@ class ReadablePartition(ArrowSource):
                 name="max_bytes",
                 value=max_bytes,
             )
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = as_offset("offset", offset)
-        limit, skip = as_limit(limit), on_corruption == "skip"
+        limit, policy = as_limit(limit), DamagePolicy(on_corruption)
 
         def fetched() -> Chunk:
             view, first, end = self._views.bounds(
-                offset, None, durable_only, isolation, skip=skip, to_stable=True
+                offset, None, durable_only, isolation, policy, to_stable=True
             )
-            batch_filter = self._views.batch_filter(view, first, isolation, skip)
+            batch_filter = self._views.batch_filter(view, first, isolation, policy)
             chunk = fetch(
-                view, first, end, max_bytes, skip=skip, batch_filter=batch_filter
+                view, first, end, max_bytes, policy=policy, batch_filter=batch_filter
             )
             return chunk if limit is None else chunk.first(limit)
 
@@ -379,7 +382,7 @@ class ReadablePartition(ArrowSource):
         *,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[RecordBatch]:
         """The batches as they are on disk; the first one holds `start`.
@@ -388,15 +391,14 @@ class ReadablePartition(ArrowSource):
         also leaves out those of aborted transactions. With `limit`, the last batch is
         the one that holds the last of the `limit` records. Raises: as `read`.
         """
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         limit = as_limit(limit)
-        skip = on_corruption == "skip"
+        policy = DamagePolicy(on_corruption)
         view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, skip=skip
+            start, stop, durable_only, isolation, policy
         )
-        batch_filter = self._views.batch_filter(view, first, isolation, skip)
+        batch_filter = self._views.batch_filter(view, first, isolation, policy)
         batches = reader.read_batches(
-            view, first, end, skip=skip, batch_filter=batch_filter
+            view, first, end, policy=policy, batch_filter=batch_filter
         )
         return reader.first_batches(batches, limit, first)
 
@@ -411,7 +413,7 @@ class ReadablePartition(ArrowSource):
         threads: int = 1,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records as a ``pyarrow.RecordBatchReader``.
@@ -427,12 +429,11 @@ class ReadablePartition(ArrowSource):
                 the bytes that were read. A batch may then be smaller. As long as any
                 part of it is in use, it keeps these bytes in memory, up to 6 MiB.
             threads: how many read at the same time, 1 to 64; the order stays the same.
-                With `limit`, one reads.
+                With `limit`, or a function as `on_corruption`, one reads.
 
         Raises: as `read`; damage is raised after the batches before it.
         """
         arrow = arrow_batches_module()
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         names = arrow.check_columns(as_items("columns", columns, of="names"))
         limit = as_limit(limit)
         arrow.check_view(view)
@@ -443,25 +444,23 @@ class ReadablePartition(ArrowSource):
                 name="batch_records",
                 value=batch_records,
             )
+        policy = DamagePolicy(on_corruption)
         if threads != 1:
             frames_module("stream").usable_threads(threads)
-            if limit is None:
-                log = self._views.log_of(
-                    start, stop, durable_only, isolation, on_corruption
-                )
+            if limit is None and not policy.asks:
+                log = self._views.log_of(start, stop, durable_only, isolation, policy)
                 interchange = frames_module("interchange")
                 return interchange.read_arrow(
                     [log], names, batch_records, threads, view=view
                 )
-        skip = on_corruption == "skip"
         log_view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, skip=skip
+            start, stop, durable_only, isolation, policy
         )
         decoder = self._views.decoder(
             log_view,
             first,
             isolation,
-            skip,
+            policy,
             with_headers="headers" in names,
             limit=limit,
         )
@@ -471,7 +470,7 @@ class ReadablePartition(ArrowSource):
             first,
             end,
             decoder,
-            skip=skip,
+            policy=policy,
             pool=memory.reads,
             keeps=memory.view,
         )
@@ -499,14 +498,12 @@ class ReadablePartition(ArrowSource):
             return None
         if isolation == "read_uncommitted":
             return byte_ranges(log, view, start, stop)
-        return byte_ranges(
-            log, view, start, stop, lambda: views.stable_of(view, start, False)
-        )
+        return byte_ranges(log, view, start, stop, lambda: views.stable_of(view, start))
 
     def _logs_now(
-        self, durable_only: bool, isolation: str, on_corruption: str
+        self, durable_only: bool, isolation: str, policy: DamagePolicy
     ) -> list[Log]:
-        return [self._views.log_of(None, None, durable_only, isolation, on_corruption)]
+        return [self._views.log_of(None, None, durable_only, isolation, policy)]
 
     def _table_name(self) -> str:
         return self._views.name
@@ -523,6 +520,4 @@ class ReadablePartition(ArrowSource):
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return unchanged(
-            lambda: self._views.stable_of(self._views.now(False), 0, False)
-        )
+        return unchanged(lambda: self._views.stable_of(self._views.now(False), 0))

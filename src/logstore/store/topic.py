@@ -17,7 +17,7 @@ from logstore.errors import (
     TopicNotFoundError,
 )
 from logstore.log import retention
-from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.record.arguments import (
     Start,
     as_items,
@@ -322,7 +322,7 @@ class Topic(ArrowSource):
         order: str = "time",
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[TopicRecord]:
         """The records of all partitions from `start` up to `stop` (exclusive).
@@ -346,6 +346,7 @@ class Topic(ArrowSource):
         # In order of time, each has a buffer of its own: smaller ones, if there are
         # many.
         share = len(partitions) if order == "time" else 1
+        policy = DamagePolicy(on_corruption)
         starts = merging.per_partition("start", start, partitions)
         stops = merging.per_partition("stop", stop, partitions)
         records = [
@@ -356,7 +357,7 @@ class Topic(ArrowSource):
                     stops[partition.number],
                     durable_only,
                     isolation,
-                    on_corruption,
+                    policy,
                     limit,
                     share,
                 ),
@@ -373,7 +374,7 @@ class Topic(ArrowSource):
         order: str = "time",
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> Iterator[TopicRecord]:
         """Like `read`, followed by the records appended later to any partition, by any
@@ -389,8 +390,7 @@ class Topic(ArrowSource):
         Raises: as `Partition.follow`.
         """
         merging.check_order(order)
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        options = (durable_only, isolation, on_corruption == "skip")
+        options = (durable_only, isolation, DamagePolicy(on_corruption))
         partitions = self.partitions
         starts = merging.per_partition("start", start, partitions)
         cursors = {
@@ -420,7 +420,7 @@ class Topic(ArrowSource):
         threads: int = 1,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
+        on_corruption: OnCorruption = "raise",
         limit: int | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
@@ -434,14 +434,17 @@ class Topic(ArrowSource):
                 or its values would have more than 8 MiB.
             view: as in `Partition.read_arrow`.
             threads: how many read at the same time, 1 to 64; the order stays the same.
-                With `limit`, one reads.
+                With `limit`, or a function as `on_corruption`, one reads.
             durable_only, isolation, on_corruption: as in `Partition.read`.
             limit: records at most, of all partitions together; None: all.
 
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
         interchange = frames_module("interchange")
-        logs = self._logs(start, stop, durable_only, isolation, on_corruption)
+        policy = DamagePolicy(on_corruption)
+        logs = self._logs(start, stop, durable_only, isolation, policy)
+        if policy.asks:
+            threads = min(threads, 1)
         reader: pyarrow.RecordBatchReader = interchange.read_arrow(
             logs, columns, batch_records, threads, as_limit(limit), view=view
         )
@@ -453,7 +456,7 @@ class Topic(ArrowSource):
         stop: TopicStart,
         durable_only: bool,
         isolation: str,
-        on_corruption: str,
+        policy: DamagePolicy,
     ) -> list[Log]:
         """The partitions as a scan of data frames sees them, as of now."""
         partitions = self.partitions
@@ -465,15 +468,15 @@ class Topic(ArrowSource):
                 stops[partition.number],
                 durable_only,
                 isolation,
-                on_corruption,
+                policy,
             )
             for partition in partitions
         ]
 
     def _logs_now(
-        self, durable_only: bool, isolation: str, on_corruption: str
+        self, durable_only: bool, isolation: str, policy: DamagePolicy
     ) -> list[Log]:
-        return self._logs(None, None, durable_only, isolation, on_corruption)
+        return self._logs(None, None, durable_only, isolation, policy)
 
     def _table_name(self) -> str:
         return self.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from logstore.log.read.corruption import DamagePolicy
 from logstore.log.read.view import View
 from logstore.record.decoder import ChunkReader
 
@@ -20,7 +21,7 @@ class Log(NamedTuple):
         start, stop: the offsets to read, half open.
         make_reader: returns a new decoder for a read that begins at an offset; the
             second argument says whether headers are wanted.
-        skip: whether damage is skipped instead of raised.
+        policy: what to do about damage.
         go_on: returns the same partition from an offset on, as it is now; None: the
             scan ends before the end of the log.
     """
@@ -31,5 +32,5 @@ class Log(NamedTuple):
     start: int
     stop: int
     make_reader: Callable[[int, bool], ChunkReader]
-    skip: bool
+    policy: DamagePolicy
     go_on: Callable[[int], Log] | None = None

@@ -197,7 +197,7 @@ class _Feed:
             start,
             stop,
             self._reader,
-            skip=log.skip,
+            policy=log.policy,
             pool=self._memory.reads,
             keeps=self._memory.view,
         )

@@ -25,12 +25,6 @@ from logstore.segment import READ_BYTES, OffsetPosition, Segment
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 
 
-def first_needed(segment: Segment, offset: int) -> int:
-    """The first offset, from `offset` on, that a segment must have. Offsets missing
-    before it may be a gap."""
-    return offset if segment.is_contiguous else max(offset, segment.base_offset)
-
-
 def place_past(
     segment: Segment, error: Exception, offset: int, view: View
 ) -> OffsetPosition | None:
@@ -107,20 +101,6 @@ def with_next_offset(segment: Segment, error: Exception, offset: int) -> Excepti
     if next_offset > offset:
         error.goes_on_at(next_offset)
     return error
-
-
-def place_after(
-    segment: Segment, error: CorruptRecordError, offset: int
-) -> OffsetPosition | None:
-    """The place where a segment continues after damage; None if it does not."""
-    if error.position is None or error.path != segment.path:
-        return None
-    try:
-        valid_batch = next_valid_batch(segment, error.position, offset)
-    except CorruptRecordError:
-        # If it was replaced just now, the next read reports that.
-        return segment.start if segment.is_retired else None
-    return valid_batch and OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
 
 
 def check_follows(

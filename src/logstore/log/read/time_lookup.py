@@ -7,11 +7,13 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
+from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
+from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_follows, error_with_next_offset
-from logstore.log.read.reader import SegmentWalk
+from logstore.log.read.reader import decoded
 from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
-from logstore.segment import LOOKUP_BYTES, READ_BYTES, OffsetPosition, Segment
+from logstore.segment import LOOKUP_BYTES, OffsetPosition, Segment
 
 __all__ = ["TIMESTAMP_MAX", "TIMESTAMP_MIN", "LargestTimestamps", "first_offset_at"]
 
@@ -61,11 +63,14 @@ class LargestTimestamps:
 
 
 def first_offset_at(
-    view: View, timestamp: int, largest: LargestTimestamps, *, skip: bool = False
+    view: View,
+    timestamp: int,
+    largest: LargestTimestamps,
+    policy: DamagePolicy = RAISE,
 ) -> int | None:
     """The first offset whose record has a timestamp >= `timestamp`; None for none.
 
-    "First" by offset, not by time: timestamps need not rise. With `skip`, damaged data
+    "First" by offset, not by time: timestamps need not rise. Damage that is left out
     does not count.
 
     Raises:
@@ -75,7 +80,7 @@ def first_offset_at(
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
     try:
-        first = _first_offset_at(view, timestamp, largest, skip)
+        first = _first_offset_at(view, timestamp, largest, policy)
     except (CorruptRecordError, UnsupportedError) as error:
         again = view.if_changed()
         if again is not None:
@@ -90,7 +95,7 @@ def first_offset_at(
 
 
 def _first_offset_at(
-    view: View, timestamp: int, largest: LargestTimestamps, skip: bool
+    view: View, timestamp: int, largest: LargestTimestamps, policy: DamagePolicy
 ) -> int | None:
     segments = view.segments
     for number in range(
@@ -98,44 +103,50 @@ def _first_offset_at(
         len(segments),
     ):
         segment = segments[number]
-        if segment.is_lost and skip:
-            continue
         if segment.is_lost:
-            raise segment.missing(0, segment.base_offset)
+            error = segment.missing(0, segment.base_offset)
+            following = segment.next_offset if segment is not segments[-1] else None
+            if policy.leaves_out(Damaged(segment.base_offset, following, error)):
+                continue
+            raise error
         if segment.base_offset >= view.end_offset:
             break
         try:
             if segment.largest_timestamp() < timestamp:
                 continue
         except CorruptRecordError:
-            if not skip:
+            if not policy.skips:
                 raise
         is_last = number + 1 == len(segments)
-        offset = _first_in(view, segment, timestamp, skip=skip, is_last=is_last)
+        offset = _first_in(view, segment, timestamp, policy, is_last=is_last)
         if offset is not None:
             return offset
     return None
 
 
 def _first_in(
-    view: View, segment: Segment, timestamp: int, *, skip: bool, is_last: bool
+    view: View, segment: Segment, timestamp: int, policy: DamagePolicy, *, is_last: bool
 ) -> int | None:
     """The same in one segment."""
     reader = ChunkReader(view.decompressed_max, with_headers=False, capacity=_RECORDS)
-    # It is most probably near the entry of the time index.
-    buffer = native.Buffer(LOOKUP_BYTES)
-    walk = SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
-    walk.buffer_bytes = READ_BYTES
-    start = max(view.start_offset, segment.base_offset)
     # Records that a publication has not committed may be removed again.
     stop = view.end_offset if is_last else min(view.end_offset, segment.next_offset)
     place = segment.locate_time(timestamp)
-    for run in walk.columns(start, stop, place):
+    cursor = Cursor(
+        view,
+        max(view.start_offset, segment.base_offset),
+        stop,
+        policy,
+        first_bytes=LOOKUP_BYTES,  # it is most probably near the entry of the index
+        follows=False,
+        place=place,
+    )
+    for run in decoded(cursor, reader):
         times = run.decoder.unpack(run.decoder.timestamp)
         for index, record_time in enumerate(times):
             if record_time >= timestamp:
                 offset = int(run.decoder.offset[index])
-                if not (skip or segment.is_contiguous):
+                if not (policy.skips or segment.is_contiguous):
                     _check_batch(segment, place, offset)
                 return offset
     return None

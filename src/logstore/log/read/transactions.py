@@ -23,11 +23,12 @@ from logstore.io.checkpoint.producer_snapshot import (
     snapshot_offsets,
 )
 from logstore.io.directory import Directory
-from logstore.log.read.damage import check_follows, make_batch, place_after, place_past
-from logstore.log.read.view import ChangedError, View
+from logstore.log.read.corruption import RAISE, SKIP, DamagePolicy
+from logstore.log.read.cursor import Cursor
+from logstore.log.read.damage import make_batch
+from logstore.log.read.view import View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading
-from logstore.segment import OffsetPosition
 
 __all__ = [
     "AbortedRange",
@@ -51,15 +52,15 @@ class CommittedFilter:
     order.
     """
 
-    def __init__(self, view: View, start: int, *, skip: bool = False) -> None:
-        self._skip = skip
+    def __init__(self, view: View, start: int, policy: DamagePolicy = RAISE) -> None:
+        self._policy = policy
         self._markers: dict[int, deque[_Marker]] = {}
         self.begin_again(view, start)
 
     def begin_again(self, view: View, offset: int) -> None:
         """Read the markers again from an offset on: the log was changed."""
-        end = view.end_offset
-        self._ahead = _transaction_batches(view, offset, end, skip=self._skip)
+        cursor = Cursor(view, offset, view.end_offset, self._policy, follows=False)
+        self._ahead = _transaction_batches(cursor)
         self._markers.clear()
         self._done = False
 
@@ -88,82 +89,56 @@ _NO_MARKERS: Final[deque[_Marker]] = deque()
 
 
 def _transaction_batches(
-    view: View, start: int, stop: int, *, skip: bool = False, skip_below: int = 0
+    cursor: Cursor,
 ) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
-    """Headers of transactional batches from `start` to before `stop`, in order, each
-    with its marker if it is one.
-
-    With `skip`, damaged batches are left out; without it, only damage that lies wholly
-    below `skip_below` is. (None, None) is yielded in its place.
+    """Headers of transactional batches before the end of a cursor, in order, each with
+    its marker if it is one. (None, None) in the place of damage that it has passed.
 
     Raises:
         ChangedError: the log was changed; what was found so far may be wrong.
     """
-    offset = start
-    segments = view.from_offset(start)
-    place: OffsetPosition | None = None
-
-    def check() -> None:
-        changed = view.if_changed(closely=False)
-        if changed is not None:
-            raise ChangedError(changed)
-
-    while segments and offset < stop:
-        segment = segments[0]
-        try:
-            place = place or segment.locate(offset)
-            for header, buffer, file_pos in segment.headers(place, check=check):
-                last = header.last_offset
-                if last >= segment.next_offset:
-                    far = segment.too_far(last, 0, offset)
-                    raise segment.error_of(far, file_pos, offset)
-                if last >= stop:
-                    check_follows(segment, file_pos + header.size, last, offset)
-                    return
-                if last < offset:
-                    continue
-                marker = None
-                if header.is_control and header.is_transactional:
-                    control = make_batch(
-                        segment, header, buffer, file_pos, view.decompressed_max
-                    ).control_record()
-                    if control is not None:
-                        marker = _Marker(control.offset, control.type == ABORT)
-                offset = last + 1
-                is_data = header.is_transactional and not header.is_control
-                if is_data or marker is not None:
-                    yield header, marker
-            place = None
-            segments.popleft()
-        except (CorruptRecordError, UnsupportedError) as error:
-            again = view.if_changed()
-            if again is not None:
-                raise ChangedError(again) from error
-            place = None
-            if isinstance(error, UnsupportedError):
-                raise
-            if skip or skip_below >= segment.next_offset:
-                place = place_after(segment, error, offset)
-                if place is None:
-                    segments.popleft()
-            else:
-                place = place_past(segment, error, skip_below, view)
-                if place is None:
-                    raise
+    passed = 0
+    for header, chunk, before in cursor.headers():
+        if cursor.passed > passed:
+            passed = cursor.passed
             yield None, None
+        if header.last_offset >= cursor.stop:
+            cursor.advance(header.pos, native.STOP_OFFSET, before)
+            return
+        marker = None
+        if header.is_control and header.is_transactional:
+            pos = chunk.pos + header.pos
+            try:
+                control = make_batch(
+                    chunk.segment,
+                    header,
+                    chunk.buffer,
+                    pos,
+                    cursor.view.decompressed_max,
+                ).control_record()
+            except (CorruptRecordError, UnsupportedError) as error:
+                cursor.on_damage(error, pos, before)
+                continue
+            if control is not None:
+                marker = _Marker(control.offset, control.type == ABORT)
+        cursor.offset = header.last_offset + 1
+        is_data = header.is_transactional and not header.is_control
+        if is_data or marker is not None:
+            yield header, marker
+    if cursor.passed > passed:
+        yield None, None
 
 
 def _read_on(
-    view: View, start: int, *, skip: bool, skip_below: int
+    view: View, start: int, policy: DamagePolicy, since: int
 ) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
     """`_transaction_batches` from `start` to the end of a view, which reads nothing
-    where there can be none."""
+    where there can be none. `since`: as in `Cursor`."""
     free, end = view.transaction_free, view.end_offset
     parts = (start, min(free.start, end)), (max(start, free.stop), end)
     for first, stop in parts if free else ((start, end),):
-        yield from _transaction_batches(
-            view, first, stop, skip=skip, skip_below=skip_below
-        )
+        cursor = Cursor(view, first, stop, policy, since=since, follows=False)
+        yield from _transaction_batches(cursor)
 
 
 class AbortedRange(NamedTuple):
@@ -203,8 +178,9 @@ def ended_transactions(view: View, start: int, stop: int) -> EndedTransactions |
     open_since: dict[int, int] = {}
     aborted = []
     upto = stop
-    for header, marker in _read_on(view, start, skip=False, skip_below=0):
-        assert header is not None  # nothing is skipped
+    for header, marker in _read_on(view, start, RAISE, start):
+        if header is None:
+            continue  # it lies below the range
         if header.base_offset >= stop and not open_since:
             break
         if marker is not None:
@@ -263,30 +239,35 @@ class StableOffset:
         self._directory = directory
         self._points: tuple[_Point, ...] = ()
 
-    def of(self, view: View, first: int = 0, *, skip: bool = False) -> int:
+    def of(self, view: View, first: int = 0, policy: DamagePolicy = RAISE) -> int:
         """First offset of the oldest transaction that is open at the end of a view, or
         the end of the view if none is open (Kafka's LSO, with everything taken as
         replicated).
 
-        Damage that lies wholly below `first` (or, with `skip`, anywhere) may have
-        contained the end of transactions that were open before it: they are taken as
-        ended. No record of an open transaction is delivered because of this:
+        Damage that lies wholly below `first` (or anywhere, if it may be left out) may
+        have contained the end of transactions that were open before it: they are taken
+        as ended. No record of an open transaction is delivered because of this:
         `CommittedFilter` looks for the end of each transaction.
 
         Raises:
             ChangedError: the log was changed; the result may be wrong.
             CorruptRecordError: damage elsewhere.
         """
-        open_since = self._open_at_end(view, view.end_offset if skip else first, skip)
+        # The caller is not asked: this looks at all of the log before the read begins.
+        policy = SKIP if policy.skips else RAISE
+        since = view.end_offset if policy.skips else first
+        open_since = self._open_at_end(view, since, policy)
         oldest = min(open_since.values(), default=view.end_offset)
         return max(min(oldest, view.end_offset), view.start_offset)
 
-    def _open_at_end(self, view: View, first: int, skip: bool) -> dict[int, int]:
+    def _open_at_end(
+        self, view: View, first: int, policy: DamagePolicy
+    ) -> dict[int, int]:
         point = self._newest_point(view, first) or self._first_point(view)
         if point.upto == view.end_offset:
             return point.open_since
         open_since, since = dict(point.open_since), point.since
-        for header, marker in _read_on(view, point.upto, skip=skip, skip_below=first):
+        for header, marker in _read_on(view, point.upto, policy, first):
             if header is None:
                 open_since.clear()
                 since = first

@@ -201,7 +201,9 @@ class View(NamedTuple):
             return None
         now = self.source.refreshed_fully() if closely else self.source.refreshed()
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
-            not closely or now.start_offset == self.start_offset
+            not closely
+            or (now.start_offset, now.compactions)
+            == (self.start_offset, self.compactions)
         ):
             return None
         self._check_life(self.start_offset, now)

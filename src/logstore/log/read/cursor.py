@@ -1,0 +1,514 @@
+"""The place of one read in a log: the only code that knows segments, changes, damage.
+
+Every way of reading decodes the chunks of a `Cursor`. A cursor works on a `View`, the
+immutable list of segments and bounds at the time the read began, and takes no lock:
+records appended or deleted meanwhile do not change what it delivers. After each call
+that reads bytes it checks whether the log was cut before that call: those bytes may
+have been written since. If so, it continues in the log as it is now, as far as that is
+still the same log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore import _native as native
+from logstore.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    UnsupportedError,
+)
+from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
+from logstore.log.read.damage import check_stop, place_past, with_next_offset
+from logstore.log.read.view import ChangedError, View
+from logstore.log.resync import Sound, next_valid_batch
+from logstore.log.scan import WholeReads
+from logstore.record.decoder import Damage
+from logstore.segment import (
+    FRAME_BYTES,
+    READ_BYTES,
+    OffsetPosition,
+    Segment,
+    SegmentGoneError,
+    SegmentReplacedError,
+)
+
+__all__ = ["Chunk", "Cursor"]
+
+
+class Chunk(NamedTuple):
+    """Bytes of a segment: whole batches, and perhaps the beginning of one more.
+
+    Attributes:
+        buffer: its first `n` bytes are the chunk, until the next one is requested.
+        pos: of its first byte in the file.
+        last_offset: where the batch before it ends; `OFFSET_UNKNOWN`.
+    """
+
+    segment: Segment
+    buffer: native.Buffer
+    n: int
+    pos: int
+    last_offset: int
+
+
+class Cursor:
+    """The place of one read. For one thread.
+
+    After each chunk the caller says how far it was decoded (`advance`), or what is
+    wrong with it (`damaged`, `on_damage`).
+
+    Attributes:
+        view: the log that it reads now.
+        offset: the next one to be delivered. The caller sets it.
+        stop: where the read ends. It grows with the end of a log that is compacted
+            meanwhile: the last records of some keys may lie beyond the former end.
+        compacted_end: the end of the log then; 0: it was not compacted.
+        bound: where the part of the read ends that is in the present segment.
+        passed: how often it has continued after damage.
+
+    Args:
+        since: damage that lies wholly below it is no concern; None: `start`.
+        buffer_bytes: of each read but the first; None: `READ_BYTES`.
+        first_bytes: of the first one, which may be all that is needed, at most.
+        pool: gives buffers for the reads but the first, instead of `buffer_bytes`.
+        keeps: each chunk has a buffer of its own.
+        follows: whether it continues if the log is changed. If not, it raises
+            `ChangedError`: what the caller has found so far may be wrong.
+        is_exact: each chunk begins with the batch that has the offset, or the one
+            after it.
+        place: where to begin in the first segment, if that is known.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        start: int,
+        stop: int,
+        policy: DamagePolicy = RAISE,
+        *,
+        since: int | None = None,
+        buffer_bytes: int | None = None,
+        first_bytes: int | None = None,
+        pool: native.BufferPool | None = None,
+        keeps: bool = False,
+        follows: bool = True,
+        is_exact: bool = False,
+        place: OffsetPosition | None = None,
+    ) -> None:
+        self.offset = start
+        self.stop = stop
+        self.compacted_end = 0
+        self.passed = 0
+        self._policy = policy
+        self._since = start if since is None else since
+        size = buffer_bytes or READ_BYTES
+        self._buffer_bytes = size if pool is None else pool.capacity
+        self._first_bytes = min(first_bytes or READ_BYTES, self._buffer_bytes)
+        self._pool = pool
+        self._keeps = keeps
+        self._follows = follows
+        self._is_exact = is_exact
+        self._is_to_end = stop >= view.end_offset
+        self._buffer: native.Buffer | None = None
+        self._is_used = False
+        self._chunk: Chunk | None = None
+        self._place = place
+        self._begin_in(view)
+
+    def _begin_in(self, view: View) -> None:
+        self.view = view
+        self._end = min(self.stop, view.end_offset)
+        self._segments = view.from_offset(self.offset)
+        self.bound = self._end
+        self._segment: Segment | None = None
+        self._is_first = True
+        # One past the last offset of the segment before, if the next must follow.
+        self._ended_at: int | None = None
+
+    # -- chunks
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks up to the end of the read.
+
+        Raises:
+            OffsetOutOfRangeError: what was to be read was deleted, or cut off.
+            PartitionNotFoundError: another log is in the place of this one.
+            CorruptRecordError, UnsupportedError: damage that is not left out.
+            ChangedError: see `follows`.
+        """
+        while (chunk := self.next_chunk()) is not None:
+            yield chunk
+
+    def next_chunk(self) -> Chunk | None:
+        """The next of `chunks`; None: there is none."""
+        while self._segment is not None or self._has_next():
+            try:
+                if self._segment is None:
+                    self._enter()
+                chunk = self._read()
+                if chunk is not None:
+                    self._chunk, self._is_used = chunk, True
+                    return chunk
+            except ChangedError as changed:
+                self._go_on_in(changed.view)
+            except (CorruptRecordError, UnsupportedError) as error:
+                is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
+                self.on_damage(error, None if is_gone else error.position)
+        if self._follows:
+            self.view.check_end(self.stop)
+        return None
+
+    def _has_next(self) -> bool:
+        segments = self._segments
+        return bool(segments) and (
+            max(self.offset, segments[0].base_offset) < self._end
+        )
+
+    def _enter(self) -> None:
+        """Begin the next segment."""
+        if not self._is_first and self._follows:
+            again = self.view.now(self.offset)
+            if again is not None:
+                raise ChangedError(again)
+        segment = self._segments[0]
+        if self._ended_at is not None and self._ended_at != segment.base_offset:
+            # The log was truncated during this read: the rest is another log.
+            raise OffsetOutOfRangeError(
+                self.offset,
+                self.view.start_offset,
+                self._ended_at,
+                partition=self.view.name,
+            )
+        self._segments.popleft()
+        self._segment, self._is_first, self._ended_at = segment, False, None
+        self._version = self._first_version = segment.version
+        self._next_offset = segment.next_offset
+        # A segment that is not the last ends where the next one begins.
+        following = self._segments[0].base_offset if self._segments else self._end
+        self.bound = min(self._end, following)
+        self.offset = max(self.offset, segment.base_offset)
+        self._reads = WholeReads()
+        place, self._place = self._place, None
+        self._move(place or segment.locate(self.offset))
+
+    def _move(self, place: OffsetPosition) -> None:
+        self._pos, self._last_offset = place
+        self._is_exact_now = not self._is_exact
+
+    def _read(self) -> Chunk | None:
+        segment = self._segment
+        assert segment is not None
+        if segment.version != self._version:
+            # A failed append was undone; this read may have seen part of it.
+            self.check_for_change()
+            self._version = segment.version
+            self._move(segment.locate(self.offset))
+        if not self._is_exact_now:
+            self._seek(segment)
+        if self._pos >= segment.size:
+            self.check_for_change()
+            self._end_segment(segment)
+            return None
+        buffer = self._buffer_for(segment.size - self._pos)
+        n = segment.read(self._reads.room(buffer), self._pos)
+        self.check_for_change()
+        if segment.version != self._version:
+            return None
+        return Chunk(segment, buffer, n, self._pos, self._last_offset)
+
+    def _seek(self, segment: Segment) -> None:
+        """Go to the batch that has the offset, or the one after it."""
+        place = segment.seek(OffsetPosition(self._pos, self._last_offset), self.offset)
+        if place is not None:
+            self._pos, self._last_offset = place
+        else:
+            self._pos, self._last_offset = segment.size, self.offset - 1
+        self._is_exact_now = True
+
+    def _buffer_for(self, room: int) -> native.Buffer:
+        buffer = self._buffer
+        if buffer is None:
+            size = min(self._first_bytes, max(room, READ_BYTES))
+            buffer = native.Buffer(max(size, FRAME_BYTES))
+        elif self._keeps and self._is_used:
+            buffer = self._new_buffer()
+        if buffer is not self._buffer:
+            self._buffer, self._is_used = buffer, False
+        return buffer
+
+    def _new_buffer(self) -> native.Buffer:
+        if self._pool is None:
+            return native.Buffer(self._buffer_bytes)
+        return self._pool.take()
+
+    def _end_segment(self, segment: Segment) -> None:
+        """Raise if the segment ends too early. A segment that is not the last may do so
+        if its log may have gaps."""
+        last, stop = self._last_offset, min(self.bound, segment.next_offset)
+        is_whole = segment.is_contiguous or not self._segments
+        if is_whole and last != native.OFFSET_UNKNOWN:
+            if last + 1 < stop:
+                raise segment.missing(segment.size, max(self.offset, last + 1))
+            self._ended_at = None if self._policy.skips else last + 1
+        self._segment = None
+
+    def advance(self, consumed: int, stop: int, last_offset: int) -> None:
+        """Note that the first `consumed` bytes of the chunk were decoded.
+
+        Args:
+            stop: why no more: native.STOP_*. STOP_OFFSET: a batch there begins at or
+                after the end of the read, or of the segment.
+            last_offset: where the last batch of them ends.
+
+        Raises: as `chunks`.
+        """
+        chunk = self._chunk
+        assert chunk is not None
+        segment = chunk.segment
+        try:
+            self._check_bound(chunk, last_offset)
+            if stop == native.STOP_OFFSET or self.offset >= self.bound:
+                self._check_beyond(chunk, consumed, last_offset)
+                self._chunk = self._segment = None
+                return
+            if self._reads.is_short(chunk.buffer, chunk.n, consumed, stop):
+                self._chunk = None
+                return
+            buffer = segment.next_buffer(
+                chunk.buffer, chunk.n, consumed, stop, chunk.pos, self.offset
+            )
+            self._pos, self._last_offset = chunk.pos + consumed, last_offset
+            if buffer.capacity < self._buffer_bytes:
+                buffer = self._new_buffer()
+            if buffer is not chunk.buffer:
+                self._buffer, self._is_used = buffer, False
+        except ChangedError as changed:
+            self._go_on_in(changed.view)
+        except Damage as damage:
+            self.damaged(damage)
+        except CorruptRecordError as error:
+            self.on_damage(error, error.position)
+        self._chunk = None
+
+    def headers(self) -> Iterator[tuple[native.BatchHeader, Chunk, int]]:
+        """The headers of the batches that end at the offset or above, in order, each
+        with its chunk and the offset where the batch before it ends."""
+        for chunk in self.chunks():
+            segment, pos, last = chunk.segment, 0, chunk.last_offset
+            stop = native.STOP_FULL
+            damage: Damage | None = None
+            while stop == native.STOP_FULL and self._chunk is chunk:
+                scan = native.scan_batches(
+                    chunk.buffer.c,
+                    chunk.n,
+                    pos=pos,
+                    last_offset=last,
+                    checks=segment.checks,
+                )
+                for header in scan.headers:
+                    pos = header.pos
+                    if header.base_offset >= self.bound:
+                        stop = native.STOP_OFFSET
+                        break
+                    far = header.last_offset
+                    bound = max(self._next_offset, segment.next_offset)
+                    if far >= bound and not self._was_cut(segment):
+                        damage = segment.too_far(far, pos, self.offset)
+                        break
+                    if header.last_offset >= self.offset:
+                        yield header, chunk, last
+                        if self._chunk is not chunk:
+                            break
+                    last = header.last_offset
+                else:
+                    pos, last, stop = scan.pos, scan.last_offset, scan.stop
+                    if scan.error is not None:
+                        damage = Damage(
+                            scan.error.reason,
+                            scan.error.pos,
+                            max(last + 1, -1),
+                            unsupported=scan.error.is_unsupported,
+                        )
+                if damage is not None:
+                    break
+            if self._chunk is not chunk:
+                continue
+            if damage is None:
+                self.advance(pos, stop, last)
+            else:
+                self.damaged(damage, last)
+
+    # -- order
+
+    def _check_bound(self, chunk: Chunk, last: int) -> None:
+        """Raise `Damage` if a batch that was walked over ends after the end of its
+        segment: its offset, which no checksum covers, may hide its records."""
+        segment = chunk.segment
+        bound = max(self._next_offset, segment.next_offset)
+        if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut(segment):
+            return
+        pos = 0
+        while True:
+            scan = native.scan_batches(chunk.buffer.c, chunk.n, pos=pos, checks=0)
+            for header in scan.headers:
+                if header.last_offset >= bound:
+                    raise segment.too_far(header.last_offset, header.pos, self.offset)
+            pos = scan.pos
+            if scan.stop != native.STOP_FULL:
+                raise segment.too_far(last, 0, self.offset)
+
+    def _check_beyond(self, chunk: Chunk, consumed: int, last: int) -> None:
+        """`check_stop` of the batch after the last one, if it is in the buffer."""
+        scan = native.scan_batches(
+            chunk.buffer.c, chunk.n, pos=consumed, checks=0, count_max=1
+        )
+        for header in scan.headers:
+            if not self._was_cut(chunk.segment):
+                check_stop(
+                    chunk.segment,
+                    header,
+                    chunk.buffer,
+                    chunk.pos + header.pos,
+                    last,
+                    self.bound,
+                    self.offset,
+                )
+                self.check_for_change()
+
+    def _was_cut(self, segment: Segment) -> bool:
+        """Whether a concurrent truncation may explain why the data has moved."""
+        return segment.version != self._first_version
+
+    # -- changes
+
+    def check_for_change(self) -> None:
+        """Raise `ChangedError` if the log was cut: the bytes that were read may have
+        been written since."""
+        if self._follows:
+            again = self.view.if_cut(self.offset)
+        else:
+            again = self.view.if_changed(closely=False)
+        if again is not None:
+            raise ChangedError(again)
+
+    def changed(self, view: View) -> None:
+        """Continue in the log as it is now: a look at another place of it has found a
+        change, and this view.
+
+        Raises: as `chunks`.
+        """
+        self._go_on_in(self.view.if_cut(self.offset) or view)
+
+    def _go_on_in(self, view: View) -> None:
+        if not self._follows:
+            raise ChangedError(view)
+        self._chunk = None
+        if view.compactions != self.view.compactions:
+            self.compacted_end = view.end_offset
+            if self._is_to_end:
+                self.stop = max(self.stop, view.end_offset)
+        self._begin_in(view)
+
+    # -- damage
+
+    def damaged(self, damage: Damage, last_offset: int = native.OFFSET_UNKNOWN) -> None:
+        """`on_damage` of damage in the chunk.
+
+        Args:
+            last_offset: where the batch before the damage ends.
+        """
+        chunk = self._chunk
+        assert chunk is not None
+        self.on_damage(
+            chunk.segment.error_of(damage, chunk.pos, self.offset),
+            chunk.pos + damage.pos,
+            last_offset,
+        )
+
+    def on_damage(
+        self,
+        error: Exception,
+        pos: int | None = None,
+        last_offset: int = native.OFFSET_UNKNOWN,
+    ) -> None:
+        """Continue after apparent damage: in the log as it is now, if it was changed;
+        in the same place, if the damage lies below the read; after the damage, if it
+        is left out. Else raise the error.
+
+        Args:
+            pos: where the damage begins; None: the segment cannot be read.
+            last_offset: as in `damaged`.
+        """
+        failure: Exception | None = None
+        try:
+            failure = self._failure(error, pos, last_offset)
+            if failure is not None:
+                raise failure from failure.__cause__
+        finally:
+            # Otherwise this frame and the error would keep each other alive, and with
+            # them the buffers of the read, until the garbage collector runs.
+            del error, failure
+
+    def _failure(
+        self, error: Exception, pos: int | None, last_offset: int
+    ) -> Exception | None:
+        """The error to raise; None: the read continues."""
+        self._chunk = None
+        segment = self._segment
+        if segment is None or not isinstance(
+            error, CorruptRecordError | UnsupportedError
+        ):
+            return error  # a limit
+        if self._follows:
+            again = self.view.again(self.offset, error)
+        else:
+            again = self.view.if_changed()
+        if again is not None:
+            self._go_on_in(again)
+            return None
+        if self.offset <= self._since:
+            place = place_past(segment, error, self._since, self.view)
+            if place is not None:
+                self._move(place)
+                self.passed += 1
+                return None
+        is_below = self._since >= segment.next_offset
+        if not (is_below or self._policy.skips):
+            return with_next_offset(segment, error, self.offset)
+        intact: Sound | None = None
+        if pos is not None:
+            with contextlib.suppress(SegmentGoneError):
+                intact = next_valid_batch(segment, pos, self.offset)
+        if not is_below:
+            damaged = self._damaged(segment, error, intact, last_offset)
+            if not self._policy.leaves_out(damaged):
+                return with_next_offset(segment, error, self.offset)
+        self.passed += 1
+        if intact is None:
+            self._segment = None
+        else:
+            self._move(OffsetPosition(intact.pos, native.OFFSET_UNKNOWN))
+        return None
+
+    def _damaged(
+        self,
+        segment: Segment,
+        error: CorruptRecordError | UnsupportedError,
+        intact: Sound | None,
+        last_offset: int,
+    ) -> Damaged:
+        """The damage as the policy, and the caller, see it."""
+        if intact is not None:
+            found = intact.first_offset()
+            next_offset: int | None = (
+                intact.header.last_offset + 1 if found < 0 else found
+            )
+        else:
+            next_offset = segment.next_offset if self._segments else None
+        first = max(self.offset, segment.base_offset)
+        if next_offset is None or last_offset + 1 < next_offset:
+            first = max(first, last_offset + 1)
+        return Damaged(first, next_offset, error)

@@ -1,0 +1,192 @@
+"""A function that decides about damage, by every way of reading."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import Damaged
+from support.damage import flip_bit, frames, logs_in
+
+BATCHES, RECORDS = 12, 5
+COUNT = BATCHES * RECORDS
+# The bad batches: in the middle of a segment, at the end of one, at the end of the log.
+BAD = (2, 7, 11)
+GAPS = [(10, 15), (35, 40), (55, None)]
+INTACT = [o for o in range(COUNT) if o // RECORDS not in BAD]
+
+Way = Callable[[logstore.Partition, Any], Iterator[int]]
+
+
+def fetched(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
+    at = partition.start_offset
+    while at < partition.end_offset:
+        chunk = partition.fetch(at, 1, on_corruption=on_corruption)
+        yield from (record.offset for record in chunk)
+        at = chunk.next_offset
+
+
+def consumed(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
+    path = Path(partition.path).parent
+    with logstore.Consumer(
+        path,
+        topics=["t"],
+        reset="earliest",
+        durable_only=False,
+        on_corruption=on_corruption,
+    ) as consumer:
+        for _ in range(9):
+            for records in consumer.poll(0).values():
+                yield from (record.offset for record in records)
+
+
+def awaited(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
+    async def follow() -> list[int]:
+        path = Path(partition.path).parent
+        async with await logstore.aio.open(path, read_only=True) as store:
+            topic = store.topic("t")
+            found = topic[0].follow(timeout=0, on_corruption=on_corruption)
+            return [record.offset async for record in found]
+
+    yield from asyncio.run(follow())
+
+
+def by_arrow(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
+    for threads in (1, 4):
+        found: list[int] = []
+        for batch in partition.read_arrow(
+            columns=["offset"], threads=threads, on_corruption=on_corruption
+        ):
+            found += batch.column(0).to_pylist()
+    yield from found
+
+
+WAYS: dict[str, Way] = {
+    "read": lambda p, c: (r.offset for r in p.read(on_corruption=c)),
+    "committed": lambda p, c: (
+        r.offset for r in p.read(on_corruption=c, isolation="read_committed")
+    ),
+    "batches": lambda p, c: (
+        r.offset for b in p.read_batches(on_corruption=c) for r in b
+    ),
+    "arrow": by_arrow,
+    "follow": lambda p, c: (r.offset for r in p.follow(timeout=0, on_corruption=c)),
+    "topic": lambda p, c: (
+        r.offset
+        for r in logstore.open(Path(p.path).parent, read_only=True)
+        .topic("t")
+        .read(on_corruption=c)
+    ),
+    "fetch": fetched,
+    "Consumer": consumed,
+    "aio": awaited,
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
+    """Three segments of four batches, in which three batches are damaged."""
+    with logstore.open(tmp_path / "store") as store:
+        config = logstore.TopicConfig(message_format=2)
+        p = store.create_topic("t", config=config)[0]
+        for number in range(BATCHES):
+            p.append_many([b"value %d" % i for i in range(RECORDS)])
+            if number in (3, 7):
+                p.roll()
+    logs = logs_in(tmp_path / "store" / "t-0")
+    for number in BAD:
+        bad = frames(logs[number // 4])[number % 4]
+        flip_bit(logs[number // 4], 8 * (bad.pos + bad.size) - 1)
+    with logstore.open(tmp_path / "store", read_only=True) as store:
+        yield store.topic("t")[0]
+
+
+@every_way
+def test_function_is_told_of_each_damage_once_in_order(
+    partition: logstore.Partition, way: str
+) -> None:
+    """It gets the offsets that are left out and the error that a read would raise, in
+    the thread of the caller, and all else is delivered."""
+    told: list[Damaged] = []
+    threads = set()
+
+    def leave_out(damaged: Damaged) -> bool:
+        told.append(damaged)
+        threads.add(threading.current_thread())
+        return True
+
+    assert list(WAYS[way](partition, leave_out)) == INTACT
+    gaps = [(damaged.first, damaged.next_offset) for damaged in told]
+    assert gaps == (GAPS * 2 if way == "arrow" else GAPS)
+    assert threads == {threading.current_thread()}
+    for damaged, number in zip(told, BAD, strict=False):
+        assert isinstance(damaged.error, logstore.CorruptRecordError)
+        assert damaged.error.offset == damaged.first == number * RECORDS
+        assert damaged.error.path
+
+
+@every_way
+def test_function_that_refuses_raises_the_error(
+    partition: logstore.Partition, way: str
+) -> None:
+    """False, or nothing, is as "raise", after the records before the damage."""
+    answers = iter([True, None])
+    found = []
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        for offset in WAYS[way](partition, lambda damaged: next(answers)):
+            found.append(offset)
+    assert caught.value.offset == 35
+    assert caught.value.next_offset == 40
+    if way not in ("arrow", "aio"):  # these give nothing until they have all
+        assert found == [o for o in INTACT if o < 35]
+
+
+@every_way
+def test_what_the_function_raises_ends_the_read(
+    partition: logstore.Partition, way: str
+) -> None:
+    def fail(damaged: Damaged) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(WAYS[way](partition, fail))
+
+
+def test_damage_before_a_time_is_told_before_the_read(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows its times: it may have held the first record of the time asked for.
+    What lies before a stop is told by the read, in the order of the offsets."""
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        p = store.create_topic("t")[0]
+        for number in range(6):
+            p.append(b"v", timestamp_ms=1_000 * number)
+    (log,) = logs_in(path / "t-0")
+    for number in (2, 3):
+        bad = frames(log)[number]
+        flip_bit(log, 8 * (bad.pos + bad.size) - 1)
+    since, until = (f"1970-01-01T00:00:0{second}+00:00" for second in (2, 5))
+    told: list[Damaged] = []
+    with logstore.open(path, read_only=True) as store:
+        p = store.topic("t")[0]
+        found = p.read(since, until, on_corruption=lambda d: not told.append(d))  # type: ignore[func-returns-value]
+        assert [r.offset for r in found] == [4]
+        assert [(d.first, d.next_offset) for d in told] == [(2, 4)]
+
+
+def test_wrong_choices_are_refused_at_the_call(partition: logstore.Partition) -> None:
+    for wrong in ("leave", None, 3):
+        with pytest.raises(logstore.ConfigError, match="on_corruption"):
+            partition.read(on_corruption=wrong)  # type: ignore[arg-type]
+        with pytest.raises(logstore.ConfigError, match="on_corruption"):
+            logstore.Consumer(partition.path, on_corruption=wrong)  # type: ignore[arg-type]
+    with pytest.raises(logstore.ConfigError, match="on_corruption"):
+        partition.to_dataset(on_corruption=lambda damaged: True)  # type: ignore[arg-type]
