@@ -151,8 +151,8 @@ def _without_doubtful(
     cursor: Cursor, read: Read, end: int, last: int
 ) -> tuple[int, int]:
     """(end, last offset) without the last batch, if the next one shows that its offset
-    is wrong, or has one above the end of the segment: the next fetch would begin after the
-    records that it hides.
+    is wrong, or has one above the end of the segment: the next fetch would begin after
+    the records that it hides.
 
     Raises:
         CorruptRecordError: it is the only one.
