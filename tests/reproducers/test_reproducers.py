@@ -35,9 +35,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # What is still wrong: the rule that each of these programs shows to be broken. One that
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
-    "e05_cli_read_committed_skip": (
-        "a read that leaves out damage lists all that it leaves out, and nothing twice"
-    ),
     "e07_compact_never_ends_after_truncate": (
         "compactions, cuts and ends are one value that is compared as one"
     ),

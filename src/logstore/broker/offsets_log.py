@@ -26,6 +26,7 @@ from logstore.broker.kafka_records import (
 )
 from logstore.errors import CorruptRecordError, LogStoreError
 from logstore.io.layout import TopicPartition
+from logstore.log.read.corruption import Damaged
 from logstore.record.batch import COMMIT, RecordBatch
 from logstore.store.partition import Partition
 
@@ -118,23 +119,20 @@ class OffsetsLog:
 
     def _read(self, partition: Partition) -> None:
         """The newest record of each key, over damage."""
-        start = partition.start_offset
-        while True:
-            begin = start
-            try:
-                for batch in partition.read_batches(start):
-                    # First: if its records are damaged, reading continues after it.
-                    start = batch.next_offset
+        try:
+            for batch in partition.read_batches(on_corruption=self._is_left_out):
+                try:
                     self._read_batch(batch)
-                return
-            except CorruptRecordError as error:
-                self._problem(str(error))
-                start = max(start, error.next_offset or 0)
-            except LogStoreError as error:
-                self._problem(str(error))
-                return
-            if start <= begin:
-                return
+                except CorruptRecordError as error:
+                    self._problem(str(error))  # its records are damaged
+        except LogStoreError as error:
+            self._problem(str(error))
+
+    def _is_left_out(self, damaged: Damaged) -> bool:
+        is_damage = isinstance(damaged.error, CorruptRecordError)
+        if is_damage:
+            self._problem(str(damaged.error))
+        return is_damage
 
     def _read_batch(self, batch: RecordBatch) -> None:
         self.magic = batch.magic

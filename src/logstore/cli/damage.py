@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import logstore
-from logstore.cli.lookup import Damaged, beginning, next_readable
+from logstore.cli.lookup import beginning
 from logstore.cli.output import Printer, is_terminal
 from logstore.cli.tail import intact_behind
 from logstore.cli.text import counted, offsets_text
@@ -70,7 +70,6 @@ class DamageLog:
         self.is_strict = on_corruption != "skip"
         self.is_strict_in_files = on_corruption == "raise"
         self._printer = printer
-        self._is_inexact = False
         self._has_ended = False
 
     @classmethod
@@ -123,25 +122,23 @@ class DamageLog:
             at, stop, is_over = self._offsets(partition, *bounds())
             if is_over:
                 return
-            on_corruption = "raise"
-            while True:
-                try:
-                    yield from reading(
-                        at, stop, isolation=isolation, on_corruption=on_corruption
-                    )
-                    if stop is None:
-                        self._look_behind(partition)
-                    return
-                except logstore.CorruptRecordError as error:
-                    next_offset = self._met(partition, error, at, stop)
-                if self.is_strict or next_offset is None:
-                    return
-                if at is not None and next_offset <= at:
-                    # These parts cannot be distinguished any more: read the rest
-                    # without its damaged parts.
-                    self._is_inexact, on_corruption = True, "skip"
-                else:
-                    at = next_offset
+
+            def leave_out(damaged: logstore.Damaged) -> bool:
+                return self._met(partition, damaged, at, stop)
+
+            on_corruption = "raise" if self.is_strict else leave_out
+            try:
+                yield from reading(
+                    at, stop, isolation=isolation, on_corruption=on_corruption
+                )
+            except logstore.CorruptRecordError as error:
+                if not self.is_strict:
+                    raise
+                damaged = logstore.Damaged(error.offset, None, error)
+                self._met(partition, damaged, at, stop)
+            else:
+                if stop is None:
+                    self._look_behind(partition)
         except logstore.CorruptionError as error:
             self.damaged.add(name)
             self._raise_status(PROBLEMS)
@@ -179,12 +176,12 @@ class DamageLog:
         return start, stop, is_over
 
     def _met_before(
-        self, partition: logstore.Partition, damaged: Damaged, stop: int | None
+        self, partition: logstore.Partition, damaged: logstore.Damaged, stop: int | None
     ) -> None:
         """Report damage that may have held records of the time asked for."""
         first, following = damaged.first, damaged.next_offset
-        if stop is not None:
-            following = min(following, stop)
+        end = partition.end_offset if stop is None else stop
+        following = end if following is None else min(following, end)
         if following <= first:
             return
         name = partition.name
@@ -199,26 +196,27 @@ class DamageLog:
     def _met(
         self,
         partition: logstore.Partition,
-        error: logstore.CorruptRecordError,
+        damaged: logstore.Damaged,
         start: int | None,
         stop: int | None,
-    ) -> int | None:
-        """Report damage; returns where to continue, None at the end."""
+    ) -> bool:
+        """Report damage; whether to leave it out."""
+        if not isinstance(damaged.error, logstore.CorruptRecordError):
+            return False
         name, end = partition.name, partition.end_offset
         self.damaged.add(name)
         self._raise_status(PROBLEMS)
         if stop is not None:
             end = min(end, stop)
-        first = error.offset if start is None else max(error.offset, start)
-        following = next_readable(partition, error)
-        following = min(end if following is None else following, end)
-        until = end if self.is_strict else following
+        first = damaged.first if start is None else max(damaged.first, start)
+        following = damaged.next_offset
+        until = end if following is None else min(following, end)
         if first < until:
             self.missing.append(Missing(name, first, until))
         self._has_ended = self._has_ended or self.is_strict
-        what = "the rest of it" if self.is_strict else offsets_text(first, following)
-        self._warn(f"{name}: {error} Left out: {what}.")
-        return following if following < end else None
+        what = "the rest of it" if self.is_strict else offsets_text(first, until)
+        self._warn(f"{name}: {damaged.error} Left out: {what}.")
+        return True
 
     # -------------------------------------------------------------- files
 
@@ -273,7 +271,7 @@ class DamageLog:
                 self._warn(f"missing: {_missing_text(one)}", "problem")
             ranges = [m for m in self.missing if m.next_offset is not None]
             count = sum((m.next_offset or 0) - m.first for m in ranges)
-            least = self._is_inexact or len(ranges) < len(self.missing)
+            least = len(ranges) < len(self.missing)
             names = {m.name for m in self.missing}
             text = f"{counted(count, 'offset')} of {counted(len(names), 'partition')}"
             self._warn(

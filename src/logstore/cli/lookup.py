@@ -9,19 +9,9 @@ time index, show to be older is not among it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import logstore
-from logstore.cli.params import milliseconds_of
-
-
-class Damaged(NamedTuple):
-    """Offsets that cannot be read: [first, next_offset), and the error that says so."""
-
-    first: int
-    next_offset: int
-    error: logstore.CorruptRecordError
 
 
 class Beginning(NamedTuple):
@@ -36,7 +26,7 @@ class Beginning(NamedTuple):
     """
 
     offset: int
-    damage: tuple[Damaged, ...] = ()
+    damage: tuple[logstore.Damaged, ...] = ()
     is_unsure: bool = False
 
 
@@ -48,67 +38,17 @@ def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginni
     """
     # Before the lookup: what is appended during it may be at or after the time.
     end = partition.end_offset
-    try:
-        return Beginning(_first(partition, when, "raise", end))
-    except logstore.CorruptRecordError as error:
-        met = error.offset
-    offset = _first(partition, when, "skip", end)
-    damage = tuple(_damage(partition, when, met, offset))
-    start = damage[-1].next_offset if damage else offset
+    met: list[logstore.Damaged] = []
+
+    def leave_out(damaged: logstore.Damaged) -> bool:
+        met.append(damaged)
+        return isinstance(damaged.error, logstore.CorruptRecordError)
+
+    records = partition.read(when, on_corruption=leave_out, limit=1)
+    offset = next((record.offset for record in records), end)
+    damage = tuple(damaged for damaged in met if damaged.first < offset)
+    start = offset
+    if damage and damage[-1].next_offset is not None:
+        start = min(damage[-1].next_offset, offset)
     older = partition.read(start, offset, on_corruption="skip", limit=1)
     return Beginning(offset, damage, bool(damage) and next(older, None) is None)
-
-
-def _first(
-    partition: logstore.Partition, when: datetime.datetime, mode: str, end: int
-) -> int:
-    records = partition.read(when, on_corruption=mode, limit=1)
-    return next((record.offset for record in records), end)
-
-
-def _damage(
-    partition: logstore.Partition, when: datetime.datetime, met: int, stop: int
-) -> Iterator[Damaged]:
-    """The damage below `stop` that may have held a record at or after a time. `met`:
-    the offset at which a lookup failed."""
-    since = milliseconds_of(when)
-    for segment in partition.segments:
-        if segment.next_offset <= met or 0 <= segment.max_timestamp_ms < since:
-            continue
-        # A lookup that failed at or after `stop` failed at the largest time of the
-        # segment, before it came to the batches of that segment in their order.
-        begin = segment.base_offset if met >= stop else met
-        begin = max(begin, segment.base_offset, partition.start_offset)
-        yield from _damage_between(partition, begin, min(segment.next_offset, stop))
-
-
-def _damage_between(
-    partition: logstore.Partition, begin: int, end: int
-) -> Iterator[Damaged]:
-    while begin < end:
-        try:
-            for _ in partition.read(begin, end):
-                pass
-            return
-        except logstore.CorruptRecordError as error:
-            following = next_readable(partition, error)
-            following = min(end if following is None else following, end)
-            yield Damaged(max(error.offset, begin), following, error)
-            if following <= begin:
-                return
-            begin = following
-
-
-def next_readable(
-    partition: logstore.Partition, error: logstore.CorruptRecordError
-) -> int | None:
-    """The first offset after damage that can be read; None if there is none."""
-    if error.next_offset is not None:
-        return error.next_offset
-    try:
-        for batch in partition.read_batches(error.offset, on_corruption="skip"):
-            if batch.base_offset >= error.offset:
-                return batch.base_offset
-    except logstore.LogStoreError:
-        return None
-    return None

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
 from logstore.config import CODECS
-from logstore.errors import LogStoreError
+from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.decoder import (
     ChunkReader,
     Columns,
@@ -233,10 +233,12 @@ class RecordBatch:
 class _Decided:
     """The batches of transactions that a chunk delivers, by their last offset."""
 
-    __slots__ = ("_delivered",)
+    __slots__ = ("_delivered", "undecided")
 
     def __init__(self, delivered: dict[int, bool]) -> None:
         self._delivered = delivered
+        # It ends before the first such batch.
+        self.undecided: CorruptRecordError | UnsupportedError | None = None
 
     def __call__(self, header: native.BatchHeader) -> bool:
         return self._delivered[header.last_offset]

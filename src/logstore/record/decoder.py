@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logstore import _native as native
-from logstore.errors import RecordTooLargeError
+from logstore.errors import CorruptRecordError, RecordTooLargeError, UnsupportedError
 from logstore.record import compression
 from logstore.record.record import Record, TopicRecord
 
@@ -32,7 +32,14 @@ __all__ = [
 
 
 class BatchFilter(Protocol):
-    """Decides which batches of transactions to deliver (``read_committed``)."""
+    """Decides which batches of transactions to deliver (``read_committed``).
+
+    Attributes:
+        undecided: the damage because of which the last `StopReading` was raised; None:
+            a transaction is still open.
+    """
+
+    undecided: CorruptRecordError | UnsupportedError | None
 
     def __call__(self, header: native.BatchHeader) -> bool:
         """Whether to deliver a batch. It may raise `StopReading`."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import logstore
-from logstore.cli.damage import DamageLog
 from support.cli import RECORDS, SMALL
 from support.damage import append_garbage, flip_bit, frames, logs_in
 from support.values import value_of, write_store
@@ -231,32 +230,6 @@ def test_a_partition_that_cannot_be_read_for_another_reason_makes_status_two(
     assert result.status == 2
     assert "t-0: " in result.err
     assert [line["partition"] for line in result.json] == [1]
-
-
-class Stuck:
-    """A partition whose reading never gets behind its damage."""
-
-    name, start_offset, end_offset = "t-0", 0, 10
-
-    def read_batches(self, *_: Any, **__: Any) -> Any:
-        return iter(())
-
-    def read(self, start: int, stop: Any, isolation: str, on_corruption: str) -> Any:
-        if on_corruption == "raise":
-            raise logstore.CorruptRecordError(
-                "bad", path="/x", position=1, offset=3, next_offset=5
-            )
-        return iter([7, 8])
-
-
-def test_damage_that_stays_does_not_turn_reading_into_a_loop() -> None:
-    """The rest is read without what is damaged in it; an offset is missing once."""
-    log = DamageLog(None, "skip")
-    stuck: Any = Stuck()
-    found = log.over(stuck, lambda: (0, None), stuck.read, "read_uncommitted")
-    assert list(found) == [7, 8]
-    assert log.finish() == 1
-    assert [(one.first, one.next_offset) for one in log.missing] == [(3, 5)]
 
 
 def test_store_of_a_closed_writer_is_not_changed_by_reading_over_damage(

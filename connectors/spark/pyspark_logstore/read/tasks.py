@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from logstore import (
     CorruptRecordError,
+    Damaged,
     LogMark,
     LogStoreError,
     OffsetOutOfRangeError,
@@ -337,87 +338,23 @@ class _Batches:
     ) -> None:
         self.offset = offset
         self._delivered = delivered
-        self._partition = partition
         self._range = log_range
         self._stop = stop
-        self._columns = shaper.columns
-        self._options = options
         # Opened now, so that the read detects later changes of the log. With
         # read_committed this reads the ends of transactions, and may find damage.
-        self._damage: CorruptRecordError | None = None
-        self._batches: Iterator[Any] = iter(())
-        try:
-            self._batches = self._read(offset, stop, "raise")
-        except CorruptRecordError as error:
-            if not options.skips_damage:
-                raise
-            self._damage = error
-
-    def _read(self, offset: int, stop: int, on_corruption: str) -> Iterator[Any]:
-        return iter(
-            self._partition.read_arrow(
+        self._batches: Iterator[Any] = iter(
+            partition.read_arrow(
                 offset,
                 stop,
-                columns=self._columns,
-                batch_records=self._range.batch_records,
-                isolation=self._options.isolation,
-                on_corruption=on_corruption,
+                columns=shaper.columns,
+                batch_records=log_range.batch_records,
+                isolation=options.isolation,
+                on_corruption=self._is_left_out if options.skips_damage else "raise",
             )
         )
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            damage = self._damage
-            self._damage = None
-            if damage is None:
-                try:
-                    yield from self._counted(self._batches)
-                    return
-                except CorruptRecordError as error:
-                    if not self._options.skips_damage:
-                        raise
-                    damage = error
-            # Read the intact records on both sides of the damage, then continue as
-            # before.
-            next_offset = self._offset_after(damage, self.offset)
-            if self._options.isolation == "read_committed":
-                # The damage may be before or after the records being read: at the end
-                # of a transaction.
-                next_offset = self._stop
-                self._report_all(self.offset)
-            else:
-                self._report(damage, self.offset, next_offset)
-            yield from self._counted(self._read(self.offset, next_offset, "skip"))
-            self.offset = next_offset
-            if next_offset >= self._stop:
-                return
-            self._batches = self._read(next_offset, self._stop, "raise")
-
-    def _report_all(self, offset: int) -> None:
-        """Report all damage from an offset to the end of the range."""
-        while offset < self._stop:
-            try:
-                for batch in self._partition.read_batches(offset, self._stop):
-                    offset = batch.next_offset
-                return
-            except CorruptRecordError as damage:
-                first = max(offset, damage.offset or 0)
-                offset = self._offset_after(damage, first)
-                if first < self._stop:  # else it is in the batch after the range
-                    self._report(damage, first, offset)
-
-    def _report(self, damage: CorruptRecordError, first: int, next_offset: int) -> None:
-        logger.warning(
-            "%s: damage in the offsets %d to %d is skipped, as onCorruption is skip: "
-            "%s",
-            self._range.partition,
-            first,
-            next_offset - 1,
-            damage,
-        )
-
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+        for batch in self._batches:
             offsets = batch.column("offset")
             self.offset = offsets[-1].as_py() + 1
             if offsets[0].as_py() >= self._delivered:
@@ -425,10 +362,16 @@ class _Batches:
             elif self.offset > self._delivered:
                 yield batch.filter(pc.greater_equal(offsets, self._delivered))
 
-    def _offset_after(self, damage: CorruptRecordError, offset: int) -> int:
-        """The offset at which reading continues after damage. If it is unknown, the end
-        of the range: all of the rest is then read without its damaged parts."""
-        next_offset = damage.next_offset
-        if next_offset is None or next_offset <= offset:
-            return self._stop
-        return min(next_offset, self._stop)
+    def _is_left_out(self, damaged: Damaged) -> bool:
+        if not isinstance(damaged.error, CorruptRecordError):
+            return False
+        end = self._stop if damaged.next_offset is None else damaged.next_offset
+        logger.warning(
+            "%s: damage in the offsets %d to %d is skipped, as onCorruption is skip: "
+            "%s",
+            self._range.partition,
+            damaged.first,
+            min(end, self._stop) - 1,
+            damaged.error,
+        )
+        return True

@@ -68,6 +68,7 @@ class Cursor:
         compacted_end: the end of the log then; 0: it was not compacted.
         bound: where the part of the read ends that is in the present segment.
         passed: how often it has continued after damage.
+        left_out: the last damage that was left out.
 
     Args:
         since: damage that lies wholly below it is no concern; None: `start`.
@@ -102,6 +103,7 @@ class Cursor:
         self.stop = stop
         self.compacted_end = 0
         self.passed = 0
+        self.left_out: Damaged | None = None
         self._policy = policy
         self._since = start if since is None else since
         size = buffer_bytes or READ_BYTES
@@ -452,6 +454,23 @@ class Cursor:
             # them the buffers of the read, until the garbage collector runs.
             del error, failure
 
+    def end(
+        self, error: CorruptRecordError | UnsupportedError | None, last_offset: int
+    ) -> None:
+        """End the read at the first batch of a transaction of which it is not known
+        whether it was committed.
+
+        Args:
+            error: the damage that hides it; None: the transaction is open.
+            last_offset: where the batch before ends.
+
+        Raises: that error, unless it is left out.
+        """
+        if error is not None:
+            damaged = Damaged(max(self.offset, last_offset + 1), None, error)
+            if not self._policy.leaves_out(damaged):
+                raise error
+
     def _failure(
         self, error: Exception, pos: int | None, last_offset: int
     ) -> Exception | None:
@@ -486,6 +505,7 @@ class Cursor:
             damaged = self._damaged(segment, error, intact, last_offset)
             if not self._policy.leaves_out(damaged):
                 return with_next_offset(segment, error, self.offset)
+            self.left_out = damaged
         self.passed += 1
         if intact is None:
             self._segment = None
@@ -511,4 +531,6 @@ class Cursor:
         first = max(self.offset, segment.base_offset)
         if next_offset is None or last_offset + 1 < next_offset:
             first = max(first, last_offset + 1)
+        if type(error) is CorruptRecordError and next_offset is not None:
+            error.goes_on_at(next_offset)
         return Damaged(first, next_offset, error)

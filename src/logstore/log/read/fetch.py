@@ -66,6 +66,8 @@ def fetch(
             delivered, end, last = _decided(
                 read.buffer, end, offset, last, batch_filter
             )
+            if end == 0:
+                cursor.end(batch_filter.undecided, read.last_offset)
         cursor.check_for_change()
 
         def named(damage: Damage, read: Read = read) -> Exception:

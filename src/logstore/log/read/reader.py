@@ -92,6 +92,10 @@ def decoded(
             cursor.changed(changed.view)
         else:
             if reader.ended:
+                if reader.batch_filter is not None:
+                    cursor.end(
+                        reader.batch_filter.undecided, reader.decoder.last_offset
+                    )
                 return
             cursor.advance(reader.pos, reader.stop, reader.decoder.last_offset)
     reader.compacted_end = cursor.compacted_end
@@ -172,6 +176,7 @@ def read_batches(
             if batch_filter is not None and not _is_delivered(header, batch_filter):
                 continue
         except StopReading:
+            cursor.end(batch_filter.undecided if batch_filter else None, before)
             return
         except ChangedError as changed:
             cursor.changed(changed.view)

@@ -53,14 +53,17 @@ class CommittedFilter:
     """
 
     def __init__(self, view: View, start: int, policy: DamagePolicy = RAISE) -> None:
-        self._policy = policy
+        # The caller is asked by the read, in the order of offsets.
+        self._policy = SKIP if policy.skips else RAISE
         self._markers: dict[int, deque[_Marker]] = {}
+        self.undecided: CorruptRecordError | UnsupportedError | None = None
         self.begin_again(view, start)
 
     def begin_again(self, view: View, offset: int) -> None:
         """Read the markers again from an offset on: the log was changed."""
-        cursor = Cursor(view, offset, view.end_offset, self._policy, follows=False)
-        self._ahead = _transaction_batches(cursor)
+        end = view.end_offset
+        self._cursor = Cursor(view, offset, end, self._policy, follows=False)
+        self._ahead = _transaction_batches(self._cursor)
         self._markers.clear()
         self._done = False
 
@@ -73,6 +76,9 @@ class CommittedFilter:
             if markers:
                 return not markers[0].aborted
             if self._done:
+                hidden = self._cursor.left_out
+                is_ahead = hidden is not None and hidden.first > header.last_offset
+                self.undecided = hidden.error if hidden and is_ahead else None
                 raise StopReading
             self._read_on()
 

@@ -12,6 +12,7 @@ import pytest
 
 import logstore
 from logstore import Damaged
+from support import transactions
 from support.damage import flip_bit, frames, logs_in
 
 BATCHES, RECORDS = 12, 5
@@ -22,6 +23,16 @@ GAPS = [(10, 15), (35, 40), (55, None)]
 INTACT = [o for o in range(COUNT) if o // RECORDS not in BAD]
 
 Way = Callable[[logstore.Partition, Any], Iterator[int]]
+
+
+def rows(base: int, producer: int) -> bytes:
+    """A batch of a transaction."""
+    records = [(b"key", b"value")] * RECORDS
+    return transactions.batch(base, records, producer, control=False)
+
+
+def end_of(base: int, producer: int) -> bytes:
+    return transactions.marker(base, producer, commit=True)
 
 
 def fetched(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
@@ -60,10 +71,10 @@ def awaited(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
 def by_arrow(partition: logstore.Partition, on_corruption: Any) -> Iterator[int]:
     for threads in (1, 4):
         found: list[int] = []
-        for batch in partition.read_arrow(
+        for part in partition.read_arrow(
             columns=["offset"], threads=threads, on_corruption=on_corruption
         ):
-            found += batch.column(0).to_pylist()
+            found += part.column(0).to_pylist()
     yield from found
 
 
@@ -127,6 +138,7 @@ def test_function_is_told_of_each_damage_once_in_order(
     assert gaps == (GAPS * 2 if way == "arrow" else GAPS)
     assert threads == {threading.current_thread()}
     for damaged, number in zip(told, BAD, strict=False):
+        assert damaged.error.next_offset == damaged.next_offset
         assert isinstance(damaged.error, logstore.CorruptRecordError)
         assert damaged.error.offset == damaged.first == number * RECORDS
         assert damaged.error.path
@@ -190,3 +202,51 @@ def test_wrong_choices_are_refused_at_the_call(partition: logstore.Partition) ->
             logstore.Consumer(partition.path, on_corruption=wrong)  # type: ignore[arg-type]
     with pytest.raises(logstore.ConfigError, match="on_corruption"):
         partition.to_dataset(on_corruption=lambda damaged: True)  # type: ignore[arg-type]
+
+
+def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows whether its records were committed. All from there on is told as
+    left out, and nothing of it twice."""
+    parts = [
+        rows(0, 1),
+        end_of(5, 1),
+        rows(6, 7),
+        end_of(11, 7),
+    ]
+    parts[-1] = parts[-1][:-1] + bytes([parts[-1][-1] ^ 1])
+    parts += [
+        rows(12, 1),
+        end_of(17, 1),
+    ]
+    (tmp_path / "t-0").mkdir(mode=0o700)
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(parts))
+    following = rows(18, 1) + transactions.marker(23, 1, commit=True)
+    (tmp_path / "t-0" / f"{18:020d}.log").write_bytes(following)
+    committed: Any = {"isolation": "read_committed"}
+    with logstore.open(tmp_path, read_only=True) as store:
+        p = store.topic("t")[0]
+        ways: dict[str, Way] = {
+            "read": lambda p, c: (
+                r.offset for r in p.read(on_corruption=c, **committed)
+            ),
+            "batches": lambda p, c: (
+                r.offset
+                for b in p.read_batches(on_corruption=c, **committed)
+                for r in b
+            ),
+            "fetch": lambda p, c: (
+                r.offset
+                for at in (0, 6)
+                for r in p.fetch(at, 1, on_corruption=c, **committed)
+            ),
+        }
+        for way in ways.values():
+            told: list[Damaged] = []
+            assert list(way(p, lambda d, to=told: not to.append(d))) == list(range(5))
+            ((first, following_offset, error),) = told
+            assert (first, following_offset, error.offset) == (6, None, 11)
+            with pytest.raises(logstore.CorruptRecordError):
+                list(way(p, lambda damaged: False))
+            assert list(way(p, "skip")) == list(range(5))
