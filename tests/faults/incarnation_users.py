@@ -167,7 +167,9 @@ class _Committer(User):
 
     Attributes:
         counts: what must be committed; None: nothing, or that is not known.
-        seen: values that were delivered.
+        place: where the one that lives goes on at the latest; None: it is not known.
+        is_late: what was delivered is to be committed in the next step.
+        is_over: there is no next step.
     """
 
     name = "consumer"
@@ -175,7 +177,8 @@ class _Committer(User):
     def __init__(self, case: History) -> None:
         super().__init__(case)
         self.counts: int | None = None
-        self.is_cut = False
+        self.place: int | None = None
+        self.is_cut = self.is_late = self.is_over = False
         self.one: logstore.Consumer | None = None
         self.incarnation = case.incarnation
 
@@ -192,9 +195,11 @@ class _Committer(User):
             self.one = None
 
     def was_made_again(self) -> None:
-        self.counts = None
+        self.counts = self.place = None
 
     def was_cut(self, at: int) -> None:
+        if self.place is not None:
+            self.place = min(self.place, at)
         if self.counts is not None and at < self.counts:
             # The proof of the position decides, at the next opening.
             self.counts, self.is_cut = None, True
@@ -215,13 +220,16 @@ class _Committer(User):
 
     def step(self) -> str:
         case = self.case
-        # One that lives does not see the cut of a log: that is KNOWN.
-        if self.one is not None and (self.is_cut or case.rng.random() < 0.3):
+        if self.one is not None and case.rng.random() < 0.3:
             self.close()
         is_new = self.one is None
         if self.one is None:
-            self.one, self.is_cut = self.open(), False
+            self.one, self.is_cut, self.place = self.open(), False, self.counts
         try:
+            if self.is_late and not is_new:
+                self.one.commit()
+                self.counts = self.place
+            self.is_late = False
             if is_new and self.counts is not None:
                 at = self.one.committed(TOPIC)
                 if not self.is_committed(at):
@@ -231,9 +239,12 @@ class _Committer(User):
             if problem:
                 return problem
             if found:
-                self.one.commit()
-                self.counts = found[-1][0] + 1
+                self.place = found[-1][0] + 1
                 self.incarnation = case.incarnation
+                self.is_late = not self.is_over and case.rng.random() < 0.3
+                if not self.is_late:
+                    self.one.commit()
+                    self.counts = self.place
         except logstore.TopicNotFoundError:
             self.close()
         except logstore.GroupError:
@@ -248,6 +259,9 @@ class _Committer(User):
         rows = [(at, value) for at, value in case.log.items() if first <= at <= last]
         if found != rows:
             return f"gives {found[:3]}, in the log are {rows[:3]}"
+        place = first if self.place is None else self.place
+        if not is_new and any(place <= at < first for at in case.log):
+            return f"goes on at offset {first}, it was at {self.place}"
         if is_new and self.counts is not None:
             left_out = [at for at in case.log if self.counts <= at < first]
             if left_out or first < self.counts:
@@ -256,6 +270,7 @@ class _Committer(User):
 
     def rest(self) -> str:
         self.close()
+        self.is_over = True
         found = self.step()
         if found or self.one is None:
             return found

@@ -11,7 +11,8 @@ all of them:
 - a named producer is told the sequence of its last record in the log that stands, finds
   its last call again, and goes on after it;
 - a consumer that commits gets each record of the log that stands once, in order, since
-  its last position that counts, and none that no log had;
+  its last position that counts, and none that no log had; one that lives leaves out
+  none of them either, wherever the log was cut;
 - a transaction group never publishes one input twice, and leaves none out that was
   there when it was idle;
 - a committed offset is there after everything but a re-creation and a cut below it;
@@ -33,7 +34,7 @@ from pathlib import Path
 
 import logstore
 from faults.cases import folder_of, run_cases
-from faults.incarnation_users import KINDS, TOPIC, User
+from faults.incarnation_users import KINDS, User
 from faults.method import Tally
 from logstore import LogStoreError
 from logstore.io import layout
@@ -47,39 +48,11 @@ COUNTS = {"commit": 1_000, "nightly": 20_000, "release": 60_000}
 _STEPS = 12
 _KEYS = (b"a", b"b", b"c")
 
-# What this method finds, and the part of the package that reads is to mend: each is
-# looked for, and not counted as a failure.
-KNOWN = {
-    "goes on behind a cut": "a consumer that lives does not look at the cuts of the "
-    "log: after a cut below its position, and growth, it goes on above it",
-}
-
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many steps."""
-    for name, is_there in (("goes on behind a cut", _goes_on_behind_a_cut),):
-        if (name in KNOWN) != is_there():
-            tally.failed(f"{name}: it is mended; take it from the list")
     notes = run_cases(__name__, count, seed, tally, worth=_STEPS)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
-
-
-def _goes_on_behind_a_cut() -> bool:
-    """Whether the entry of `KNOWN` is still true."""
-    with folder_of(in_memory=True) as folder:
-        path = Path(folder) / "store"
-        with (
-            open_store(path, files=Unsynced()) as store,
-            logstore.Consumer(path, reset="earliest", durable_only=False) as one,
-        ):
-            partition = store.create_topic("t")[0]
-            partition.append_many([b"x"] * 10)
-            one.assign([TOPIC])
-            one.poll(timeout_ms=1000)
-            partition.truncate_to(5)
-            partition.append_many([b"y"] * 20)
-            found = one.poll(timeout_ms=1000).get(TOPIC, [])
-            return bool(found) and found[0].offset == 10
 
 
 def problem(key: str, notes: Counter[str]) -> str:

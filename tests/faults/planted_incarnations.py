@@ -31,10 +31,31 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a position counts in a log that has another batch below it",
-        "group/positions.py",
-        (("                reader.check_proof(commit.offset, proof)\n", ""),),
+        "group/reading.py",
+        (("self._proof is not None and views", "self._proof == -1 and views"),),
         "incarnations",
         quick=1,
+    ),
+    Bug(
+        "a consumer that lives goes on above a cut of its log",
+        "group/reading.py",
+        (("            if not found and self._step > 1 and not is_other:\n",
+          "            if not found and self._step > 1:\n"
+          "                self._latest = Latest()\n"),),
+        "incarnations",
+    ),
+    Bug(
+        "a position of a log that was cut is committed",
+        "group/reading.py",
+        (("            self._check_seen(seen, offset)\n", "            pass\n"),),
+        "incarnations",
+    ),
+    Bug(
+        "a cut by the writer that takes over the log of another program is not seen",
+        "log/follow/comparison.py",
+        (("    has_other_owner = was_foreign != now.files.is_foreign\n",
+          "    has_other_owner = False\n"),),
+        "incarnations",
     ),
     Bug(
         "the id of a topic is not looked for in its partitions",

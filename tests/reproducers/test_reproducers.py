@@ -61,7 +61,6 @@ XFAIL = {
         "a read that leaves out damage lists all that it leaves out"
     ),
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
-    "s01_consumer_goes_on_in_another_log": "an error of identity is never retried",
     "s03_pinned_identities_close_the_store": (
         "what cannot be stored is refused when it is asked for, not when it is written"
     ),

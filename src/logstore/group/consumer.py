@@ -68,7 +68,8 @@ class Consumer:
             "cooperative-sticky", "range", "roundrobin", or one's own.
         reset: where to begin without a committed offset, or if that was deleted:
             "earliest", "latest", a span of time before now, or "error": raise
-            `NoOffsetForPartitionError` or `OffsetOutOfRangeError`.
+            `NoOffsetForPartitionError` or `OffsetOutOfRangeError`. If the log is cut
+            below the position, reading continues at the cut, except with "error".
         offsets: keeps committed offsets, instead of the group's file.
         auto_commit_ms: commit by itself, in `poll` and the iterator, what they have
             delivered before, when so many milliseconds have passed; without a sync, and
@@ -405,8 +406,9 @@ class Consumer:
                 commit survives the end of processes, and not a power failure.
 
         Raises:
-            CommitFailedError: this consumer does not have one of the partitions, or the
-                group commits by transactions; nothing was committed.
+            CommitFailedError: this consumer does not have one of the partitions, the
+                group commits by transactions, or the log was cut below a position, or
+                replaced, since it was read; nothing was committed.
             FencedError: the group has gone on without this consumer; nothing was
                 committed.
             OffsetMetadataTooLargeError, ConfigError, TypeError: an argument cannot be
@@ -478,8 +480,8 @@ class Consumer:
             return reader.position
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Continue a partition at an offset. One that is not there raises an error in
-        `poll`, or is reset.
+        """Continue a partition at an offset. One that is not there, or below which the
+        log was cut since it was read, raises an error in `poll`, or is reset.
 
         Raises:
             ConfigError: it does not have the partition, or the offset is negative.
@@ -487,7 +489,7 @@ class Consumer:
         offset = as_offset("offset", offset)
         check_int("offset", offset, 0, (1 << 63) - 1)
         with self._call() as core:
-            self._reader(core, partition).seek(offset)
+            self._reader(core, partition).seek_in_seen(offset)
             core.look_now()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:

@@ -326,23 +326,31 @@ class Core:
         returned if the partition is gone."""
         try:
             return work()
-        except OffsetOutOfRangeError as error:
-            # What is committed may be of another log, or lowered meanwhile.
-            reader.is_disproved = True
-            if self.options.reset == "error":
-                reader.error = error
-                return None
-            logger.warning("%s; reset to %s", error, self.options.reset)
-            self.positions.reset(reader)
-            return self._guarded(reader, work)
         except TopicNotFoundError as error:
-            # Of a subscription, the next look at the group drops it.
-            self._check_at = 0.0
-            if self.wanted is None:
+            cause: LogStoreError = error
+            if not (reader.knows_log and self.positions.has_topic(reader)):
+                # Of a subscription, the next look at the group drops it.
+                self._check_at = 0.0
+                if self.wanted is None:
+                    reader.error = error
+                return None
+        except OffsetOutOfRangeError as error:
+            cause = error
+            if self.options.reset == "error":
                 reader.error = error
         except LASTING as error:
             reader.error = error
-        return None
+            return None
+        # What is committed may be of another log, or lowered meanwhile.
+        reader.is_disproved = True
+        is_cut = (
+            not isinstance(cause, OffsetOutOfRangeError) or cause.cut_to is not None
+        )
+        if is_cut and reader.has_delivered:
+            self.given_up.add(reader.key)
+        if reader.error is None:
+            self._guarded(reader, partial(self.positions.go_on, reader, cause))
+        return None if reader.error is not None else self._guarded(reader, work)
 
     def poll(
         self, limit: int, seconds: float | None, before: Before
@@ -506,7 +514,7 @@ class Core:
         commits = []
         for key, commit in offsets.items():
             reader = self.readers.get(key) or self.positions.reader(key)
-            proof = reader.proof_of(commit.offset)
+            proof = self.positions.proof_of(reader, commit.offset)
             topic_id = reader.topic_id
             commits.append(
                 commit_of(member.file.group, key, commit, topic_id, now_ms, proof)

@@ -83,7 +83,8 @@ class ConsumerInputs:
             names = ", ".join(map(str, sorted(self._core.given_up)))
             raise CommitFailedError(
                 f"records of partitions {names} were delivered, and others have them "
-                f"now. Nothing was published; commit in `on_revoke`, or read again",
+                f"now, or their logs were cut. Nothing was published; commit in "
+                f"`on_revoke`, or read again",
                 group=member.group,
             )
         readers = [r for r in self._core.readers.values() if r.position is not None]
@@ -95,7 +96,7 @@ class ConsumerInputs:
                 Positioned(
                     reader.position or 0,
                     reader.topic_id,
-                    reader.proof_of(reader.position or 0),
+                    self._core.positions.proof_of(reader, reader.position or 0),
                 ),
                 reader.committed,
             )

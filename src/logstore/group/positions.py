@@ -6,8 +6,14 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from logstore._native.locks import logger
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.errors import ConfigError
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
 from logstore.group.errors import CommitFailedError, NoOffsetForPartitionError
 from logstore.group.group_file import GroupFile
 from logstore.group.lowering import lowered_commit
@@ -149,19 +155,17 @@ class Positions:
 
         Raises:
             NoOffsetForPartitionError: nothing is committed, and ``reset="error"``.
-            OffsetOutOfRangeError: the log has another batch than the one below the
-                committed offset.
         """
         if self._file is not None:
             commit, proof = self._committed([reader.key]).get(reader.key, (None, None))
             offset = None if commit is None else commit.offset
-            if reader.base is not None and offset == reader.committed:
-                reader.seek(reader.base)
+            is_rewound = reader.base is not None and offset == reader.committed
+            if is_rewound and (reader.knows_log or reader.base != offset):
+                reader.seek_in_seen(reader.base or 0)
                 return
             if commit is not None:
-                reader.seek(commit.offset)
+                reader.seek(commit.offset, proof=proof)
                 reader.set_committed(commit.offset)
-                reader.check_proof(commit.offset, proof)
                 return
         if self._options.reset == "error":
             raise NoOffsetForPartitionError(
@@ -172,6 +176,51 @@ class Positions:
                 partition=str(reader.key),
             )
         self.reset(reader)
+
+    def go_on(self, reader: PartitionReader, error: LogStoreError) -> None:
+        """Give a reader another position after an error about its log: the offset of
+        the cut, or the committed offset in another log of the topic, or by ``reset``.
+        """
+        if not isinstance(error, OffsetOutOfRangeError):
+            logger.warning("%s; reset to %s", error, "the committed offset")
+            reader.seek(None)
+            self.begin(reader)
+        elif error.cut_to is None or not reader.knows_log:
+            logger.warning("%s; reset to %s", error, self._options.reset)
+            self.reset(reader)
+        else:
+            # With neither a gap nor the same records again.
+            at = min(error.cut_to, reader.position or 0)
+            at = max(at, reader.partition.start_offset)
+            logger.warning("%s; reset to %s", error, at)
+            reader.cut_to(at)
+
+    def proof_of(self, reader: PartitionReader, offset: int) -> int | None:
+        """The proof of a position that is to be committed, if it has one.
+
+        Raises:
+            CommitFailedError: the log was cut since it was read up to there, or another
+                one is in its place. A commit for a deleted topic does not count, and
+                has no proof.
+        """
+        try:
+            return reader.proof_of(offset)
+        except TopicNotFoundError as error:
+            if not self.has_topic(reader):
+                return None
+            cause: LogStoreError = error
+        except OffsetOutOfRangeError as error:
+            cause = error
+        raise CommitFailedError(
+            f"{cause}. Nothing was committed; the next poll finds the position",
+            group=self._options.group or "",
+        ) from cause
+
+    def has_topic(self, reader: PartitionReader) -> bool:
+        """Whether the topic of a reader is still there, and not one made again."""
+        name, number = reader.key
+        now = topics_now(self._store, [name]).get(name)
+        return now is not None and number in now[1] and reader.topic_id in ("", now[0])
 
     def reset(self, reader: PartitionReader) -> None:
         """Give a reader the position that ``reset`` says."""

@@ -1,4 +1,4 @@
-"""What a consumer reads: one partition each, and how to wait for more of them."""
+"""Reads the partitions of a consumer, and waits for more records."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from logstore.errors import (
     LogStoreError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageError,
+    TopicNotFoundError,
     UnsupportedError,
 )
 from logstore.group.errors import NoOffsetForPartitionError
@@ -27,10 +29,11 @@ from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.log.read.proof import ProofFinder
+from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
 from logstore.store.inside import views_of
 from logstore.store.partition import Partition
-from logstore.store.partition_views import Turn
+from logstore.store.partition_views import Latest, Turn
 
 __all__ = ["LASTING", "Before", "PartitionReader", "Waiter"]
 
@@ -41,6 +44,9 @@ LASTING: Final = (
     RecordTooLargeError,
     UnsupportedError,
 )
+
+# The log is not the one that was read: reading it again would hide that.
+_OTHER_LOG: Final = (OffsetOutOfRangeError, TopicNotFoundError)
 
 # Sleep no longer: members that are stuck, and what a watch has missed, give no sign.
 GROUP_S_MAX: Final = 1.0
@@ -54,6 +60,9 @@ _DURABLE_S_MAX: Final = 0.02
 
 class PartitionReader:
     """A partition that a consumer reads, and how far it is.
+
+    Its position is one in the log that it has seen, or comes with a proof: `begin` asks
+    for either before it reads on, whatever has ended the last read.
 
     Attributes:
         key: which partition.
@@ -81,8 +90,10 @@ class PartitionReader:
         "_durable_only",
         "_isolation",
         "_items",
+        "_latest",
         "_on_corruption",
         "_policy",
+        "_proof",
         "_proofs",
         "_run",
         "_step",
@@ -128,24 +139,58 @@ class PartitionReader:
         self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
         self._run: Iterator[TopicRecord] | None = None
         self._proofs = ProofFinder()
+        # The log as it was when the position was reached; None in it: the position is
+        # a number that was given, with a proof or without.
+        self._latest = Latest()
+        self._proof: int | None = None
         # Records that were read and not delivered, the next one last.
         self._ahead: list[TopicRecord] = []
         # At most so many are taken from a run at a time: 1 after a failure.
         self._step = 1 << 30
 
-    def seek(self, offset: int | None) -> None:
-        """Deliver from an offset on; None: from where the consumer says."""
-        base = self.base
-        if offset is None or base is None or not self.has_delivered:
-            base = offset
+    def seek(self, offset: int | None, *, proof: int | None = None) -> None:
+        """Deliver from an offset of the log as it is now; None: from where the consumer
+        says.
+
+        Args:
+            proof: of the offset, if it is a position that was committed.
+        """
+        self._move(offset, self._base_for(offset), proof=proof)
+
+    def seek_in_seen(self, offset: int) -> None:
+        """As `seek`, to an offset of the log that it has seen, if that has it: a cut
+        below it since then is an error, if none was raised for it yet."""
+        seen = self._latest.view
+        is_seen = seen is not None and offset <= seen.log_end
+        is_told = isinstance(self.error, _OTHER_LOG)
+        keeps_log = is_seen and not is_told
+        self._move(offset, self._base_for(offset), keeps_log=keeps_log)
+
+    def _base_for(self, offset: int | None) -> int | None:
+        is_kept = offset is not None and self.base is not None and self.has_delivered
+        return self.base if is_kept else offset
+
+    def cut_to(self, offset: int) -> None:
+        """Deliver from an offset to which the log was cut. A `rewind` goes no further
+        than that: later records do not exist any more."""
+        base = offset if self.base is None else min(self.base, offset)
         self._move(offset, base)
 
-    def _move(self, position: int | None, base: int | None) -> None:
+    def _move(
+        self,
+        position: int | None,
+        base: int | None,
+        *,
+        keeps_log: bool = False,
+        proof: int | None = None,
+    ) -> None:
         """Deliver from a position on: all of it, or nothing, with an interrupt."""
         self._begin_again()
+        latest = self._latest if keeps_log else Latest()
         self._policy = DamagePolicy(self._on_corruption)  # it is asked anew
         # Nothing is called from here on.
         self.position, self.base = position, base
+        self._latest, self._proof = latest, proof
         self.error = self._behind = None
         self._step = 1 << 30
 
@@ -224,7 +269,8 @@ class PartitionReader:
             self._begin_again()
             if not isinstance(error, Exception):
                 raise
-            if not found and self._step > 1:
+            is_other = isinstance(error, _OTHER_LOG)
+            if not found and self._step > 1 and not is_other:
                 # Maybe there are records before the one that cannot be read.
                 self._step = 1
                 return self._read(limit)
@@ -245,7 +291,7 @@ class PartitionReader:
     def rewind(self) -> None:
         """Deliver again what was delivered since the last commit: from `base` on, as
         soon as the consumer knows that nobody else has committed since."""
-        self._move(None, self.base)
+        self._move(None, self.base, keeps_log=True)
         self.has_delivered = False
 
     def set_committed(self, offset: int) -> None:
@@ -262,12 +308,40 @@ class PartitionReader:
         """Begin to read at the position, which must not be None.
 
         Raises:
-            OffsetOutOfRangeError: it is not in the log.
+            OffsetOutOfRangeError: it is not in the log, or that was cut below it.
+            PartitionNotFoundError: another log is in the place of the one it is of.
         """
         self._proofs.forget()
-        self._items = views_of(self.partition).topic_turns(
-            self.position, self._durable_only, self._isolation, self._policy
-        )
+        assert self.position is not None
+        latest = Latest()
+        try:
+            items = views_of(self.partition).topic_turns(
+                self.position,
+                self._durable_only,
+                self._isolation,
+                self._policy,
+                latest,
+            )
+        except OffsetOutOfRangeError:
+            self._check_log(self.position)  # perhaps it knows why
+            raise
+        self._check_log(self.position)
+        self._latest, self._items = latest, items
+
+    def _check_log(self, position: int) -> None:
+        """Raise if the log is not the one that the position is of. The view to be read
+        was taken before that: what is cut later, the read finds out."""
+        views, seen = views_of(self.partition), self._latest.view
+        if seen is not None:
+            seen.check_same(position, views.refreshed_bounds())
+        elif self._proof is not None and views.disproves(position, self._proof):
+            raise OffsetOutOfRangeError(
+                position,
+                self.partition.start_offset,
+                self.partition.end_offset,
+                partition=str(self.key),
+                cut_to=position - 1,
+            )
 
     def _next_item(self) -> Iterator[TopicRecord] | Turn:
         if self._items is None:
@@ -293,32 +367,34 @@ class PartitionReader:
         return record
 
     def proof_of(self, offset: int) -> int | None:
-        """The proof of a position, if it is at the end of a batch."""
-        seen = None if self.turn is None else self.turn.view
-        now = functools.partial(views_of(self.partition).now, False)
-        is_read = self.has_begun and offset <= (self.position or 0)
-        try:
-            return self._proofs.find(offset, seen, now, is_read=is_read)
-        except LogStoreError:
-            return None  # the next read meets it again
-
-    def check_proof(self, offset: int, proof: int | None) -> None:
-        """Raise `OffsetOutOfRangeError` if another batch than the one with this
-        checksum lies below an offset.
+        """The proof of a position, if it is at the end of a batch.
 
         Raises:
-            LogStoreError: the partition cannot be read.
+            OffsetOutOfRangeError, TopicNotFoundError: it has read up to there, and the
+                log is not the one that it has read.
         """
-        views = views_of(self.partition)
-        if proof is None or not views.disproves(offset, proof):
-            return
-        raise OffsetOutOfRangeError(
-            offset,
-            self.partition.start_offset,
-            self.partition.end_offset,
-            partition=str(self.key),
-            cut_to=offset - 1,
-        )
+        seen = self._latest.view
+        is_read = seen is not None and offset <= (self.position or 0)
+        now = functools.partial(views_of(self.partition).now, False)
+        proof: int | None = None
+        # The next read meets it again.
+        with contextlib.suppress(LogStoreError):
+            proof = self._proofs.find(offset, seen, now, is_read=is_read)
+        if seen is not None and is_read:
+            self._check_seen(seen, offset)
+        return proof
+
+    def _check_seen(self, seen: View, offset: int) -> None:
+        # After the proof was read: else it may be that of a batch which was written
+        # later in the place of the one that was read.
+        if not seen.source.is_as_it_was(seen.life, seen.cuts.serial):
+            with contextlib.suppress(StorageError, CorruptionError):
+                seen.check_same(offset, seen.source.refreshed())
+
+    @property
+    def knows_log(self) -> bool:
+        """Whether its position is one in a log that it has seen."""
+        return self._latest.view is not None
 
     def readable_end(self) -> int:
         """The end of what it may deliver now."""

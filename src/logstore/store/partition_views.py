@@ -52,7 +52,7 @@ from logstore.segment import Segment, SegmentInfo
 if TYPE_CHECKING:
     pass
 
-__all__ = ["PartitionViews", "Turn", "infos_of", "unchanged"]
+__all__ = ["Latest", "PartitionViews", "Turn", "infos_of", "unchanged"]
 
 _Result = TypeVar("_Result")
 
@@ -118,6 +118,17 @@ class Turn(NamedTuple):
     view: View
     has_moved: bool
     offset: int
+
+
+class Latest:
+    """The view that turns read in, None before the first. The reader keeps it when the
+    turns end with an error.
+    """
+
+    __slots__ = ("view",)
+
+    def __init__(self) -> None:
+        self.view: View | None = None
 
 
 class PartitionViews:
@@ -435,17 +446,31 @@ class PartitionViews:
             look: returns the log as it was at this call, or later; None:
                 `refreshed_bounds`.
         """
-        items = self._column_turns(start, durable_only, isolation, policy, look)
+        items = self._column_turns(
+            start, durable_only, isolation, policy, look, Latest()
+        )
         return (one if isinstance(one, Turn) else iter_records(one) for one in items)
 
     def topic_turns(
-        self, start: Start, durable_only: bool, isolation: str, policy: DamagePolicy
+        self,
+        start: Start,
+        durable_only: bool,
+        isolation: str,
+        policy: DamagePolicy,
+        latest: Latest,
     ) -> Iterator[Iterator[TopicRecord] | Turn]:
-        """As `turns`, with the topic and the partition in each record."""
+        """As `turns`, with the topic and the partition in each record.
+
+        Args:
+            latest: gets each view before it is read.
+        """
         name, number = self.topic, self.number
+        items = self._column_turns(
+            start, durable_only, isolation, policy, None, latest
+        )
         return (
             one if isinstance(one, Turn) else iter_topic_records(one, name, number)
-            for one in self._column_turns(start, durable_only, isolation, policy, None)
+            for one in items
         )
 
     def _column_turns(
@@ -455,13 +480,15 @@ class PartitionViews:
         isolation: str,
         policy: DamagePolicy,
         look: Callable[[], Bounds] | None,
+        latest: Latest,
     ) -> Iterator[Columns | Turn]:
         view, first, end = self.bounds(
             start, None, durable_only, isolation, policy, to_stable=True
         )
+        latest.view = view
         look = look or self._source.refreshed
         return self._turn_after_turn(
-            view, first, end, durable_only, isolation, policy, look
+            view, first, end, durable_only, isolation, policy, look, latest
         )
 
     def _turn_after_turn(
@@ -473,6 +500,7 @@ class PartitionViews:
         isolation: str,
         policy: DamagePolicy,
         look: Callable[[], Bounds],
+        latest: Latest,
     ) -> Iterator[Columns | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
@@ -520,6 +548,7 @@ class PartitionViews:
             view.check_same(offset, now)
             view, tail = self.view_of(now, durable_only), now.tail
             view.check(offset)
+            latest.view = view
             end = view.end_offset
             if isolation == "read_committed":
                 try:

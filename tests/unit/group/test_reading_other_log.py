@@ -1,0 +1,315 @@
+"""A consumer that lives reads one log: wherever that is cut, replaced or made again, it
+is told, leaves out no record, and commits no position of the log that is no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from support.groups import T0, store_with
+
+OLD = [b"0:%d" % n for n in range(10)]
+NEW = [b"new %d" % n for n in range(5, 15)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    store_with(tmp_path / "s", 1, 10)
+    return tmp_path / "s"
+
+
+def cut_and_grow(path: Path) -> None:
+    """At offset 5, below what was read, and past that again."""
+    with logstore.open(path) as store:
+        store["t"][0].truncate_to(5)
+        store["t"][0].append_many(NEW)
+
+
+def assigned(opened: Callable[..., Any], **given: Any) -> Any:
+    one = opened(topics=(), **given)
+    one.assign([T0])
+    return one
+
+
+def alone(opened: Callable[..., Any], **given: Any) -> Any:
+    return opened(group=None, **given)
+
+
+def member(opened: Callable[..., Any], **given: Any) -> Any:
+    return opened(**given)
+
+
+KINDS = pytest.mark.parametrize("kind", [member, assigned, alone])
+
+
+def polled(one: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        records = one.poll(timeout_ms=2000, max_records=count - len(found))
+        if not records:
+            break
+        found += [record.value for some in records.values() for record in some]
+    return found
+
+
+def iterated(one: Any, count: int) -> list[bytes]:
+    return [record.value for record in itertools.islice(one, count)]
+
+
+@KINDS
+@pytest.mark.parametrize("take", [polled, iterated])
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_consumer_goes_on_where_the_log_was_cut(
+    path: Path,
+    opened: Callable[..., Any],
+    kind: Callable[..., Any],
+    take: Callable[[Any, int], list[bytes]],
+    reset: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With each record of the log that stands, none of them twice, and a warning."""
+    one = kind(opened, reset=reset)
+    one.poll(timeout_ms=0, max_records=1)
+    one.seek_to_beginning()
+    assert take(one, 10) == OLD
+    one.poll(timeout_ms=0)
+    cut_and_grow(path)
+    with caplog.at_level(logging.WARNING):
+        assert take(one, 10) == NEW
+    assert "was cut to offset 5" in caplog.text
+    assert "reset to 5" in caplog.text
+
+
+@KINDS
+def test_consumer_with_reset_error_is_told_of_a_cut_until_a_seek(
+    path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
+) -> None:
+    """At each poll."""
+    one = kind(opened, reset="error")
+    with pytest.raises(logstore.NoOffsetForPartitionError):
+        one.poll(timeout_ms=0)
+    one.seek(T0, 0)
+    assert polled(one, 10) == OLD
+    cut_and_grow(path)
+    for _ in range(2):
+        with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+            one.poll(timeout_ms=1000)
+        assert caught.value.cut_to == 5
+    one.seek(T0, caught.value.cut_to)
+    assert polled(one, 10) == NEW
+
+
+def test_poll_that_fails_remembers_which_log_it_was(
+    path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes between a failure and the next poll is no other log."""
+    one = assigned(opened)
+    assert polled(one, 10) == OLD
+    append(path, b"more")
+    reader = one._core.readers[T0]
+
+    def fails() -> Any:
+        reader._begin_again()
+        raise logstore.StorageError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(reader), "_next_item", lambda reader: fails())
+        with pytest.raises(logstore.StorageError, match="no"):
+            one.poll(timeout_ms=1000)
+    cut_and_grow(path)
+    assert polled(one, 10) == NEW
+
+
+def append(path: Path, *values: bytes) -> None:
+    with logstore.open(path) as store:
+        store["t"][0].append_many(values)
+
+
+def test_seek_back_in_a_log_that_was_cut_is_told(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """The offset is that of a record that was read, and another one has it now. The
+    next seek is to the log as it is."""
+    one = assigned(opened, reset="error")
+    one.seek(T0, 0)
+    assert polled(one, 10) == OLD
+    cut_and_grow(path)
+    one.seek(T0, 7)
+    with pytest.raises(logstore.OffsetOutOfRangeError, match="cut to offset 5"):
+        one.poll(timeout_ms=1000)
+    one.seek(T0, 7)
+    assert polled(one, 8) == NEW[2:]
+
+
+def test_seek_to_an_end_is_to_the_log_as_it_is(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """A cut before that is nothing to it."""
+    one = assigned(opened, reset="error")
+    one.seek(T0, 0)
+    assert polled(one, 10) == OLD
+    cut_and_grow(path)
+    one.seek_to_end()
+    append(path, b"last")
+    assert polled(one, 1) == [b"last"]
+
+
+@pytest.mark.parametrize("kind", [member, assigned])
+def test_position_of_a_log_that_was_cut_is_not_committed(
+    path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
+) -> None:
+    """A restart would go on there, past records that nobody has read."""
+    one = kind(opened)
+    assert polled(one, 4) == OLD[:4]
+    one.commit()
+    assert polled(one, 6) == OLD[4:]
+    cut_and_grow(path)
+    for offsets in (None, {T0: 8}):
+        with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+            one.commit(offsets)
+    assert one.committed(T0) == logstore.OffsetAndMetadata(4)
+    one.commit({T0: 5})  # a position in what both have
+    assert one.committed(T0) == logstore.OffsetAndMetadata(5)
+    assert polled(one, 10) == NEW
+    one.commit()
+    assert one.committed(T0) == logstore.OffsetAndMetadata(15)
+
+
+def test_commit_by_itself_leaves_out_a_log_that_was_cut(
+    path: Path, opened: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a warning; the same poll goes on."""
+    one = opened(auto_commit_ms=1)
+    assert polled(one, 10) == OLD
+    cut_and_grow(path)
+    with caplog.at_level(logging.WARNING):
+        found = polled(one, 10)
+    assert found == NEW
+    assert "cannot commit by itself" in caplog.text
+
+
+def outputs(path: Path) -> list[bytes]:
+    with logstore.open(path, read_only=True) as store:
+        return [record.value for record in store["out"][0].read()]
+
+
+def test_transaction_over_a_cut_is_refused_and_done_again(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """Outputs of records that are no more are not published; those of others once."""
+    with logstore.open(path) as store:
+        store.create_topic("out")
+    one = opened()
+    with pytest.raises(logstore.CommitFailedError, match="logs were cut"):
+        with one.transaction() as transaction:
+            for value in polled(one, 10):
+                transaction.append("out", value)
+            cut_and_grow(path)
+            for value in polled(one, 10):
+                transaction.append("out", value)
+    with one.transaction() as transaction:
+        for value in polled(one, 15):
+            transaction.append("out", value)
+    assert outputs(path) == OLD[:5] + NEW
+
+
+def test_transaction_whose_input_was_cut_is_refused(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """Also if no poll has met the cut."""
+    with logstore.open(path) as store:
+        store.create_topic("out")
+    one = opened()
+    with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+        with one.transaction() as transaction:
+            for value in polled(one, 10):
+                transaction.append("out", value)
+            cut_and_grow(path)
+    with one.transaction() as transaction:
+        for value in polled(one, 15):
+            transaction.append("out", value)
+    assert outputs(path) == OLD[:5] + NEW
+
+
+def test_aborted_transaction_begins_again_in_its_own_log(
+    path: Path, opened: Callable[..., Any]
+) -> None:
+    """The position before it lies behind the cut, in another log."""
+    with logstore.open(path) as store:
+        store.create_topic("out")
+    one = opened()
+    with one.transaction() as transaction:
+        for value in polled(one, 8):
+            transaction.append("out", value)
+    with pytest.raises(KeyError), one.transaction():
+        assert polled(one, 2) == OLD[8:]
+        raise KeyError
+    cut_and_grow(path)
+    with one.transaction() as transaction:
+        for value in polled(one, 10):
+            transaction.append("out", value)
+    assert outputs(path) == OLD[:8] + NEW
+
+
+def test_log_that_was_put_back_is_read_from_what_is_committed_in_it(
+    path: Path, opened: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic is the same, and the log another one."""
+    with logstore.open(path) as store:
+        store["t"][0].roll()
+    shutil.copytree(path / "t-0", path.parent / "backup")
+    one = opened()
+    assert polled(one, 6) == OLD[:6]
+    one.commit()
+    assert polled(one, 4) == OLD[6:]
+    append(path, b"later")
+    assert polled(one, 1) == [b"later"]
+    os.rename(path / "t-0", path.parent / "away")
+    os.rename(path.parent / "backup", path / "t-0")
+    with caplog.at_level(logging.WARNING):
+        assert polled(one, 4) == OLD[6:]
+    assert "t-0" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [member, assigned, alone])
+def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all(
+    path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
+) -> None:
+    """Never from the old position; what is assigned has to be assigned again."""
+    one = kind(opened)
+    assert polled(one, 10) == OLD
+    with logstore.open(path) as store:
+        store.delete_topic("t")
+        store.create_topic("t")[0].append_many([b"again %d" % n for n in range(30)])
+    again = [b"again %d" % n for n in range(30)]
+    if kind is assigned:
+        for _ in range(2):
+            with pytest.raises(logstore.PartitionNotFoundError):
+                one.poll(timeout_ms=1000)
+    else:
+        assert polled(one, 30) == again
+
+
+def test_task_goes_on_where_the_log_was_cut(path: Path) -> None:
+    """As a thread does."""
+
+    async def run() -> tuple[list[bytes], list[bytes]]:
+        async with logstore.aio.Consumer(
+            path, group="g", topics=["t"], reset="earliest"
+        ) as one:
+            old = [(await one.getone()).value or b"" for _ in range(10)]
+            cut_and_grow(path)
+            new = [(await one.getone()).value or b"" for _ in range(10)]
+        return old, new
+
+    assert asyncio.run(run()) == (OLD, NEW)
