@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
+from logstore.io import layout
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.read_ways import COUNT, WAYS, append, beside
@@ -143,3 +144,31 @@ def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
             store.delete_topic("orders")
             if next(calls) <= at:
                 break
+
+
+@pytest.mark.parametrize("cut_to", [0, 5, 10])
+def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
+    tmp_path: Path, cut_to: int
+) -> None:
+    """The log was another program's when it was read; at its end nothing was lost."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", 10)
+    (tmp_path / layout.RECOVERY_CHECKPOINT).write_text("0\n1\nx 0 7\n")
+    (tmp_path / layout.CLEAN_SHUTDOWN).unlink()
+    with open_store(tmp_path, read_only=True) as reading:
+        follower = reading.topic("orders")[0].follow(timeout=0.3, durable_only=False)
+        found = [next(follower) for _ in range(10)]
+        with open_store(tmp_path, files=Unsynced()) as store:
+            p = store.topic("orders")[0]
+            if cut_to < 10:
+                p.truncate_to(cut_to)
+            append(p, b"new", 20 - cut_to)
+        if cut_to < 10:
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                next(follower)
+            assert caught.value.cut_to is not None
+            assert caught.value.cut_to <= cut_to
+        else:
+            found += follower
+            assert [record.offset for record in found] == list(range(20))
