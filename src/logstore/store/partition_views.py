@@ -465,9 +465,7 @@ class PartitionViews:
             latest: gets each view before it is read.
         """
         name, number = self.topic, self.number
-        items = self._column_turns(
-            start, durable_only, isolation, policy, None, latest
-        )
+        items = self._column_turns(start, durable_only, isolation, policy, None, latest)
         return (
             one if isinstance(one, Turn) else iter_topic_records(one, name, number)
             for one in items
