@@ -21,6 +21,7 @@ from faults.method import Tally
 from logstore import Partition, Producer, Store
 from logstore.log.producers import Producers
 from logstore.log.write.idempotence import Idempotence
+from logstore.store.partition import appends_of
 from support.disk import MemoryDisk, end_processes
 from support.disk_changes import Moment, Nodes
 from support.power_cut import cuts
@@ -390,13 +391,13 @@ def _repeat(
 
 
 def _state(partition: Partition, now_ms: int) -> dict[int, Any]:
-    log = partition.begin_append()._log
+    log = appends_of(partition).writer()._log
     return _shown(log.idempotence._upto(log.extent), now_ms)
 
 
 def _scanned(partition: Partition, now_ms: int) -> dict[int, Any]:
     """The same, by a scan of the whole log."""
-    log = partition.begin_append()._log
+    log = appends_of(partition).writer()._log
     producers = Producers(0)
     Idempotence(log.context, 0)._read_on(producers, log.extent)
     return _shown(producers, now_ms)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.errors import LogStoreError, StorageError
-from logstore.store.partition import Partition
+from logstore.store.partition import Partition, appends_of
 
 __all__ = ["Commits", "Ends", "Line"]
 
@@ -102,7 +102,7 @@ class _Sync:
 
     def run(self, partition: Partition) -> None:
         try:
-            partition.sync_upto(self.end)
+            appends_of(partition).sync_upto(self.end)
         except BaseException as error:  # it belongs to the tasks
             self.error = error
             for call in self.calls:

@@ -28,6 +28,7 @@ from logstore.record.extras import arrow_module
 from logstore.record.record import Record
 from logstore.segment import SegmentInfo
 from logstore.store.partition import Partition as BlockingPartition
+from logstore.store.partition import appends_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -89,6 +90,7 @@ class Partition:
     __slots__ = (
         "__weakref__",
         "_append",
+        "_appends",
         "_line",
         "_place",
         "_services",
@@ -98,7 +100,8 @@ class Partition:
     def __init__(self, services: Services, blocking: BlockingPartition) -> None:
         self.blocking = blocking
         self._services = services
-        self._append = blocking.at_once.append
+        self._appends = appends_of(blocking)
+        self._append = self._appends.append_prepared
         # Appends that the thread has not finished: later ones come after them.
         self._line = Line()
         self._place: Place | None = None
@@ -214,7 +217,7 @@ class Partition:
             keys = None if key is None else (key,)
             stamps = None if timestamp_ms is None else (timestamp_ms,)
             columns = (value,), keys, stamps, (headers,) if headers else None
-            offsets = self._at_once(self.blocking.rows_at_once, *columns)
+            offsets = self._at_once(self._appends.rows_at_once, *columns)
             if offsets is not None:
                 return await self._committed(offsets.start, offsets.stop, durable)
         call = partial(
@@ -239,7 +242,7 @@ class Partition:
         self._services.check()
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
-        stamps = self.blocking.stamps(timestamp_ms)
+        stamps = self._appends.stamps(timestamp_ms)
         if stamps is not None:
             given, stored = stamps
             offset = await self.append(
@@ -249,7 +252,7 @@ class Partition:
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         call = partial(
-            self.blocking.append_stamped,
+            self._appends.append_stamped,
             as_bytes(value),
             as_bytes(key),
             timestamp_ms,
@@ -277,13 +280,13 @@ class Partition:
         self._services.check()
         is_free = expected_offset is None and not self._line.count
         if headers is None and is_free:
-            append_many = self.blocking.at_once.append_many
+            append_many = self._appends.prepared.append_many
             offsets = self._at_once(append_many, values, keys, timestamps_ms)
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
         columns = fixed_columns(values, keys, timestamps_ms, headers)
         if is_free and 0 < len(columns[0]) <= _PACKED_MAX:
-            offsets = self._at_once(self.blocking.rows_at_once, *columns)
+            offsets = self._at_once(self._appends.rows_at_once, *columns)
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
         call = partial(
@@ -303,7 +306,7 @@ class Partition:
         if expected_offset is None and not self._line.count:
             batch = arrow_module().exported(data)
             if batch is not None:
-                append_arrow = self.blocking.at_once.append_arrow
+                append_arrow = self._appends.prepared.append_arrow
                 offsets = self._at_once(append_arrow, *batch)
                 if offsets is not None:
                     return await self._committed(offsets, offsets.stop, durable)
@@ -328,7 +331,7 @@ class Partition:
         self._services.check()
         data = bytes(memoryview(buffer))
         if expected_offset is None and not self._line.count:
-            append_batches = self.blocking.at_once.append_batches
+            append_batches = self._appends.prepared.append_batches
             offsets = self._at_once(append_batches, data, bool(check_producers))
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
@@ -348,7 +351,7 @@ class Partition:
         Raises: as `logstore.Partition.flush`; `EventLoopError`.
         """
         self._services.check()
-        call = self.blocking.next_offset
+        call = self._appends.next_offset
         await self.in_turn(call, lambda end: end, True)
 
     def _at_once(self, append: Callable[..., _Result], *args: Any) -> _Result:

@@ -36,7 +36,7 @@ from logstore.store.background import BackgroundRounds
 from logstore.store.context import StoreContext
 from logstore.store.identifying import log_id_in
 from logstore.store.measures import IdleLogs, log_row
-from logstore.store.partition import Partition
+from logstore.store.partition import Partition, upkeep_of
 from logstore.store.partitions import PartitionWriters
 from logstore.store.topic import Changes, Topic
 from logstore.store.topic_ids import CatalogFile, identity_in
@@ -371,12 +371,12 @@ class OpenTopics:
     def retain(self, topic: str, number: int) -> None:
         """For the background: apply the retention of a partition."""
         self._context.check_open()
-        self.open_partition(topic, number).apply_due_retention()
+        upkeep_of(self.open_partition(topic, number)).apply_due_retention()
 
     def compact(self, topic: str, number: int) -> None:
         """For the background: compact a partition, if its settings ask for it."""
         self._context.check_open()
-        self.open_partition(topic, number).compact_due()
+        upkeep_of(self.open_partition(topic, number)).compact_due()
 
     def begin_rounds(self) -> None:
         """Begin what a store does by itself, if it is due to topics' settings."""

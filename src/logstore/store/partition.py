@@ -2,74 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from logstore import _native as native
-from logstore.config import check_int
-from logstore.errors import (
-    ReadOnlyError,
-    UnsupportedError,
-    storage_error,
-    storage_errors,
-)
-from logstore.io.layout import OFFSET_MAX, TopicPartition
+from logstore.errors import UnsupportedError
 from logstore.log import retention
 from logstore.log.compact.compactor import (
-    CompactionOptions,
     CompactionProgress,
     CompactionReport,
     check_compaction,
-    compact,
 )
-from logstore.log.compact.dry_log import DryLog
 from logstore.log.producers import Marker, SentBatch, sent_batch
 from logstore.log.read import reader
 from logstore.log.read.view import View
-from logstore.log.write.writer import PartitionWriter
-from logstore.record.arguments import (
-    as_integer,
-    as_items,
-    as_offset,
-)
+from logstore.record.arguments import as_offset
 from logstore.record.batch import ABORT
-from logstore.record.encoder import (
-    as_bytes,
-    check_payload_type,
-    check_timestamp,
-    pack_rows,
-)
+from logstore.record.encoder import pack_rows
 from logstore.record.extras import arrow_module
 from logstore.record.producer_batches import Prepared, prepare
+from logstore.store.partition_appends import PartitionAppends
+from logstore.store.partition_upkeep import COMPACTION_BYTES, PartitionUpkeep
+from logstore.store.readable_partition import ReadablePartition
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-from logstore.store.partition_views import infos_of
-from logstore.store.readable_partition import ReadablePartition
-
-__all__ = ["Partition"]
-
-
-# For the keys and the buffers of a compaction, by default.
-_COMPACTION_BYTES: Final = 64 << 20
-
-
-class _NothingPrepared:
-    """`Appender.prepared` of a store that was opened read-only."""
-
-    def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
-        return -1
-
-    def append_many(self, values: Any, keys: Any, timestamps_ms: Any) -> range | None:
-        return None
-
-    def append_arrow(self, *batch: Any) -> range | None:
-        return None
-
-    def append_batches(self, data: Any, check_producers: bool) -> range | None:
-        return None
+__all__ = ["Partition", "appends_of", "upkeep_of"]
 
 
 class Partition(ReadablePartition):
@@ -86,23 +45,10 @@ class Partition(ReadablePartition):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        writer = self._writer
-        self._prepared = (
-            _NothingPrepared() if writer is None else writer.appends.prepared
-        )
-        self._append_prepared = self._prepared.append
-        self._append_durable = (
-            self._append_prepared if writer is None else writer.syncs.shared.append
-        )
-
-    def _write(self) -> PartitionWriter:
-        self._begin()
-        if self._writer is None:
-            raise ReadOnlyError(
-                f"{self._views.name} belongs to a store that was opened read-only; "
-                f"nothing was written"
-            )
-        return self._writer
+        self._appends = PartitionAppends(self._log, self._views, self._begin)
+        self._append_prepared = self._appends.append_prepared
+        self._append_durable = self._appends.append_durable
+        self._prepared = self._appends.prepared
 
     def append(
         self,
@@ -139,102 +85,9 @@ class Partition(ReadablePartition):
             offset = append(value, key, timestamp_ms)
             if offset >= 0:
                 return offset
-        return self._append_usual(
+        return self._appends.append(
             value, key, timestamp_ms, headers, expected_offset, durable
         )[0]
-
-    def append_stamped(
-        self,
-        value: Any,
-        key: Any,
-        timestamp_ms: int | None,
-        headers: Any,
-        durable: bool,
-    ) -> tuple[int, int]:
-        """For `Topic`: as `append`; returns (offset, timestamp stored)."""
-        encoder = self._write().appends.encoder
-        if not headers and not encoder.log_append_time:
-            stamp = timestamp_ms
-            if stamp is None:
-                stamp = self._log.directory.files.now_ms()
-            append = self._append_durable if durable else self._append_prepared
-            offset = append(value, key, stamp)
-            if offset >= 0:
-                return offset, encoder.stored_timestamp(stamp, stamp)
-        return self._append_usual(value, key, timestamp_ms, headers, None, durable)
-
-    @property
-    def at_once(self) -> native.PreparedAppend | _NothingPrepared:
-        """For `logstore.aio`: appends that wait for nothing; they say so if nothing was
-        done."""
-        return self._prepared
-
-    def rows_at_once(
-        self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
-    ) -> range | None:
-        """For `logstore.aio`: as `append_many`, if nothing has to be waited for; None:
-        nothing was done."""
-        appends = self._write().appends
-        magic = appends.encoder.magic
-        rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
-        return appends.append_at_once(rows)
-
-    def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
-        """For `logstore.aio`: the timestamp of a record that is appended now, and what
-        is stored of it; None: only the append knows."""
-        encoder = self._write().appends.encoder
-        if encoder.log_append_time:
-            return None
-        if timestamp_ms is None:
-            timestamp_ms = self._log.directory.files.now_ms()
-        return timestamp_ms, encoder.stored_timestamp(timestamp_ms, timestamp_ms)
-
-    def next_offset(self) -> int:
-        """For `logstore.aio`: the offset up to which `flush` syncs."""
-        writer = self._write()
-        self._views.check_alive()
-        return writer.end_offset
-
-    def sync_upto(self, end: int) -> None:
-        """For `logstore.aio`: return when everything below an offset is on stable
-        storage, also because the store was closed. Raises: as `flush`."""
-        assert self._writer is not None  # something was appended
-        self._writer.syncs.sync(end)
-
-    def _append_usual(
-        self,
-        value: Any,
-        key: Any,
-        timestamp_ms: int | None,
-        headers: Any,
-        expected_offset: int | None,
-        durable: bool,
-    ) -> tuple[int, int]:
-        """(offset, timestamp stored)."""
-        appends = self._write().appends
-        # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
-        check_payload_type(value, "value")
-        check_payload_type(key, "key")
-        value, key = as_bytes(value), as_bytes(key)
-        if timestamp_ms is not None:
-            timestamp_ms = check_timestamp(timestamp_ms)
-        if expected_offset is not None:
-            expected_offset = as_offset("expected_offset", expected_offset)
-        if not headers and appends.encoder.is_plain:
-            return appends.append_one(
-                value, key, timestamp_ms, expected_offset, bool(durable)
-            )
-        rows = pack_rows(
-            (value,),
-            None if key is None else (key,),
-            None if timestamp_ms is None else (timestamp_ms,),
-            (headers,) if headers else None,
-            magic=appends.encoder.magic,
-        )
-        base, _, now_ms = appends.append_rows(
-            [rows], expected_offset=expected_offset, durable=bool(durable)
-        )
-        return base, appends.encoder.stored_timestamp(timestamp_ms, now_ms)
 
     def append_many(
         self,
@@ -257,35 +110,13 @@ class Partition(ReadablePartition):
         """
         if headers is None and expected_offset is None:
             if durable:
-                self._write().syncs.check_may_sync(durable)  # it may raise
+                self._appends.check_may_sync()
             offsets = self._prepared.append_many(values, keys, timestamps_ms)
             if offsets is not None:
-                return self._synced(offsets, durable)
-        writer = self._write()
-        rows = pack_rows(
-            values, keys, timestamps_ms, headers, magic=writer.appends.encoder.magic
-        )
-        return self._append_rows(writer, [rows], expected_offset, durable)
-
-    def _synced(self, offsets: range, durable: bool) -> range:
-        """Offsets that were appended, behind a sync if it was asked for."""
-        if durable:
-            self._write().syncs.sync_appended(offsets.stop, durable)
-        return offsets
-
-    @staticmethod
-    def _append_rows(
-        writer: PartitionWriter,
-        groups: Sequence[native.Rows],
-        expected_offset: Any,
-        durable: bool,
-    ) -> range:
-        if expected_offset is not None:
-            expected_offset = as_offset("expected_offset", expected_offset)
-        base, end, _ = writer.appends.append_rows(
-            groups, expected_offset=expected_offset, durable=bool(durable)
-        )
-        return range(base, end)
+                return self._appends.synced(offsets, durable)
+        magic = self._appends.writer().appends.encoder.magic
+        rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
+        return self._appends.append_rows([rows], expected_offset, durable)
 
     def append_arrow(
         self, data: Any, *, expected_offset: int | None = None, durable: bool = False
@@ -305,23 +136,12 @@ class Partition(ReadablePartition):
         batch = arrow.exported(data) if expected_offset is None else None
         if batch is not None:
             if durable:
-                self._write().syncs.check_may_sync(durable)  # it may raise
+                self._appends.check_may_sync()
             offsets = self._prepared.append_arrow(*batch)
             if offsets is not None:
-                return self._synced(offsets, durable)
-        writer = self._write()
-        groups = self.rows_of_arrow(arrow.tables_of(data))
-        return self._append_rows(writer, groups, expected_offset, durable)
-
-    def begin_append(self) -> PartitionWriter:
-        """For `Topic`: the writer, if the store can be written to."""
-        return self._write()
-
-    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
-        """For `Topic`: rows of record batches, as `append_arrow` takes them."""
-        arrow, appends = arrow_module(), self._write().appends
-        magic, now_ms = appends.encoder.magic, self._log.directory.files.now_ms()
-        return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
+                return self._appends.synced(offsets, durable)
+        groups = self._appends.rows_of_arrow(arrow.tables_of(data))
+        return self._appends.append_rows(groups, expected_offset, durable)
 
     def append_batches(
         self,
@@ -366,11 +186,11 @@ class Partition(ReadablePartition):
         """
         if expected_offset is None:
             if durable:
-                self._write().syncs.check_may_sync(durable)  # it may raise
+                self._appends.check_may_sync()
             offsets = self._prepared.append_batches(buffer, bool(check_producers))
             if offsets is not None:
-                return self._synced(offsets, durable)
-        writer = self._write()
+                return self._appends.synced(offsets, durable)
+        writer = self._appends.writer()
         prepared = prepare(
             buffer,
             max_bytes=self.config.max_message_bytes,
@@ -402,13 +222,11 @@ class Partition(ReadablePartition):
         Raises:
             SyncFailedError: the sync failed; the partition takes no more appends.
         """
-        writer = self._write()
-        self._views.check_alive()
-        writer.syncs.sync(writer.end_offset)
+        self._appends.sync_upto(self._appends.next_offset())
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty."""
-        self._write().roll()
+        self._appends.writer().roll()
 
     def delete_before(self, offset: int) -> int:
         """Make `offset` the start of the log and return it.
@@ -419,7 +237,9 @@ class Partition(ReadablePartition):
         Raises:
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
-        return self._write().delete_before(as_offset("offset", offset), "asked for")
+        return self._appends.writer().delete_before(
+            as_offset("offset", offset), "asked for"
+        )
 
     def truncate_to(self, offset: int) -> int:
         """Remove every record from `offset` on and return the new end.
@@ -428,7 +248,7 @@ class Partition(ReadablePartition):
             UnsupportedError: `offset` is inside a batch; names the two nearest.
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
-        writer = self._write()
+        writer = self._appends.writer()
         offset = as_offset("offset", offset)
 
         def find() -> tuple[int, int] | None:
@@ -458,7 +278,7 @@ class Partition(ReadablePartition):
         self,
         *,
         force: bool = False,
-        max_memory: int = _COMPACTION_BYTES,
+        max_memory: int = COMPACTION_BYTES,
         max_bytes_per_s: int | None = None,
         now_ms: int | None = None,
         dry_run: bool = False,
@@ -499,43 +319,16 @@ class Partition(ReadablePartition):
         """
         self._views.check_alive()
         check_compaction(self.config, self.name, max_memory, max_bytes_per_s)
-        key = TopicPartition(self.topic, self.number)
-        log: PartitionWriter | DryLog
-        if self._writer is None and dry_run:
-            self._begin()
-            with storage_errors("read", self.path):
-                bounds = self._views.refreshed_bounds()
-                log = DryLog(self._log.directory, key, self.config, bounds)
-        else:
-            log = self._write()
-        options = self._compaction(max_memory, now_ms)._replace(
+        is_dry = self._writer is None and dry_run
+        log = None if is_dry else self._appends.writer()
+        upkeep = upkeep_of(self)
+        options = upkeep.compaction(max_memory, now_ms)._replace(
             force=bool(force),
             max_bytes_per_s=max_bytes_per_s,
             dry_run=bool(dry_run),
             on_progress=on_progress,
         )
-        return compact(log, options)
-
-    def compact_due(self) -> None:
-        """Compact it if its settings ask for it, for the background of the store: what
-        has failed there is for the next call of a user."""
-        self._views.check_alive()
-        check_compaction(self.config, self.name, _COMPACTION_BYTES, None)
-        assert self._writer is not None
-        compact(self._writer, self._compaction(_COMPACTION_BYTES, None))
-
-    def _compaction(self, max_memory: int, now_ms: int | None) -> CompactionOptions:
-        """How a log is compacted if its settings ask for it."""
-        return CompactionOptions(
-            force=False,
-            max_memory=max_memory,
-            max_bytes_per_s=None,
-            now_ms=self._now_ms(now_ms),
-            is_clock=now_ms is None,
-            dry_run=False,
-            stable=self.last_stable_offset,
-            decompressed_max=self._views.decompressed_max,
-        )
+        return upkeep.compact(options, log)
 
     def apply_retention(
         self,
@@ -549,63 +342,24 @@ class Partition(ReadablePartition):
         """
         self._views.check_alive()
         if not dry_run:
-            self._write()
-        if policies is None:
-            policies = retention.policies_of(self.config)
-        else:
-            policies = list(as_items("policies", policies, of="RetentionPolicy"))
-        return self._retain(self._now_ms(now_ms), policies, dry_run)
+            self._appends.writer()
+        return upkeep_of(self).apply_retention(now_ms, policies, dry_run=dry_run)
 
-    def _now_ms(self, now_ms: int | None) -> int:
-        if now_ms is None:
-            return self._log.directory.files.now_ms()
-        now_ms = as_integer("now_ms", now_ms, "milliseconds (int)")
-        check_int("now_ms", now_ms, 0, OFFSET_MAX)
-        return now_ms
 
-    def apply_due_retention(self) -> None:
-        """Apply the retention of the settings, for the background of the store. If
-        nothing can be due, it examines only the oldest segment."""
-        self._views.check_alive()
-        segments, now_ms = self._views.refreshed().segments, self._now_ms(None)
-        policies = retention.policies_of(self.config)
-        if policies and segments:
-            oldest = segments[0].info(
-                segments[0].next_offset, is_active=len(segments) == 1
-            )
-            size = sum(segment.size for segment in segments)
-            if retention.may_be_due(self.config, oldest, size, now_ms):
-                self._retain(now_ms, policies, False)
+def appends_of(partition: Partition) -> PartitionAppends:
+    """The appends of a partition, for other rooms of the package."""
+    return partition._appends
 
-    def _retain(
-        self,
-        now_ms: int,
-        policies: Sequence[retention.RetentionPolicy],
-        dry_run: bool,
-    ) -> list[retention.Deletion]:
-        log = self._views.refreshed()
-        infos = infos_of(log.segments, log.high_watermark)
-        try:
-            free_bytes = log.free_bytes()
-        except OSError as error:
-            # A finalizer, or another thread, may have deleted the topic meanwhile.
-            self._views.check_alive()
-            raise storage_error(error, "look for space on", self.path) from error
-        is_damaged = self._writer is not None and self._writer.health.damage is not None
-        deletions = retention.plan(
-            self._views.number,
-            infos,
-            policies,
-            now_ms,
-            free_bytes,
-            keeps_active=is_damaged,
-        )
-        if deletions and self._writer is not None and not dry_run:
-            self._writer.delete_before(
-                max(deletions[-1].segment.next_offset, self.start_offset),
-                deletions[-1].reason,
-            )
-        return deletions
+
+def upkeep_of(partition: Partition) -> PartitionUpkeep:
+    """Compaction and retention of a partition, for the background of its store."""
+    return PartitionUpkeep(
+        partition._log,
+        partition.config,
+        partition._views,
+        partition._begin,
+        partition.last_stable_offset,
+    )
 
 
 def _sent(prepared: Prepared) -> list[SentBatch]:

@@ -26,7 +26,7 @@ from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import refuse_pickling
 from logstore.record.encoder import pack_rows
 from logstore.store.context import StoreContext
-from logstore.store.partition import Partition
+from logstore.store.partition import Partition, appends_of
 from logstore.store.topic import Topic
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class NamedProducers:
             topic, number = _as_key(given)
             partition = self._find_topic(topic)[number]
         assert isinstance(partition, Partition)
-        writer = partition.begin_append()
+        writer = appends_of(partition).writer()
         if writer.context.services is not self._context:
             raise ConfigError(
                 f"{partition.name} is a partition of another store than the producer; "

@@ -21,7 +21,7 @@ from logstore.record.encoder import (
 )
 from logstore.record.extras import arrow_module, arrow_routing_module
 from logstore.record.partitioner import Partitioner
-from logstore.store.partition import Partition
+from logstore.store.partition import Partition, appends_of
 
 __all__ = [
     "Choose",
@@ -135,7 +135,8 @@ def rows_for(
     """The rows of one partition. Raises: as `pack_rows`."""
     if len(places) < len(columns.values):
         columns = columns.of(places)
-    return [pack_rows(*columns, magic=partition.begin_append().appends.encoder.magic)]
+    magic = appends_of(partition).writer().appends.encoder.magic
+    return [pack_rows(*columns, magic=magic)]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -167,7 +168,7 @@ def route_arrow(
 
 def arrow_rows_for(partition: Partition, batches: Sequence[Any]) -> list[native.Rows]:
     """The rows of one partition. Raises: as `Partition.append_arrow`."""
-    return partition.rows_of_arrow(batches)
+    return appends_of(partition).rows_of_arrow(batches)
 
 
 # ---------------------------------------------------------------- append
@@ -183,7 +184,9 @@ def append_to(
 
     1. check that each can take them; 2. append; 3. sync, if `durable`.
     """
-    writers = {number: target.begin_append() for number, target in targets.items()}
+    writers = {
+        number: appends_of(target).writer() for number, target in targets.items()
+    }
     for number, writer in writers.items():
         writer.appends.check_append(rows[number], durable)
     done: list[tuple[int, range]] = []

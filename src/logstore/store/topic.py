@@ -31,7 +31,7 @@ from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store import merging, routing
 from logstore.store.arrow_source import ArrowSource
-from logstore.store.partition import Partition
+from logstore.store.partition import Partition, appends_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -224,8 +224,8 @@ class Topic(ArrowSource):
             partition = routing.chosen(
                 self.name, self.partitioner, self.numbers, key_bytes, size
             )
-        target = self[partition]
-        offset, stored = target.append_stamped(
+        appends = appends_of(self[partition])
+        offset, stored = appends.append_stamped(
             value, key, timestamp_ms, headers, durable
         )
         return RecordMetadata(self.name, partition, offset, stored)

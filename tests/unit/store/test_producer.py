@@ -14,6 +14,7 @@ import logstore
 from logstore.io.checkpoint import producer_names
 from logstore.io.layout import PRODUCERS
 from logstore.log.producers import EXPIRY_MS
+from logstore.store.partition import appends_of
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, flip_bit
 from support.levels import some
@@ -427,13 +428,13 @@ def test_settings_that_change_meanwhile_are_used(
         topic = store.create_topic("orders", config=config_of(2))
         producer = store.producer("outbox")
         producer.append(topic[0], b"a")
-        appends = topic[0].begin_append().appends
+        appends = appends_of(topic[0]).writer().appends
         encode = type(appends)._encode_all
         others = [config_of(1), config_of(2, codec="gzip")]
 
         def changed(self: object, groups: object) -> object:
             encoded = encode(appends, groups)  # type: ignore[arg-type]
-            if others and not topic[0].begin_append().lock.is_mine:
+            if others and not appends_of(topic[0]).writer().lock.is_mine:
                 topic.configure(others.pop())
             return encoded
 
