@@ -41,19 +41,10 @@ XFAIL = {
     "e09_compact_beside_truncate_reports_damage": (
         "before an error is accepted, the log is asked whether it has changed"
     ),
-    "e13_handover_check_misses_refusals": (
-        "what the next owner of a directory will do with it has one answer"
-    ),
     "k04_group_file_damage_unsaid": (
         "a damaged file of a group is an error of every call that reads it"
     ),
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
-    "k13_unsupported_batch_is_beside_the_log": (
-        "whether a log is damaged has one answer"
-    ),
-    "k14_start_beyond_the_end_is_not_verified": (
-        "whether a log is damaged has one answer"
-    ),
     "r22_skip_stops_at_recovery_point": (
         "a read that leaves out damage continues after it"
     ),

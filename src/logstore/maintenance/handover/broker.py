@@ -6,60 +6,50 @@ which has this directory alone. A broker with several leaves out one that it ref
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from logstore.config import TopicConfig
 from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.layout import TopicPartition
 from logstore.log import retention
-from logstore.maintenance.handover.facts import Facts, PartitionFacts
-from logstore.maintenance.handover.metadata_log import cluster_topics
-from logstore.maintenance.handover.report import (
+from logstore.maintenance import finding as kinds
+from logstore.maintenance.facts import Facts, PartitionFacts
+from logstore.maintenance.finding import (
+    BROKER,
     CHANGES,
     LOSES,
     OK,
     REFUSES,
     WARNS,
-    HandoverFinding,
+    Finding,
 )
-from logstore.maintenance.verify import report as kinds
+from logstore.maintenance.handover.metadata_log import cluster_topics
+from logstore.maintenance.names import (
+    broker_checkpoint_fault,
+    broker_partition,
+    foreign_text,
+    is_refused_file,
+    is_refused_name,
+)
 from logstore.segment import SegmentInfo
 from logstore.store.store import open_store
 
-__all__ = ["Broker", "is_refused_name"]
+__all__ = ["Broker"]
 
 _SHOWN_MAX: Final = 5
-_RENAMED: Final = re.compile(r"\S+-\S+\.\S+-(delete|future|stray)")
-_ENDINGS: Final = ("-delete", "-future", "-stray")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 _SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
 _CHECKPOINTS: Final = (
     layout.RECOVERY_CHECKPOINT,
     layout.LOG_START_CHECKPOINT,
     layout.HIGH_WATERMARKS,
+    layout.CLEANER_CHECKPOINT,
 )
-# Damage inside a log, where a broker that reads it stops.
-_IN_LOG: Final = (
-    kinds.DAMAGED_BATCH,
-    kinds.OFFSETS,
-    kinds.EXTRA_BYTES,
-    kinds.LOST_BYTES,
-    kinds.LOST_SEGMENT,
-)
-
-
-def is_refused_name(name: str) -> bool:
-    """Whether a broker refuses to start while a directory in its log directory has this
-    name."""
-    if name in layout.NOT_PARTITIONS:
-        return False
-    if name.endswith(_ENDINGS):
-        return _RENAMED.fullmatch(name) is None
-    topic, dash, number = name.rpartition("-")
-    return not (dash and topic and _NUMBER.fullmatch(number))
 
 
 class _BrokerAge(retention.RetainAge):
@@ -97,7 +87,7 @@ class Broker:
         self._retention_ms = retention_ms
         self._retention_bytes = retention_bytes
 
-    def findings(self) -> Iterator[HandoverFinding]:
+    def findings(self) -> Iterator[Finding]:
         """Everything that there is to say, in the order of the start."""
         for part in (
             self._lock,
@@ -118,73 +108,99 @@ class Broker:
 
     # ------------------------------------------------------------ the directory
 
-    def _lock(self) -> Iterator[HandoverFinding]:
+    def _lock(self) -> Iterator[Finding]:
         holder, path = self._facts.holder, self._facts.path_of(layout.LOCK)
         if holder is not None:
             who = f"process {holder}" if holder else "a process"
             text = f"{who} has the store open for writing: close it there first"
-            yield HandoverFinding("lock", REFUSES, path, text, {"pid": holder})
+            yield Finding(BROKER, "lock", REFUSES, path, text, values={"pid": holder})
         else:
             text = "no process has the store open for writing"
-            yield HandoverFinding("lock", OK, path, text, {"pid": None})
+            yield Finding(BROKER, "lock", OK, path, text, values={"pid": None})
 
-    def _meta(self) -> Iterator[HandoverFinding]:
+    def _meta(self) -> Iterator[Finding]:
         meta, path = self._facts.meta, self._facts.path_of(layout.META_PROPERTIES)
         kind = "meta-properties"
         if meta is None:
             if self._has_zookeeper:
                 text = "there is no meta.properties: the broker makes one"
-                yield HandoverFinding(kind, CHANGES, path, text, {})
+                yield Finding(BROKER, kind, CHANGES, path, text)
             else:
                 text = (
                     "there is no meta.properties: format the directory first "
                     "(kafka-storage format -t CLUSTER_ID -c SETTINGS), which keeps "
                     "what is in it"
                 )
-                yield HandoverFinding(kind, REFUSES, path, text, {})
+                yield Finding(BROKER, kind, REFUSES, path, text)
             return
         version = meta.get("version", "0")
         if self._has_zookeeper and version != "0":
             text = f"meta.properties has version {version}, of a KRaft cluster; a "
             text += "broker with ZooKeeper has version 0"
-            yield HandoverFinding(kind, REFUSES, path, text, meta)
+            yield Finding(BROKER, kind, REFUSES, path, text, values=meta)
+            return
+        fault = "" if self._has_zookeeper else _meta_fault(meta)
+        if fault:
+            text = f"meta.properties {fault}: write it anew with kafka-storage format"
+            yield Finding(BROKER, kind, REFUSES, path, text, values=meta)
             return
         node = meta.get("node.id", meta.get("broker.id"))
         if self._node_id is not None and node not in (None, str(self._node_id)):
             text = f"meta.properties is of node {node}, the broker is {self._node_id}"
-            yield HandoverFinding(kind, REFUSES, path, text, meta)
+            yield Finding(BROKER, kind, REFUSES, path, text, values=meta)
         cluster = meta.get("cluster.id")
         if self._cluster_id is not None and cluster not in (None, self._cluster_id):
             text = f"meta.properties is of cluster {cluster}, the broker belongs to "
             text += self._cluster_id
             # A broker with KRaft that has the metadata log here, too, goes by it.
             effect = REFUSES if self._has_zookeeper else WARNS
-            yield HandoverFinding(kind, effect, path, text, meta)
+            yield Finding(BROKER, kind, effect, path, text, values=meta)
         else:
             text = f"meta.properties is of node {node}, cluster {cluster}"
-            yield HandoverFinding(kind, OK, path, text, meta)
+            yield Finding(BROKER, kind, OK, path, text, values=meta)
 
-    def _names(self) -> Iterator[HandoverFinding]:
+    def _names(self) -> Iterator[Finding]:
+        named: dict[TopicPartition, str] = {}
         for name in self._facts.directories:
             path = self._facts.path_of(name)
+            key = broker_partition(name)
+            if key is not None and not layout.transition_topic(name):
+                if key in named:
+                    text = f"{name} and {named[key]} are the same partition for a "
+                    text += "broker: move one of them elsewhere"
+                    yield Finding(BROKER, "directory-name", REFUSES, path, text)
+                    continue
+                named[key] = name
             if is_refused_name(name):
                 text = f"{name} is named neither topic-number nor as a partition that "
                 text += "is about to go: move it elsewhere"
-                yield HandoverFinding("directory-name", REFUSES, path, text, {})
+                yield Finding(BROKER, "directory-name", REFUSES, path, text)
             elif name.endswith("-delete"):
                 text = f"{name} is removed"
-                yield HandoverFinding("directory-name", CHANGES, path, text, {})
+                yield Finding(BROKER, "directory-name", CHANGES, path, text)
+            elif text := foreign_text(name):
+                yield Finding(BROKER, "directory-name", WARNS, path, f"{name} {text}")
+        for one in self._facts.partitions:
+            for name in sorted(filter(is_refused_file, one.files)):
+                path = f"{one.path}/{name}"
+                text = f"{path} is named as a file of a segment, but for its offset: "
+                text += "move it elsewhere"
+                yield Finding(BROKER, "segment", REFUSES, path, text)
 
-    def _checkpoints(self) -> Iterator[HandoverFinding]:
+    def _checkpoints(self) -> Iterator[Finding]:
         root = self._facts.root
         for name in _CHECKPOINTS:
+            path = self._facts.path_of(name)
             try:
-                checkpoints.read_offsets(root, name)
+                fault = broker_checkpoint_fault(
+                    checkpoints.state_bytes(root, name) or b""
+                )
             except CorruptCheckpointError as error:
-                text = f"{error}: remove it, or write it anew by opening and closing "
-                text += "the store"
-                path = self._facts.path_of(name)
-                yield HandoverFinding("checkpoint", REFUSES, path, text, {})
+                fault = error.reason
+            if fault:
+                text = f"{path} cannot be used: {fault}: remove it, or write it anew "
+                text += "by opening and closing the store"
+                yield Finding(BROKER, "checkpoint", REFUSES, path, text)
         for one in self._facts.partitions:
             bad = {
                 layout.LEADER_EPOCHS: one.has_bad_epochs,
@@ -193,26 +209,26 @@ class Broker:
             for name in (name for name, is_bad in bad.items() if is_bad):
                 path = f"{one.path}/{name}"
                 text = f"{path} does not follow its format"
-                yield HandoverFinding("checkpoint", REFUSES, path, text, {})
+                yield Finding(BROKER, "checkpoint", REFUSES, path, text)
 
-    def _publication(self) -> Iterator[HandoverFinding]:
-        for note in self._facts.damage.notes:
+    def _publication(self) -> Iterator[Finding]:
+        for note in self._facts.contents:
             if note.kind == kinds.UNPUBLISHED:
                 text = (
                     "a publication was interrupted: a broker serves the records of it "
                     "that are in the logs, which belong to no commit. Open and close "
                     "the store with logstore first: it removes them"
                 )
-                yield HandoverFinding("publication", LOSES, note.path, text, {})
+                yield Finding(BROKER, "publication", LOSES, note.path, text)
 
     # ------------------------------------------------------------ the logs
 
-    def _recovery(self) -> Iterator[HandoverFinding]:
+    def _recovery(self) -> Iterator[Finding]:
         facts = self._facts
         if facts.is_clean:
             text = "the last owner stopped cleanly: no segment is read again"
             path = facts.path_of(layout.CLEAN_SHUTDOWN)
-            yield HandoverFinding("clean-stop", OK, path, text, {})
+            yield Finding(BROKER, "clean-stop", OK, path, text)
             return
         count, size = facts.unflushed
         text = (
@@ -222,77 +238,95 @@ class Broker:
             f"and keeps no copy"
         )
         values = {"segments": count, "bytes": size}
-        yield HandoverFinding("clean-stop", WARNS, facts.path, text, values)
+        yield Finding(BROKER, "clean-stop", WARNS, facts.path, text, values=values)
 
-    def _segments(self) -> Iterator[HandoverFinding]:
+    def _segments(self) -> Iterator[Finding]:
         for one in self._facts.partitions:
             for base, size in one.sizes.items():
                 path = f"{one.path}/{layout.segment_file(base, layout.LOG)}"
                 if size > _SEGMENT_BYTES_MAX:
                     text = f"{path} has {size} bytes, more than {_SEGMENT_BYTES_MAX}"
                     values = {"bytes": size}
-                    yield HandoverFinding("segment", REFUSES, path, text, values)
+                    yield Finding(BROKER, "segment", REFUSES, path, text, values=values)
             missing = [
                 name
                 for base in one.sizes
                 for suffix in (layout.INDEX, layout.TIME_INDEX)
-                if (name := layout.segment_file(base, suffix)) not in one.names
+                if (name := layout.segment_file(base, suffix)) not in one.files
             ]
             if missing:
                 text = f"{_shown(missing)} of {one.path} are missing, and built"
                 values = {"count": len(missing)}
-                yield HandoverFinding("index", CHANGES, one.path, text, values)
+                yield Finding(BROKER, "index", CHANGES, one.path, text, values=values)
 
-    def _damage(self) -> Iterator[HandoverFinding]:
-        damage = self._facts.damage
-        for one in self._facts.partitions:
-            inside = [p for p in damage.problems if p.path.startswith(f"{one.path}/")]
-            inside += [p for p in damage.problems if p.path == one.path]
-            broken = [p for p in inside if p.kind in _IN_LOG]
-            if broken:
-                yield self._broken(one, broken[0])
-            for problem in inside:
-                if problem.kind == kinds.TXN_INDEX_FAULT and self._facts.is_clean:
-                    text = f"{problem.message}. Build it with rebuild-index first"
-                    yield HandoverFinding(
-                        "transaction-index", LOSES, problem.path, text, {}
-                    )
-            for note in damage.notes:
-                is_here = note.path.startswith(f"{one.path}/")
-                if is_here and note.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
-                    text = f"{note.message}: it is cut"
-                    yield HandoverFinding("torn-tail", CHANGES, note.path, text, {})
-        there = {one.path for one in self._facts.partitions}
-        for problem in damage.problems:
-            name = problem.path.rpartition("/")[2]
-            is_partition = layout.parse_partition_directory(name) is not None
-            if is_partition and problem.kind == kinds.LOST_SEGMENT:
-                if problem.path in there:
-                    continue
-                text = f"{problem.message}. A broker serves an empty log in its place"
-                values = {"firstOffset": None, "message": problem.message}
-                yield HandoverFinding("damage", LOSES, problem.path, text, values)
+    def _damage(self) -> Iterator[Finding]:
+        seen = set()
+        by_path = {one.path: one for one in self._facts.partitions}
+        for one in self._facts.contents:
+            partition = by_path.get(one.path) or by_path.get(os.path.dirname(one.path))
+            if one.touches_records:
+                # Of a log the first damage says it: a broker stops there.
+                where = one.path if partition is None else partition.path
+                if where not in seen:
+                    yield self._broken(partition, one)
+                seen.add(where)
+            elif one.is_problem and one.kind == kinds.TXN_INDEX_FAULT:
+                if self._facts.is_clean:
+                    text = f"{one.message}. Build it with rebuild-index first"
+                    yield Finding(BROKER, "transaction-index", LOSES, one.path, text)
+            elif one.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
+                text = f"{one.message}: it is cut"
+                yield Finding(BROKER, "torn-tail", CHANGES, one.path, text)
 
-    def _broken(self, one: PartitionFacts, problem: kinds.Problem) -> HandoverFinding:
-        values = {"firstOffset": problem.first_offset, "message": problem.message}
-        base = layout.parse_segment_file(problem.path.rpartition("/")[2])
-        is_read = base is not None and base.base_offset in one.unflushed
-        if is_read and not self._facts.is_clean:
+    def _broken(self, partition: PartitionFacts | None, one: Finding) -> Finding:
+        values: dict[str, Any] = {
+            "firstOffset": one.first_offset,
+            "message": one.message,
+        }
+        base = layout.parse_segment_file(os.path.basename(one.path))
+        effect = LOSES
+        if one.kind == kinds.NOT_REGULAR:
+            effect = WARNS
             text = (
-                f"{problem.message}. It is read again: the log is cut there, with all "
+                f"{one.message}: it was not looked into. A broker follows a link, and "
+                f"ignores a directory"
+            )
+        elif one.kind == kinds.START_BEYOND_END:
+            text = f"{one.message}. A broker deletes all of them"
+        elif partition is None and one.kind == kinds.LOST_SEGMENT:
+            text = f"{one.message}. A broker serves an empty log in its place"
+        elif (
+            partition is not None
+            and base is not None
+            and base.base_offset in partition.unflushed
+            and not self._facts.is_clean
+        ):
+            text = (
+                f"{one.message}. It is read again: the log is cut there, with all "
                 f"that follows, and no copy is kept. repair first: it keeps what it "
                 f"takes out, and can skip the damage alone"
             )
+            values["isCut"] = True
         else:
             text = (
-                f"{problem.message}. A broker does not notice it before a consumer "
+                f"{one.message}. A broker does not notice it before a consumer "
                 f"reads there, which gets an error each time. repair first"
             )
-        return HandoverFinding("damage", LOSES, problem.path, text, values)
+        return Finding(
+            BROKER,
+            "damage",
+            effect,
+            one.path,
+            text,
+            one.position,
+            one.first_offset,
+            one.last_offset,
+            values,
+        )
 
     # ------------------------------------------------------------ the cluster
 
-    def _topics(self) -> Iterator[HandoverFinding]:
+    def _topics(self) -> Iterator[Finding]:
         known = None if self._has_zookeeper else cluster_topics(self._facts.root)
         by_topic: dict[str, list[PartitionFacts]] = {}
         for one in self._facts.partitions:
@@ -302,13 +336,13 @@ class Broker:
 
     def _topic(
         self, topic: str, some: list[PartitionFacts], known: dict[str, str] | None
-    ) -> Iterator[HandoverFinding]:
+    ) -> Iterator[Finding]:
         path = some[0].path
         ids = {one.topic_id for one in some}
         values: dict[str, Any] = {"topic": topic, "partitions": len(some)}
         if self._has_zookeeper:
             text = f"{topic} is served only if ZooKeeper has it: create it first"
-            yield HandoverFinding("topic", WARNS, path, text, values)
+            yield Finding(BROKER, "topic", WARNS, path, text, values=values)
         elif "" in ids:
             text = (
                 f"{topic} has no topic id (partition.metadata): its directories are "
@@ -316,58 +350,43 @@ class Broker:
                 f"with as many partitions, and take the partition.metadata that the "
                 f"broker has made"
             )
-            yield HandoverFinding("topic-id", LOSES, path, text, values)
+            yield Finding(BROKER, "topic-id", LOSES, path, text, values=values)
         elif known is None:
             text = (
                 f"{topic} is set aside (as -stray) if the cluster does not have it, "
                 f"with this id: create it there first, with as many partitions"
             )
-            yield HandoverFinding("topic", WARNS, path, text, values)
+            yield Finding(BROKER, "topic", WARNS, path, text, values=values)
         elif topic not in known:
             text = (
                 f"the cluster does not have {topic}: its directories are set aside (as "
                 f"-stray), and not served. Create it there first, with as many "
                 f"partitions"
             )
-            yield HandoverFinding("topic", LOSES, path, text, values)
+            yield Finding(BROKER, "topic", LOSES, path, text, values=values)
         elif ids - {known[topic]}:
             text = (
                 f"partition.metadata of {topic} has the id {', '.join(sorted(ids))}, "
                 f"the cluster has {known[topic]}: its directories are set aside (as "
                 f"-stray). Take the partition.metadata that the broker has made"
             )
-            yield HandoverFinding("topic-id", LOSES, path, text, values)
+            yield Finding(BROKER, "topic-id", LOSES, path, text, values=values)
         else:
             text = f"the cluster has {topic}"
-            yield HandoverFinding("topic", OK, path, text, values)
+            yield Finding(BROKER, "topic", OK, path, text, values=values)
 
-    def _magics(self) -> Iterator[HandoverFinding]:
+    def _magics(self) -> Iterator[Finding]:
         for one in self._facts.partitions:
-            magics = self._magics_of(one)
-            if min(magics, default=2) < 2:
-                which = " and ".join(str(magic) for magic in sorted(magics))
+            if min(one.magics, default=2) < 2:
+                which = " and ".join(map(str, one.magics))
                 text = f"{one.key} has batches of magic {which}: they are served, and "
                 text += "new ones get magic 2"
-                values = {"magics": sorted(magics)}
-                yield HandoverFinding("magic", OK, one.path, text, values)
-
-    def _magics_of(self, one: PartitionFacts) -> set[int]:
-        """Those that the segments begin and the log ends with."""
-        found = set()
-        for base in one.sizes:
-            directory = self._facts.root.child(str(one.key))
-            try:
-                with directory.opened(layout.segment_file(base, layout.LOG)) as fd:
-                    head = bytearray(17)
-                    if directory.files.read(fd, head, 0) == len(head):
-                        found.add(head[16])
-            finally:
-                directory.close()
-        return found
+                values = {"magics": list(one.magics)}
+                yield Finding(BROKER, "magic", OK, one.path, text, values=values)
 
     # ------------------------------------------------------------ afterwards
 
-    def _retention(self) -> Iterator[HandoverFinding]:
+    def _retention(self) -> Iterator[Finding]:
         policies: list[retention.RetentionPolicy] = []
         if self._retention_ms >= 0:
             policies.append(_BrokerAge(self._retention_ms))
@@ -388,7 +407,7 @@ class Broker:
 
     def _expired(
         self, store: Any, one: PartitionFacts, policies: list[retention.RetentionPolicy]
-    ) -> Iterator[HandoverFinding]:
+    ) -> Iterator[Finding]:
         try:
             partition = store.topic(one.key.topic)[one.key.partition]
             deletions = partition.apply_retention(dry_run=True, policies=policies)
@@ -404,7 +423,7 @@ class Broker:
                 f"({deletions[0].reason}): create the topic with a retention of its own"
             )
             values = {"segments": len(deletions), "bytes": size, "endOffset": end}
-            yield HandoverFinding("retention", LOSES, one.path, text, values)
+            yield Finding(BROKER, "retention", LOSES, one.path, text, values=values)
         now_ms = self._facts.now_ms
         ahead = [s for s in segments if s.max_timestamp_ms > now_ms]
         if ahead and self._retention_ms >= 0:
@@ -415,9 +434,9 @@ class Broker:
                 f"that time"
             )
             values = {"segments": len(ahead), "timestamp": latest}
-            yield HandoverFinding("future-time", WARNS, one.path, text, values)
+            yield Finding(BROKER, "future-time", WARNS, one.path, text, values=values)
 
-    def _groups(self) -> Iterator[HandoverFinding]:
+    def _groups(self) -> Iterator[Finding]:
         names = layout.group_files(self._facts.names)
         if names:
             groups = sorted(layout.group_of_file(name) for name in names)
@@ -426,9 +445,11 @@ class Broker:
                 f"offsets in its directory with groups export"
             )
             path = self._facts.path_of(names[0])
-            yield HandoverFinding("groups", WARNS, path, text, {"groups": groups})
+            yield Finding(
+                BROKER, "groups", WARNS, path, text, values={"groups": groups}
+            )
 
-    def _own_files(self) -> Iterator[HandoverFinding]:
+    def _own_files(self) -> Iterator[Finding]:
         settings = self._settings()
         if settings:
             text = (
@@ -436,11 +457,13 @@ class Broker:
                 f"for example {_shown(settings)}"
             )
             path = self._facts.path_of(layout.TOPICS)
-            yield HandoverFinding("settings", WARNS, path, text, {"settings": settings})
+            yield Finding(
+                BROKER, "settings", WARNS, path, text, values={"settings": settings}
+            )
         own = [n for n in self._facts.names if n.startswith(layout.OWN_PREFIX)]
         if own:
             text = f"{len(own)} files of logstore's are ignored, and stay"
-            yield HandoverFinding("own-files", OK, self._facts.path, text, {})
+            yield Finding(BROKER, "own-files", OK, self._facts.path, text)
 
     def _settings(self) -> list[str]:
         """Settings of topics that differ from a broker's defaults."""
@@ -462,6 +485,24 @@ class Broker:
                         kafka = name.replace("_", ".")
                         found.append(f"{topic}: {kafka}={config[name]}")
         return found
+
+
+def _meta_fault(meta: Mapping[str, str]) -> str:
+    """Why a broker of a KRaft cluster refuses its meta.properties; "" if it does not.
+    In version 0 nothing has to be there."""
+    version = meta.get("version", "0")
+    if version not in ("0", "1"):
+        return f"has the version {version}, which no broker knows"
+    if version == "1":
+        for name in ("node.id", "cluster.id"):
+            if name not in meta:
+                return f"has no {name}"
+        if re.fullmatch(r"-?[0-9]{1,10}", meta["node.id"]) is None:
+            return f"has the node.id {meta['node.id']!r}, which is no number"
+    directory = meta.get("directory.id")
+    if directory is not None and _ID.fullmatch(directory) is None:
+        return f"has the directory.id {directory!r}, which is no id"
+    return ""
 
 
 # Those that a broker has for topics, too.

@@ -9,13 +9,13 @@ from logstore.config import StoreConfig
 from logstore.errors import ConfigError, storage_errors
 from logstore.io.files import Files
 from logstore.io.filesystem import is_store, open_root
+from logstore.maintenance.facts import look_at
 from logstore.maintenance.handover.broker import Broker
-from logstore.maintenance.handover.facts import collect
 from logstore.maintenance.handover.opening import Opening
-from logstore.maintenance.handover.report import HandoverReport
+from logstore.maintenance.handover.report import HandoverFinding, HandoverReport
 from logstore.maintenance.verify.paths import no_log_directory
 from logstore.maintenance.verify.report import Progress
-from logstore.maintenance.verify.store import verify
+from logstore.maintenance.verify.store import examine
 
 __all__ = ["DAYS_7_MS", "RELEASES", "check_handover"]
 
@@ -81,17 +81,17 @@ def check_handover(
         with storage_errors("look at", full):
             if not is_store(root, root.names()):
                 raise no_log_directory(full)
-            damage = verify(
+            run = examine(
                 full, True, on_progress, store_config=store_config, files=files
             )
-            facts = collect(root, damage)
+            facts = look_at(root, tuple(dict.fromkeys(run.findings)))
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
-                findings = tuple(Opening(facts).findings())
+                findings = tuple(map(HandoverFinding.of, Opening(facts).findings()))
             else:
                 limits = retention_ms, retention_bytes
                 broker = Broker(facts, release, cluster_id, node_id, *limits)
-                findings = tuple(broker.findings())
+                findings = tuple(map(HandoverFinding.of, broker.findings()))
     finally:
         root.close()
     owner = "logstore" if to_logstore else "kafka"

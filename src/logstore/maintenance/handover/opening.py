@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from logstore.io import layout
-from logstore.maintenance.handover.facts import Facts
-from logstore.maintenance.handover.report import (
+from logstore.maintenance import finding as kinds
+from logstore.maintenance.facts import Facts
+from logstore.maintenance.finding import (
     CHANGES,
     LOSES,
     OK,
+    OPENING,
     REFUSES,
     WARNS,
-    HandoverFinding,
+    Finding,
 )
-from logstore.maintenance.verify import report as kinds
 
 __all__ = ["Opening"]
 
@@ -35,7 +36,7 @@ class Opening:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def findings(self) -> Iterator[HandoverFinding]:
+    def findings(self) -> Iterator[Finding]:
         """Everything that there is to say, in the order of the opening."""
         for part in (
             self._lock,
@@ -48,23 +49,23 @@ class Opening:
         ):
             yield from part()
 
-    def _lock(self) -> Iterator[HandoverFinding]:
+    def _lock(self) -> Iterator[Finding]:
         holder, path = self._facts.holder, self._facts.path_of(layout.LOCK)
         if holder is None:
             text = "no process has the directory open for writing"
-            yield HandoverFinding("lock", OK, path, text, {"pid": None})
+            yield Finding(OPENING, "lock", OK, path, text, values={"pid": None})
             return
         who = f"process {holder}" if holder else "a process"
         text = f"{who} has the directory open for writing, as a broker that runs: stop "
         text += "it, or open the directory with read_only=True"
-        yield HandoverFinding("lock", REFUSES, path, text, {"pid": holder})
+        yield Finding(OPENING, "lock", REFUSES, path, text, values={"pid": holder})
 
-    def _recovery(self) -> Iterator[HandoverFinding]:
+    def _recovery(self) -> Iterator[Finding]:
         facts = self._facts
         if facts.is_clean:
             text = "the broker stopped cleanly: the last segment of each log is read"
             path = facts.path_of(layout.CLEAN_SHUTDOWN)
-            yield HandoverFinding("clean-stop", OK, path, text, {})
+            yield Finding(OPENING, "clean-stop", OK, path, text)
             return
         count, size = facts.unflushed
         text = (
@@ -73,27 +74,27 @@ class Opening:
             f"are finished"
         )
         values = {"segments": count, "bytes": size}
-        yield HandoverFinding("clean-stop", WARNS, facts.path, text, values)
+        yield Finding(OPENING, "clean-stop", WARNS, facts.path, text, values=values)
 
-    def _damage(self) -> Iterator[HandoverFinding]:
-        for problem in self._facts.damage.problems:
-            text = f"{problem.message}. Nothing is cut; repair it first"
-            yield HandoverFinding(problem.kind, LOSES, problem.path, text, {})
-        for note in self._facts.damage.notes:
-            if note.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
-                text = f"{note.message}: it is cut, and a copy is kept"
-                yield HandoverFinding("torn-tail", CHANGES, note.path, text, {})
+    def _damage(self) -> Iterator[Finding]:
+        for one in self._facts.contents:
+            if one.is_problem:
+                text = f"{one.message}. Nothing is cut; repair it first"
+                yield Finding(OPENING, one.kind, LOSES, one.path, text)
+            elif one.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
+                text = f"{one.message}: it is cut, and a copy is kept"
+                yield Finding(OPENING, "torn-tail", CHANGES, one.path, text)
 
-    def _directories(self) -> Iterator[HandoverFinding]:
+    def _directories(self) -> Iterator[Finding]:
         for name in self._facts.directories:
             found = layout.transition_topic(name)
             if found is not None:
                 effect = CHANGES if found[2] == "delete" else OK
                 text = f"{name} {_ENDS[found[2]]}"
                 path = self._facts.path_of(name)
-                yield HandoverFinding("directory-name", effect, path, text, {})
+                yield Finding(OPENING, "directory-name", effect, path, text)
 
-    def _remote(self) -> Iterator[HandoverFinding]:
+    def _remote(self) -> Iterator[Finding]:
         if _REMOTE in self._facts.directories:
             text = (
                 "the broker has tiered storage: logstore reads what is in the "
@@ -101,9 +102,9 @@ class Opening:
                 "alone"
             )
             path = self._facts.path_of(_REMOTE)
-            yield HandoverFinding("remote-storage", LOSES, path, text, {})
+            yield Finding(OPENING, "remote-storage", LOSES, path, text)
 
-    def _topics(self) -> Iterator[HandoverFinding]:
+    def _topics(self) -> Iterator[Finding]:
         topics = sorted({one.key.topic for one in self._facts.partitions})
         named = [topic for topic in topics if not topic.startswith("__")]
         if named and layout.TOPICS not in self._facts.names:
@@ -113,23 +114,25 @@ class Opening:
                 f"of magic 1, behind batches of magic 2"
             )
             values = {"topics": named}
-            yield HandoverFinding("settings", CHANGES, self._facts.path, text, values)
+            yield Finding(
+                OPENING, "settings", CHANGES, self._facts.path, text, values=values
+            )
 
-    def _internal(self) -> Iterator[HandoverFinding]:
+    def _internal(self) -> Iterator[Finding]:
         topics = {one.key.topic for one in self._facts.partitions}
         if _TRANSACTIONS in topics:
             text = (
                 "transactions that are open stay open: only a broker with this "
                 "directory ends them, and readers of committed records stop there"
             )
-            yield HandoverFinding("transactions", WARNS, self._facts.path, text, {})
+            yield Finding(OPENING, "transactions", WARNS, self._facts.path, text)
         if _OFFSETS in topics:
             text = (
                 "the groups of the broker are read by kafka_groups, and do not become "
                 "groups of the store"
             )
-            yield HandoverFinding("groups", WARNS, self._facts.path, text, {})
+            yield Finding(OPENING, "groups", WARNS, self._facts.path, text)
         if layout.CLUSTER_METADATA in self._facts.directories:
             path = self._facts.path_of(layout.CLUSTER_METADATA)
             text = "the log of the cluster's metadata is no topic, and stays as it is"
-            yield HandoverFinding("metadata-log", OK, path, text, {})
+            yield Finding(OPENING, "metadata-log", OK, path, text)

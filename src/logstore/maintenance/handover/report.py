@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from typing import Any
 
-__all__ = [
-    "CHANGES",
-    "EFFECTS",
-    "LOSES",
-    "OK",
-    "REFUSES",
-    "WARNS",
-    "HandoverFinding",
-    "HandoverReport",
-]
+from logstore.maintenance.finding import LOSES, REFUSES, Finding
 
-OK: Final = "ok"
-WARNS: Final = "warns"
-CHANGES: Final = "changes"
-LOSES: Final = "loses"
-REFUSES: Final = "refuses"
-# From the least to the worst.
-EFFECTS: Final = (OK, WARNS, CHANGES, LOSES, REFUSES)
-_PROBLEMS: Final = (LOSES, REFUSES)
+__all__ = ["HandoverFinding", "HandoverReport"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,10 +30,14 @@ class HandoverFinding:
     message: str
     values: dict[str, Any]
 
+    @classmethod
+    def of(cls, one: Finding) -> HandoverFinding:
+        return cls(one.kind, one.severity, one.path, one.message, dict(one.values))
+
     @property
     def is_problem(self) -> bool:
         """Whether records are lost, or it is refused."""
-        return self.effect in _PROBLEMS
+        return self.effect in (LOSES, REFUSES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,13 +8,7 @@ import os
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
-from logstore.maintenance.repair.plan import Source
-from logstore.maintenance.verify import Note, Problem
-from logstore.maintenance.verify.context import Context, StoreFacts
-from logstore.maintenance.verify.log import LogCheck
-from logstore.maintenance.verify.parallel import run_jobs
-from logstore.maintenance.verify.partition import PartitionCheck
-from logstore.maintenance.verify.report import (
+from logstore.maintenance.finding import (
     CHECKPOINT,
     DIGEST,
     LOST_BYTES,
@@ -29,8 +23,14 @@ from logstore.maintenance.verify.report import (
     TXN_INDEX_FAULT,
     UNREADABLE,
     ZERO_TAIL,
-    Run,
+    Finding,
 )
+from logstore.maintenance.repair.plan import Source
+from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.parallel import run_jobs
+from logstore.maintenance.verify.partition import PartitionCheck
+from logstore.maintenance.verify.report import Run
 
 _INDEX_KINDS = (OFFSET_INDEX, TIME_INDEX_FAULT, MISSING_INDEX)
 _REFUSED_KINDS = (UNREADABLE, NOT_REGULAR)
@@ -44,7 +44,7 @@ class Assessment:
     Attributes:
         context: the facts from outside its log.
         segments: its segments, in order of their names.
-        problems, notes: as `verify` with ``deep`` reports them.
+        findings: as `verify` with ``deep`` reports them.
         foreign: segments with contents that are not understood, or that the system
             refuses to read: (path, message). The log then stays as it is.
         missing: base offsets of segments that must exist and do not.
@@ -55,8 +55,7 @@ class Assessment:
 
     context: Context
     segments: list[Source]
-    problems: list[Problem]
-    notes: list[Note]
+    findings: list[Finding]
     foreign: list[tuple[str, str]]
     missing: list[int]
     has_aborts: bool = False
@@ -65,8 +64,12 @@ class Assessment:
     @property
     def has_damage(self) -> bool:
         """Whether anything is wrong with the log, a torn tail included."""
-        tails = [note for note in self.notes if note.kind in (TORN_TAIL, ZERO_TAIL)]
+        tails = [one for one in self.findings if one.kind in (TORN_TAIL, ZERO_TAIL)]
         return bool(self.foreign or self.problems or tails)
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [one for one in self.findings if one.is_problem]
 
     @property
     def is_contiguous(self) -> bool:
@@ -90,10 +93,6 @@ class Assessment:
         state = self.context.state
         return self.context.log_start if state is None else state.start_offset
 
-    @property
-    def findings(self) -> list[Problem | Note]:
-        return [*self.problems, *self.notes]
-
     def bad_indexes(self) -> set[int]:
         """Base offsets of segments whose indexes must be built."""
         names = [
@@ -107,7 +106,7 @@ class Assessment:
             if (p := parse_segment_file(name)) and p.suffix in (INDEX, TIME_INDEX)
         }
 
-    def refused(self) -> list[Problem]:
+    def refused(self) -> list[Finding]:
         """Files that cannot be read or rebuilt. Their contents are unknown, so they
         must not be treated as missing."""
         return [
@@ -125,7 +124,7 @@ class Assessment:
             if finding.kind in _SMALL_KINDS
         }
 
-    def losses(self) -> list[Problem]:
+    def losses(self) -> list[Finding]:
         """Bytes and segments that no longer exist."""
         return [p for p in self.problems if p.kind in (LOST_BYTES, LOST_SEGMENT)]
 
@@ -144,7 +143,7 @@ def assess(
     """Check a partition and collect the facts for a decision."""
     context, verdicts = facts.context(directory, run).without_verdicts()
     state = context.state
-    seen = Assessment(context, [], run.problems, run.notes, [], [], verdicts=verdicts)
+    seen = Assessment(context, [], run.findings, [], [], verdicts=verdicts)
 
     def record(log: LogCheck) -> None:
         if log.is_foreign or log.is_unreadable or log.is_deleted:

@@ -56,6 +56,7 @@ from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
 from logstore.log.recover.transactions import rebuild_all
+from logstore.maintenance.finding import LOST_BYTES, LOST_SEGMENT, OFFSETS
 from logstore.maintenance.repair.assessment import Assessment, assess
 from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.plan import Source, Target, plan_cut, plan_skip
@@ -79,7 +80,7 @@ from logstore.maintenance.repair.rewrite import Rewrite
 from logstore.maintenance.verify.context import StoreFacts
 from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.intact import RawSegment
-from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
+from logstore.maintenance.verify.report import Run
 
 _LOSSES: Final = (LOST_END, SEGMENT_IS_LOST)
 

@@ -7,16 +7,13 @@ import errno
 import os
 
 from logstore.config import StoreConfig, TopicConfig
-from logstore.errors import (
-    ConfigError,
-    StorageError,
-    storage_errors,
-)
+from logstore.errors import ConfigError, StorageError, storage_errors
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import is_partition, is_store, open_root, prepare_root
 from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.io.lock import StoreLock
+from logstore.maintenance.finding import UNREADABLE, Finding
 from logstore.maintenance.repair.copy import check_empty, copy_store
 from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.partition import PartitionRepair
@@ -27,7 +24,7 @@ from logstore.maintenance.verify.context import StoreFacts, topic_config
 from logstore.maintenance.verify.parallel import check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
-from logstore.maintenance.verify.report import UNREADABLE, Progress, Run
+from logstore.maintenance.verify.report import Progress, Run, view
 from logstore.maintenance.verify.store import StoreCheck
 
 PathLike = str | os.PathLike[str]
@@ -185,7 +182,7 @@ class _StoreRepair:
         self.threads = check_threads(None, os.cpu_count())
         self.run_of = run
         self.actions: list[RepairAction] = []
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
         self.places: list[str] = []
 
     def run(
@@ -209,7 +206,7 @@ class _StoreRepair:
             self._verify(names, is_whole)
         return RepairReport(
             tuple(self.actions),
-            tuple(dict.fromkeys(self.problems)),
+            tuple(Problem(*view(one)) for one in dict.fromkeys(self.problems)),
             self.mode,
             self.dry_run,
             tuple(self.places),

@@ -15,11 +15,11 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, parse_partition_directory
+from logstore.maintenance.finding import CHECKPOINT, LOST_SEGMENT, STATE, Finding
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
-from logstore.maintenance.verify import Problem
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
-from logstore.maintenance.verify.report import CHECKPOINT, LOST_SEGMENT, STATE, Run
+from logstore.maintenance.verify.report import Run
 from logstore.maintenance.verify.store import StoreCheck
 
 _WITHOUT = {
@@ -37,7 +37,7 @@ def repair_root(
     outside: str | None,
     *,
     dry_run: bool,
-) -> tuple[list[RepairAction], list[Problem], str | None]:
+) -> tuple[list[RepairAction], list[Finding], str | None]:
     """Repair the files of a store's directory.
 
     1. copy damaged files into the quarantine, with a manifest; 2. remove them, or

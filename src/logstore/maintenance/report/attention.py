@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from logstore.maintenance.report.collect import LOG_KINDS
 from logstore.maintenance.report.model import (
     CRITICAL,
     INFO,
@@ -57,7 +56,7 @@ def _unreadable(facts: StoreFacts) -> Iterator[Finding]:
 
 def _damage(facts: StoreFacts) -> Iterator[Finding]:
     for partition in facts.partitions:
-        log = [text for kind, text in partition.problems if kind in LOG_KINDS]
+        log = partition.damage
         if not log:
             continue
         loss = "Which records are lost cannot be told."
@@ -74,9 +73,22 @@ def _damage(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
+def _lost_directories(facts: StoreFacts) -> Iterator[Finding]:
+    """Damage that no partition on the page has."""
+    if facts.root_damage:
+        yield Finding(
+            CRITICAL,
+            "damage",
+            f"the store is damaged in {count_text(len(facts.root_damage), 'place')}",
+            _first(facts.root_damage),
+            f"logstore-dump verify {_quoted(facts.root)}",
+            facts.root,
+        )
+
+
 def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
     for partition in facts.partitions:
-        rest = [text for kind, text in partition.problems if kind not in LOG_KINDS]
+        rest = [t for _, t in partition.problems if t not in partition.damage]
         if not rest:
             continue
         is_index = any("index" in kind for kind, _ in partition.problems)
@@ -89,7 +101,7 @@ def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
             f"{advice} {_quoted(partition.path)}",
             partition.name,
         )
-    root = [text for kind, text in facts.root_notes if kind in _ROOT_PROBLEMS]
+    root = facts.root_problems
     if root:
         yield Finding(
             WARNING,
@@ -99,12 +111,6 @@ def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
             f"logstore-dump verify {_quoted(facts.root)}",
             facts.root,
         )
-
-
-_ROOT_PROBLEMS: Final = frozenset(
-    {"state", "checkpoint", "lost-segment", "not-a-regular-file", "unreadable",
-     "unsupported"}
-)  # fmt: skip
 
 
 def _unclean(facts: StoreFacts) -> Iterator[Finding]:
@@ -277,6 +283,7 @@ def _environment(facts: StoreFacts) -> Iterator[Finding]:
 _RULES: Final[tuple[Callable[[StoreFacts], Iterator[Finding]], ...]] = (
     _unreadable,
     _damage,
+    _lost_directories,
     _other_problems,
     _environment,
     _unclean,

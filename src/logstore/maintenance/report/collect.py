@@ -6,29 +6,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
-    CorruptCheckpointError,
     LogStoreError,
     StoreNotFoundError,
     TopicNotFoundError,
     storage_errors,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.checkpoints import read_offsets, read_state
-from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.checkpoints import read_state
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
-from logstore.io.layout import LOG, TopicPartition, parse_partition_directory
-from logstore.io.lock import holder_of
+from logstore.io.layout import LOG, parse_partition_directory
 from logstore.log import retention
 from logstore.maintenance.environment import doctor
+from logstore.maintenance.facts import Facts, look_at
+from logstore.maintenance.finding import OFFSETS
+from logstore.maintenance.handover.broker import Broker
+from logstore.maintenance.names import foreign_text
+from logstore.maintenance.report.broker import broker_facts
 from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
 from logstore.maintenance.report.sampling import Interval, Sampler
 from logstore.maintenance.report.series import bounds_of, series_of, sum_of
@@ -40,8 +42,9 @@ from logstore.maintenance.report.snapshots import (
     union,
 )
 from logstore.maintenance.report.units import size_text
-from logstore.maintenance.verify import Note, Problem, VerifyReport, verify
+from logstore.maintenance.verify import VerifyReport
 from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.store import examine
 from logstore.segment import SegmentInfo
 from logstore.store.store import Store, open_store
 
@@ -54,21 +57,6 @@ SOON_MS: Final = 24 * 3600 * 1000
 _PRODUCERS_MAX: Final = 200
 # Attempts to find a partition whose topic is created or deleted meanwhile.
 _TRIES: Final = 5
-# Kinds of problems that concern the records themselves (or may: an unreadable file);
-# the others concern the files derived from them, or the ownership.
-LOG_KINDS: Final = frozenset(
-    {
-        "damaged-batch",
-        "partial-batch",
-        "zeros",
-        "offsets",
-        "lost-bytes",
-        "extra-bytes",
-        "lost-segment",
-        "digest",
-        "unreadable",
-    }
-)
 
 
 def collect(
@@ -90,7 +78,7 @@ def collect(
         )
     begun = files.monotonic()
     only = _partition_of(files, path)
-    verified = verify(
+    run = examine(
         path, deep, on_progress, threads=threads, store_config=config, files=files
     )
     root_path = path if only is None else os.path.dirname(path)
@@ -99,9 +87,13 @@ def collect(
         with storage_errors("look at", root_path):
             facts = StoreFacts(path, root_path, version, files.now_ms())
             facts.is_partition = only is not None
-            _Collector(root, facts, verified, config).run(only)
+            seen = look_at(root, tuple(dict.fromkeys(run.findings)), only)
+            _Collector(root, facts, seen, config).run(only)
+            broker = Broker(seen, "4.2", None, None, -1, -1)
+            facts.broker = broker_facts(seen, list(broker.findings()), facts)
     finally:
         root.close()
+    verified = run.report()
     facts.verified_bytes, facts.verified_records = verified.bytes, verified.records
     facts.seconds = files.monotonic() - begun
     return facts, verified
@@ -132,36 +124,35 @@ class _Collector:
         self,
         root: Directory,
         facts: StoreFacts,
-        verified: VerifyReport,
+        seen: Facts,
         config: StoreConfig,
     ) -> None:
         self.root = root
         self.files = root.files
         self.facts = facts
-        self.verified = verified
+        self.seen = seen
         self.config = config
         self.descriptors = Descriptors(root.files, 16)
-        self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.settings = self._settings()
 
     def run(self, only: str | None) -> None:
         """Collect everything; with `only`, from that partition directory alone."""
         self._ownership()
         self._environment(only)
+        points = self.seen.points
         names = [only] if only is not None else self.root.names()
-        self.facts.foreign = [name for name in names if self._is_foreign(name)]
+        self.facts.foreign = [n for n in self.seen.directories if foreign_text(n)]
         snapshots = [
             snapshot
             for name in names
             if only is not None or parse_partition_directory(name) is not None
-            if (snapshot := take_snapshot(self.root, name, self.points)) is not None
+            if (snapshot := take_snapshot(self.root, name, points)) is not None
         ]
         store, reason = self._open_store()
         with store or contextlib.nullcontext():
             snapshots = self._open(store, snapshots, reason)
             by_name = {snapshot.facts.name: snapshot for snapshot in snapshots}
-            self._findings(self.verified.problems, by_name)
-            self._findings(self.verified.notes, by_name)
+            self._findings(by_name)
             self._sample(snapshots)
             self._transactions(snapshots)
         self.descriptors.close()
@@ -169,18 +160,15 @@ class _Collector:
     # -- the root
 
     def _ownership(self) -> None:
-        ownership = Ownership(self.root)
-        with contextlib.suppress(LogStoreError):
-            ownership.read_owner(_ignore)
-        if ownership.is_own:
+        seen = self.seen
+        if seen.is_own:
             self.facts.writer = "logstore"
-        elif self.root.exists(layout.META_PROPERTIES) or self.points:
+        elif seen.meta is not None or seen.points:
             self.facts.writer = "kafka"
-        self.facts.has_marker = self.root.exists(layout.CLEAN_SHUTDOWN)
-        self.facts.has_meta = self.root.exists(layout.META_PROPERTIES)
-        self.facts.is_clean = ownership.is_clean
-        with contextlib.suppress(OSError):
-            self.facts.holder = holder_of(self.root)
+        self.facts.has_marker = layout.CLEAN_SHUTDOWN in seen.names
+        self.facts.has_meta = seen.meta is not None
+        self.facts.is_clean = seen.is_closed
+        self.facts.holder = seen.holder
 
     def _environment(self, only: str | None) -> None:
         """The result of `doctor`; for a partition alone, without other files."""
@@ -195,12 +183,6 @@ class _Collector:
                     row = seen.kind, seen.level, text
                     self.facts.environment.append(row)
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self.root, name)
-        except (OSError, CorruptCheckpointError):
-            return {}  # `verify` reports it
-
     def _settings(self) -> dict[str, object]:
         """The topics whose settings the directory has."""
         try:
@@ -208,19 +190,6 @@ class _Collector:
         except (OSError, LogStoreError, ValueError):
             return {}
         return {} if value is None else dict(value["topics"])
-
-    def _is_foreign(self, name: str) -> bool:
-        """Whether it is a directory that a broker does not start on."""
-        if (
-            parse_partition_directory(name)
-            or layout.transition_topic(name)
-            or name in layout.NOT_PARTITIONS
-            or layout.is_store_file(name)
-        ):
-            return False
-        with contextlib.suppress(OSError):
-            return self.root.stat(name).is_directory
-        return False
 
     # -- partitions
 
@@ -349,27 +318,32 @@ class _Collector:
 
     # -- the findings of verify
 
-    def _findings(
-        self,
-        findings: Iterable[Problem | Note],
-        snapshots: dict[str, PartitionSnapshot],
-    ) -> None:
+    def _findings(self, snapshots: dict[str, PartitionSnapshot]) -> None:
         lost_offsets: dict[str, list[tuple[int, int]]] = {}
         # The page shows the path of the store once.
         prefix = self.root.path.rstrip(os.sep) + os.sep
-        for one in findings:
+        for one in self.seen.contents:
             text = one.message.replace(prefix, "")
             inner = os.path.relpath(one.path, self.root.path).split(os.sep)
             snapshot = snapshots.get(inner[0])
             if snapshot is None:
                 self.facts.root_notes.append((one.kind, text))
+                if one.touches_records:
+                    self.facts.root_damage.append(text)
+                elif one.is_problem:
+                    self.facts.root_problems.append(text)
                 continue
-            if isinstance(one, Note):
+            if not one.is_problem:
                 snapshot.facts.notes.append((one.kind, text))
                 continue
             snapshot.facts.problems.append((one.kind, text))
             mark(snapshot, one, inner[-1], text)
-            if one.kind in LOG_KINDS and one.first_offset is not None:
+            if not one.touches_records:
+                continue
+            snapshot.facts.damage.append(text)
+            # Of a fault of order it may be unknown how many offsets it costs.
+            is_known = one.last_offset is not None or one.kind != OFFSETS
+            if one.first_offset is not None and is_known:
                 last = one.last_offset
                 end = snapshot.facts.end_offset - 1 if last is None else last
                 lost_offsets.setdefault(inner[0], []).append((one.first_offset, end))

@@ -150,6 +150,7 @@ class PartitionFacts:
         first_time_ms, last_time_ms: of batches that were seen.
         magics: records by magic.
         problems, notes: what `verify` reports, as (kind, message).
+        damage: the messages of those problems that are damage to records.
         lost_records: offsets that cannot be read, if their number is known.
         leftovers: files that will be removed soon, by suffix.
         error: why it cannot be opened; "" if it can.
@@ -175,6 +176,7 @@ class PartitionFacts:
     segments: list[SegmentFacts] = dataclasses.field(default_factory=list)
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    damage: list[str] = dataclasses.field(default_factory=list)
     lost_records: int = 0
     missing_indexes: int = 0
     leftovers: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -257,6 +259,9 @@ class StoreFacts:
         holder: process that has it open for writing; None: none.
         has_marker: Kafka's marker of a clean stop is there.
         has_meta: a broker's `meta.properties` is there.
+        root_notes: what `verify` reports of the store's own files; `root_problems`: the
+            messages of the problems among them; `root_damage`: of those that are damage
+            to records.
         foreign: directories in the store's directory that are not partitions.
         is_sampled: counts by codec, producer, size and time are estimates.
         read_bytes: bytes of logs that were read for these counts.
@@ -286,6 +291,8 @@ class StoreFacts:
     environment: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     broker: BrokerFacts = dataclasses.field(default_factory=BrokerFacts)
     root_notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    root_problems: list[str] = dataclasses.field(default_factory=list)
+    root_damage: list[str] = dataclasses.field(default_factory=list)
     free_bytes: int = -1
     is_sampled: bool = False
     read_bytes: int = 0

@@ -13,7 +13,6 @@ from logstore.config import StoreConfig
 from logstore.errors import storage_error
 from logstore.io.files import Files
 from logstore.maintenance.report.attention import findings_of
-from logstore.maintenance.report.broker import broker_facts
 from logstore.maintenance.report.collect import Progress, collect
 from logstore.maintenance.report.markup import printable
 from logstore.maintenance.report.model import Finding, StoreFacts
@@ -140,5 +139,4 @@ def report(
         files=files or Files(),
     )
     facts.findings = findings_of(facts)
-    facts.broker = broker_facts(facts)
     return Report(facts, verified)

@@ -15,8 +15,8 @@ from logstore.io.layout import (
     parse_partition_directory,
     parse_segment_file,
 )
+from logstore.maintenance.finding import Finding
 from logstore.maintenance.report.model import PartitionFacts, SegmentFacts
-from logstore.maintenance.verify import Problem
 from logstore.segment import SegmentInfo
 from logstore.store.partition import Partition
 
@@ -106,7 +106,7 @@ def segments_of(
     return segments
 
 
-def mark(snapshot: PartitionSnapshot, problem: Problem, file: str, text: str) -> None:
+def mark(snapshot: PartitionSnapshot, problem: Finding, file: str, text: str) -> None:
     """Record a problem at the segment that the file belongs to."""
     parsed = parse_segment_file(file)
     if parsed is None:

@@ -16,10 +16,11 @@ from typing import Final
 
 from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
+from logstore.maintenance.finding import IN_USE, Finding
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.parallel import Job, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
-from logstore.maintenance.verify.report import IN_USE, Problem, Run
+from logstore.maintenance.verify.report import Run
 
 __all__ = ["CHECKS_MAX", "partition_jobs", "report_confirmed", "seen"]
 
@@ -67,7 +68,7 @@ def report_confirmed(
             break
         now = seen(directory)
         if now is None and parse_partition_directory(directory.name):
-            findings.problems = []
+            findings.findings = [f for f in findings.findings if not f.is_problem]
             text = f"{directory.path} went away meanwhile"
             findings.note(IN_USE, directory.path, text)
             break
@@ -77,12 +78,14 @@ def report_confirmed(
         again = run.child()
         check(again)
         places = set(map(_place, findings.problems))
-        again.problems = [p for p in again.problems if _place(p) in places]
+        again.findings = [
+            f for f in again.findings if not f.is_problem or _place(f) in places
+        ]
         findings = again
     run.merge(findings)
 
 
-def _place(problem: Problem) -> tuple[str, str, int | None]:
+def _place(problem: Finding) -> tuple[str, str, int | None]:
     return problem.kind, problem.path, problem.position
 
 

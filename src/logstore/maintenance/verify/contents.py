@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from logstore import _native as native
-from logstore.maintenance.verify.report import DAMAGED_BATCH, UNSUPPORTED, Run
+from logstore.maintenance.finding import DAMAGED_BATCH, UNSUPPORTED
+from logstore.maintenance.verify.report import Run
 from logstore.record.batch import ABORT, RecordBatch
 from logstore.record.decoder import (
     Columns,
@@ -65,8 +66,8 @@ class ContentsCheck:
                     self.path,
                     f"record {offsets[slot]} of {self.path} has a bad header: "
                     f"{damage.reason}",
-                    first=offsets[slot],
-                    last=offsets[slot],
+                    first_offset=offsets[slot],
+                    last_offset=offsets[slot],
                 )
 
     def _compressed(
@@ -121,8 +122,8 @@ class ContentsCheck:
                     f"the batch of {self.path} at byte {position} was not looked into: "
                     f"{damage.too_large}",
                     position=position,
-                    first=first,
-                    last=header.last_offset,
+                    first_offset=first,
+                    last_offset=header.last_offset,
                 )
             else:
                 self._bad_inside(position, first, header.last_offset, damage.reason)
@@ -184,8 +185,8 @@ class ContentsCheck:
             f"batch of {self.path} at byte {position}, offsets {first} to {last}: "
             f"{reason}",
             position=position,
-            first=first,
-            last=last,
+            first_offset=first,
+            last_offset=last,
         )
 
     def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:

@@ -29,7 +29,8 @@ from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition, parse_partition_directory
-from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
+from logstore.maintenance.finding import CHECKPOINT, STATE, UNSUPPORTED
+from logstore.maintenance.verify.report import Run
 
 _Read = TypeVar("_Read")
 

@@ -21,6 +21,7 @@ from logstore.io.checkpoint.recovery_report import (
     LOST_REPORTED_MAX,
 )
 from logstore.io.checkpoint.recovery_report import LOST_SEGMENT as SEGMENT_IS_LOST
+from logstore.io.checkpoint.recovery_report import START_BEYOND_END as BEYOND_END
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANED, DAMAGED, DELETED, LOG, SWAP, segment_file
 from logstore.log.recover import RecoveryContext
@@ -36,9 +37,7 @@ from logstore.log.recover.plan import (
     Tail,
 )
 from logstore.log.recover.survey import survey
-from logstore.maintenance.verify.context import Context
-from logstore.maintenance.verify.log import LogCheck, LogEnd
-from logstore.maintenance.verify.report import (
+from logstore.maintenance.finding import (
     DAMAGED_BATCH,
     EXTRA_BYTES,
     KNOWN_DAMAGE,
@@ -47,8 +46,11 @@ from logstore.maintenance.verify.report import (
     LOST_SEGMENT,
     MISSING_INDEX,
     OFFSETS,
-    Run,
+    START_BEYOND_END,
 )
+from logstore.maintenance.verify.context import Context
+from logstore.maintenance.verify.log import LogCheck, LogEnd
+from logstore.maintenance.verify.report import Run
 
 __all__ = ["Decided", "plan_of"]
 
@@ -77,6 +79,8 @@ class Decided:
         logs: base offset -> transition of the `.log` files in use.
         rebuilt: base offsets of segments whose indexes are built by opening, and
         indexed: of those among them that are sealed.
+        foreign: base offsets of files that are not of this log, which is reported;
+        aside: the same, and those that are left over.
     """
 
     def __init__(self, run: Run, directory: Directory, context: Context) -> None:
@@ -92,6 +96,9 @@ class Decided:
         self.logs = {base: end for base, end in logs.items() if base not in removed}
         self.rebuilt = {f.base for f in plan.findings if f.label == INDEX_REBUILT}
         self.indexed = set(plan.indexed)
+        foreign = {f.base for f in plan.findings if f.detail == FOREIGN_SEGMENT}
+        self.foreign = frozenset(foreign)
+        self.aside = frozenset({*plan.put_aside, *foreign})
         self._next = {s.base_offset: s.next_offset for s in plan.segments}
         # Otherwise the decision ended before it came to the last segment.
         self._is_complete = not plan.is_end_unknown
@@ -101,13 +108,13 @@ class Decided:
 
     def bases(self, names: Sequence[str]) -> list[int]:
         """Base offsets of the `.log` files to be checked, in order."""
-        regular, aside = set(names), set(self.plan.put_aside)
+        regular = set(names)
         bases = [
             base
             for base, transition in sorted(self.logs.items())
             if segment_file(base, LOG) + transition in regular
         ]
-        kept = [base for base in bases if base not in aside]
+        kept = [base for base in bases if base not in self.aside]
         self._following = dict(itertools.pairwise(kept))
         return bases
 
@@ -190,7 +197,9 @@ class Decided:
                     f"{len(rest)} more segments of {self.directory.path} are gone, "
                     f"between offsets {first} and {last}"
                 )
-            self.run_of.problem(LOST_SEGMENT, path, message, first=first, last=last)
+            self.run_of.problem(
+                LOST_SEGMENT, path, message, first_offset=first, last_offset=last
+            )
 
     def _deleted_since(self, bases: list[int]) -> set[int]:
         """Which of these segments a writer has deleted after its state was read."""
@@ -225,6 +234,8 @@ class Decided:
         reported = {problem.path for problem in self.run_of.problems}
         for finding in self.plan.findings:
             path = self._path(finding)
+            if finding.label == BEYOND_END and last is not None:
+                self._beyond_end(finding, last)
             if CASES[finding.label] != TAKES_NO_APPENDS:
                 continue
             if _is_size(finding):
@@ -237,8 +248,22 @@ class Decided:
                     path,
                     finding.message,
                     position=None if finding.position < 0 else finding.position,
-                    first=None if finding.first_offset < 0 else finding.first_offset,
+                    first_offset=None
+                    if finding.first_offset < 0
+                    else finding.first_offset,
                 )
+
+    def _beyond_end(self, finding: Finding, last: LogCheck) -> None:
+        """The log has records, and none of them is read."""
+        first = min(self._following, default=last.base)
+        if last.last_offset >= first:
+            self.run_of.problem(
+                START_BEYOND_END,
+                self.directory.path,
+                finding.message,
+                first_offset=first,
+                last_offset=last.last_offset,
+            )
 
     def report_verdicts(self) -> None:
         """Report what an earlier opening has recorded of the damage."""
@@ -254,7 +279,7 @@ class Decided:
                 f"{path}: release {v.release or '?'} found on {when:%Y-%m-%d} that "
                 f"{place} is {v.kind}: {v.reason}. {text}",
                 position=v.position,
-                first=v.good_end,
+                first_offset=v.good_end,
             )
 
     def _path(self, finding: Finding) -> str:
@@ -299,8 +324,17 @@ class Decided:
                 f"are gone"
             )
         self.run_of.problem(
-            LOST_BYTES, path, message, position=position, first=first, last=last
+            LOST_BYTES,
+            path,
+            message,
+            position=position,
+            first_offset=first,
+            last_offset=last,
         )
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
 
 
 def _is_size(finding: Finding) -> bool:

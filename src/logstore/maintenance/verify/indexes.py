@@ -10,18 +10,15 @@ from array import array
 from typing import Final, NamedTuple, Protocol
 
 from logstore import _native as native
-from logstore.index import (
-    INDEX_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-)
+from logstore.index import INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES
 from logstore.io.directory import Directory
-from logstore.maintenance.verify.report import (
+from logstore.maintenance.finding import (
     MISSING_INDEX,
     OFFSET_INDEX,
     TIME_INDEX_FAULT,
     ZERO_TAIL,
-    Run,
 )
+from logstore.maintenance.verify.report import Run
 
 
 class WalkedLog(Protocol):

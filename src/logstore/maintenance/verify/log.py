@@ -10,6 +10,15 @@ from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.directory import Directory
 from logstore.log.recover.plan import Tail
 from logstore.log.resync import Sound, next_valid
+from logstore.maintenance.finding import (
+    DAMAGED_BATCH,
+    IN_USE,
+    OFFSETS,
+    PARTIAL_BATCH,
+    TORN_TAIL,
+    UNSUPPORTED,
+    ZEROS,
+)
 from logstore.maintenance.verify.contents import ContentsCheck
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
@@ -24,16 +33,7 @@ from logstore.maintenance.verify.intact import (
     LOOKUP_BYTES,
     RawSegment,
 )
-from logstore.maintenance.verify.report import (
-    DAMAGED_BATCH,
-    IN_USE,
-    OFFSETS,
-    PARTIAL_BATCH,
-    TORN_TAIL,
-    UNSUPPORTED,
-    ZEROS,
-    Run,
-)
+from logstore.maintenance.verify.report import Run
 from logstore.record.decoder import Columns
 from logstore.segment import OffsetPosition
 
@@ -213,8 +213,10 @@ class LogCheck(ContentsCheck):
                 f"{self.path} begins at offset {self.base}, which is in the segments "
                 f"before: they end with {self.last_before}",
                 position=0,
-                first=self.base,
-                last=self.last_before,
+                first_offset=self.last_before + 1,
+                last_offset=(
+                    self.last_offset if self.last_offset > self.last_before else None
+                ),
             )
 
     # -- walking
@@ -295,8 +297,8 @@ class LogCheck(ContentsCheck):
             f"({tail.reason})" + (more if rest.runs else "") + "; the log ends before "
             f"offset {tail.first_offset}",
             position=tail.pos,
-            first=tail.first_offset,
-            last=last if last >= tail.first_offset else None,
+            first_offset=tail.first_offset,
+            last_offset=last if last >= tail.first_offset else None,
         )
 
     def _record_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
@@ -437,7 +439,7 @@ class LogCheck(ContentsCheck):
             if self._forgiven != pos and stored >= 0:
                 # An intact batch in the wrong place: report it, and continue from it.
                 self._forgiven = pos
-                self._out_of_order(pos, last, batch[0])
+                self._out_of_order(pos, segment, last, batch[0])
                 # The first offset of a wrapper is inside of it.
                 decoder.begin(stored - 1 if is_known else native.OFFSET_UNKNOWN)
                 return pos
@@ -471,8 +473,10 @@ class LogCheck(ContentsCheck):
             f"{self.path} is damaged at byte {pos}: {reason}. {end - pos} bytes{what} "
             f"cannot be read",
             position=pos,
-            first=last + 1 if has_offsets else None,
-            last=following - 1 if has_offsets and following is not None else None,
+            first_offset=last + 1 if has_offsets else None,
+            last_offset=following - 1
+            if has_offsets and following is not None
+            else None,
         )
         if next_batch is not None:
             base = next_batch.header.base_offset
@@ -504,8 +508,11 @@ class LogCheck(ContentsCheck):
             before = header.last_offset
         return before if first < 0 or before + 1 < first else None
 
-    def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
-        """Report an intact batch whose offsets are not the expected ones."""
+    def _out_of_order(
+        self, pos: int, segment: RawSegment, last: int, header: native.BatchHeader
+    ) -> None:
+        """Report an intact batch whose offsets are not the expected ones, by the first
+        offset that is not read, from the last good one on."""
         self.is_intact, self.is_skipped = False, True
         first = header.base_offset if header.base_offset >= 0 else header.last_offset
         where = (
@@ -513,8 +520,13 @@ class LogCheck(ContentsCheck):
             if last < self.base
             else f"the batch before ends with {last}"
         )
-        # After a gap, the offsets in the gap are those that cannot be read.
-        is_gap = first > last + 1
+        # After a gap, the offsets in the gap are those that cannot be read. Or the
+        # batch before jumps ahead: then its offsets are wrong.
+        before, is_gap = self._before_last(segment, last), first > last + 1
+        if before is not None and not is_gap and before < first:
+            begin, end = before + 1, max(first - 1, before + 1)
+        else:
+            begin, end = last + 1, first - 1 if is_gap else header.last_offset
         self.run_of.problem(
             OFFSETS,
             self.path,
@@ -522,8 +534,8 @@ class LogCheck(ContentsCheck):
             f"{header.last_offset}, but {where}"
             + (": the log was written without gaps" if is_gap else ""),
             position=pos,
-            first=last + 1 if is_gap else first,
-            last=first - 1 if is_gap else header.last_offset,
+            first_offset=begin,
+            last_offset=end if end >= begin else None,
         )
 
     def _step_over(
@@ -536,14 +548,14 @@ class LogCheck(ContentsCheck):
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1
         self.run_of.decoder.begin(native.OFFSET_UNKNOWN)
-        self.run_of.note(
+        self.run_of.problem(
             UNSUPPORTED,
             self.path,
             f"the batch of {self.path} at byte {pos} was not looked into: "
             f"{error.reason}",
             position=pos,
-            first=last + 1,
-            last=_last_offset_of(buffer),
+            first_offset=last + 1,
+            last_offset=_last_offset_of(buffer),
         )
         return pos + size
 

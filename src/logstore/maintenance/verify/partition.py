@@ -25,11 +25,7 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.maintenance.verify.context import Context, check_checkpoint, read_own
-from logstore.maintenance.verify.decided import Decided
-from logstore.maintenance.verify.log import LogCheck
-from logstore.maintenance.verify.parallel import Job
-from logstore.maintenance.verify.report import (
+from logstore.maintenance.finding import (
     DIGEST,
     LEFTOVER,
     NOT_REGULAR,
@@ -38,9 +34,12 @@ from logstore.maintenance.verify.report import (
     PRODUCER_SNAPSHOT,
     STATE,
     TIME_INDEX_FAULT,
-    Check,
-    Run,
 )
+from logstore.maintenance.verify.context import Context, check_checkpoint, read_own
+from logstore.maintenance.verify.decided import Decided
+from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.parallel import Job
+from logstore.maintenance.verify.report import Check, Run
 from logstore.maintenance.verify.transactions import TransactionIndexes, check_txn_index
 
 _ATTEMPTS: Final = 3
@@ -117,8 +116,8 @@ class PartitionCheck(Check):
                 f"with digest {xxh3}, not {digest.size} with {digest.xxh3}, and "
                 f"nothing else is wrong with it"
                 + ("" if log.is_deep else " (not looked into compressed batches)"),
-                first=log.base,
-                last=log.last_offset,
+                first_offset=log.base,
+                last_offset=log.last_offset,
             )
 
     def _check_time_digest(self, log: LogCheck, digest: int) -> None:
@@ -140,14 +139,17 @@ class PartitionCheck(Check):
 
     def _take(self, log: LogCheck) -> None:
         """Continue with a segment that was walked over; those before it are done."""
-        if log.base not in self.decided.plan.put_aside:
+        is_part = log.base not in self.decided.aside
+        if is_part:
             log.last_before = self._last_offset
         log.conclude()
+        if log.base in self.decided.foreign:
+            log.run_of.findings.clear()
         row = self._row(log)
         if row is not None:
             self._check_time_digest(log, row[-1])
         self.run_of.merge(log.run_of)
-        if log.base not in self.decided.plan.put_aside:
+        if is_part:
             self._check_next_offset(log)
             end = log.end if log.is_intact and not log.is_deleted else None
             self.transactions.add(self.run_of, log.name, log.base, end)
@@ -227,8 +229,8 @@ class PartitionCheck(Check):
                 log.path,
                 f"{log.path} ends with offset {log.last_offset}, not {expected - 1}",
                 position=log.end,
-                first=min(log.last_offset + 1, expected),
-                last=max(log.last_offset, expected - 1),
+                first_offset=min(log.last_offset + 1, expected),
+                last_offset=max(log.last_offset, expected - 1),
             )
 
     def _check_others(self, names: list[str]) -> None:

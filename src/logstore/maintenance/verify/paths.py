@@ -6,12 +6,7 @@ from typing import Final
 
 from logstore.errors import StoreNotFoundError
 from logstore.io import layout
-from logstore.io.layout import (
-    LOG,
-    SNAPSHOT,
-    TXN_INDEX,
-    parse_segment_file,
-)
+from logstore.io.layout import LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 
 OFFSET_CHECKPOINTS: Final = (
     layout.RECOVERY_CHECKPOINT,

@@ -47,11 +47,12 @@ from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.transactions import rebuild_all
 from logstore.log.resync import next_valid
 from logstore.log.scan import scan_log
+from logstore.maintenance.finding import TORN_TAIL
 from logstore.maintenance.verify.context import topic_config
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.partition import log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
-from logstore.maintenance.verify.report import TORN_TAIL, Meter, Progress
+from logstore.maintenance.verify.report import Meter, Progress
 from logstore.maintenance.verify.store import verify
 
 PathLike = str | os.PathLike[str]

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from logstore import _native as native
 from logstore.config import StoreConfig
@@ -14,41 +14,17 @@ from logstore.errors import storage_error
 from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
+from logstore.maintenance.finding import (
+    CONTENTS,
+    NOT_REGULAR,
+    NOTE,
+    PROBLEM,
+    UNREADABLE,
+    Finding,
+)
 from logstore.maintenance.verify.parallel import Job
 
 Progress: TypeAlias = Callable[[int, int], None]
-
-# Faults: the kinds of a `Problem`.
-DAMAGED_BATCH: Final = "damaged-batch"
-PARTIAL_BATCH: Final = "partial-batch"
-ZEROS: Final = "zeros"
-OFFSETS: Final = "offsets"
-LOST_BYTES: Final = "lost-bytes"
-EXTRA_BYTES: Final = "extra-bytes"
-LOST_SEGMENT: Final = "lost-segment"
-NOT_REGULAR: Final = "not-a-regular-file"
-UNREADABLE: Final = "unreadable"
-OFFSET_INDEX: Final = "offset-index"
-TIME_INDEX_FAULT: Final = "time-index"
-TXN_INDEX_FAULT: Final = "transaction-index"
-PRODUCER_SNAPSHOT: Final = "producer-snapshot"
-CHECKPOINT: Final = "checkpoint"
-STATE: Final = "state"
-DIGEST: Final = "digest"
-UNSUPPORTED: Final = "unsupported"
-# Other findings: the kinds of a `Note` (those above occur, too, if opening would repair
-# the fault).
-TORN_TAIL: Final = "torn-tail"
-ZERO_TAIL: Final = "zero-tail"
-LEFTOVER: Final = "leftover"
-KNOWN_DAMAGE: Final = "known-damage"
-MISSING_INDEX: Final = "missing-index"
-ORPHAN: Final = "orphan"
-UNCLEAN_STOP: Final = "unclean-stop"
-IN_USE: Final = "in-use"
-OTHER_WRITER: Final = "other-writer"
-UNPUBLISHED: Final = "unpublished"
-FOREIGN: Final = "foreign"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +36,7 @@ class Problem:
             ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
             ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
             ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
-            ``digest``, ``unsupported``.
+            ``digest``, ``unsupported``, ``start-beyond-end``.
         path: absolute path of the file.
         position: byte where it begins; None if a position has no meaning.
         first_offset, last_offset: the offsets that cannot be read because of it,
@@ -177,8 +153,7 @@ class Run:
         self._begin()
 
     def _begin(self) -> None:
-        self.problems: list[Problem] = []
-        self.notes: list[Note] = []
+        self.findings: list[Finding] = []
         self.segments = self.batches = self.records = self.bytes = 0
 
     @property
@@ -197,36 +172,24 @@ class Run:
 
     def merge(self, child: Run) -> None:
         """Append the findings of a child to those of this run."""
-        self.problems += child.problems
-        self.notes += child.notes
+        self.findings += child.findings
         self.segments += child.segments
         self.batches += child.batches
         self.records += child.records
         self.bytes += child.bytes
 
-    def problem(
-        self,
-        kind: str,
-        path: str,
-        message: str,
-        *,
-        position: int | None = None,
-        first: int | None = None,
-        last: int | None = None,
-    ) -> None:
-        self.problems.append(Problem(kind, path, position, first, last, message))
+    @property
+    def problems(self) -> list[Finding]:
+        """The faults."""
+        return [one for one in self.findings if one.is_problem]
 
-    def note(
-        self,
-        kind: str,
-        path: str,
-        message: str,
-        *,
-        position: int | None = None,
-        first: int | None = None,
-        last: int | None = None,
-    ) -> None:
-        self.notes.append(Note(kind, path, position, first, last, message))
+    def problem(self, kind: str, path: str, message: str, **place: Any) -> None:
+        """A fault; `place` as in `Finding`."""
+        self.findings.append(Finding(CONTENTS, kind, PROBLEM, path, message, **place))
+
+    def note(self, kind: str, path: str, message: str, **place: Any) -> None:
+        """What is no fault; `place` as in `Finding`."""
+        self.findings.append(Finding(CONTENTS, kind, NOTE, path, message, **place))
 
     def unreadable(self, path: str, error: OSError) -> None:
         """Report a path that the system does not let us read, or no regular file."""
@@ -236,15 +199,22 @@ class Run:
         self.problem(UNREADABLE, path, str(storage_error(error, "read", path)))
 
     def report(self) -> VerifyReport:
+        findings = tuple(dict.fromkeys(self.findings))
         return VerifyReport(
-            tuple(dict.fromkeys(self.problems)),
-            tuple(dict.fromkeys(self.notes)),
+            tuple(Problem(*view(one)) for one in findings if one.is_problem),
+            tuple(Note(*view(one)) for one in findings if not one.is_problem),
             self.segments,
             self.batches,
             self.records,
             self.bytes,
             self.deep,
         )
+
+
+def view(one: Finding) -> tuple[str, str, int | None, int | None, int | None, str]:
+    """The fields of a `Problem` or `Note`."""
+    offsets = one.first_offset, one.last_offset
+    return one.kind, one.path, one.position, *offsets, one.message
 
 
 class Check:

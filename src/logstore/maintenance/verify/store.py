@@ -34,6 +34,17 @@ from logstore.io.layout import (
     partition_directory,
     segment_file,
 )
+from logstore.maintenance.finding import (
+    FOREIGN,
+    LEFTOVER,
+    LOST_SEGMENT,
+    NOT_REGULAR,
+    UNCLEAN_STOP,
+    UNPUBLISHED,
+    Finding,
+)
+from logstore.maintenance.finding import STATE as STATE_FAULT
+from logstore.maintenance.names import foreign_text
 from logstore.maintenance.verify.again import (
     CHECKS_MAX,
     partition_jobs,
@@ -48,10 +59,7 @@ from logstore.maintenance.verify.context import (
     own_state,
 )
 from logstore.maintenance.verify.decided import plan_of
-from logstore.maintenance.verify.indexes import (
-    OffsetIndexCheck,
-    TimeIndexCheck,
-)
+from logstore.maintenance.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
@@ -61,20 +69,7 @@ from logstore.maintenance.verify.paths import (
     kind_of_file,
     no_log_directory,
 )
-from logstore.maintenance.verify.report import (
-    FOREIGN,
-    LEFTOVER,
-    LOST_SEGMENT,
-    NOT_REGULAR,
-    UNCLEAN_STOP,
-    UNPUBLISHED,
-    Check,
-    Problem,
-    Progress,
-    Run,
-    VerifyReport,
-)
-from logstore.maintenance.verify.report import STATE as STATE_FAULT
+from logstore.maintenance.verify.report import Check, Progress, Run, VerifyReport
 from logstore.maintenance.verify.transactions import check_txn_index
 
 PathLike = str | os.PathLike[str]
@@ -122,6 +117,27 @@ def verify(
         StoreNotFoundError: a path does not exist, or cannot be checked.
         StorageError: a path cannot be read. An unreadable file below it is a problem.
     """
+    run = examine(
+        path_or_paths,
+        deep,
+        on_progress,
+        threads=threads,
+        store_config=store_config,
+        files=files,
+    )
+    return run.report()
+
+
+def examine(
+    path_or_paths: PathLike | Iterable[PathLike],
+    deep: bool,
+    on_progress: Progress | None,
+    *,
+    threads: int | None = None,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> Run:
+    """The same as a run with its findings, for what judges them further."""
     if isinstance(path_or_paths, str | os.PathLike):
         path_or_paths = [path_or_paths]
     count = check_threads(threads, os.cpu_count())
@@ -135,7 +151,7 @@ def verify(
     finally:
         for check in checks:
             check.close()
-    return run.report()
+    return run
 
 
 class StoreCheck(Check):
@@ -171,7 +187,7 @@ class StoreCheck(Check):
         for directory in self.partitions:
             yield from partition_jobs(run, directory, partial(facts.now, directory))
 
-    def root_problems(self) -> list[Problem]:
+    def root_problems(self) -> list[Finding]:
         """The faults in the store's directory, without its partitions."""
         self._check_root()
         return self.run_of.problems
@@ -284,11 +300,7 @@ class StoreCheck(Check):
             if moved is not None:
                 run.note(LEFTOVER, path, f"{path}: a partition put aside ({moved[2]})")
             else:
-                run.note(
-                    FOREIGN,
-                    path,
-                    f"{path} is no partition; a Kafka broker refuses to start on it",
-                )
+                run.note(FOREIGN, path, f"{path} {foreign_text(name)}")
 
 
 class FileCheck(Check):
@@ -376,8 +388,7 @@ class FileCheck(Check):
         else:
             log.times = TimeIndexCheck(log, self.name)
         log.run()
-        run.problems = [p for p in run.problems if p.path != log.path]
-        run.notes = [p for p in run.notes if p.path != log.path]
+        run.findings = [one for one in run.findings if one.path != log.path]
 
 
 class OnePartition(Check):

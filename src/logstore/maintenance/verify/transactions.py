@@ -15,8 +15,9 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TXN_INDEX, SegmentFile, segment_file
 from logstore.log.producers import Producers
 from logstore.log.read.producer_state import AbortedTransaction, aborted_in
+from logstore.maintenance.finding import LEFTOVER, TXN_INDEX_FAULT
 from logstore.maintenance.verify.intact import RawSegment
-from logstore.maintenance.verify.report import LEFTOVER, TXN_INDEX_FAULT, Run
+from logstore.maintenance.verify.report import Run
 
 __all__ = ["TransactionIndexes", "check_txn_index"]
 

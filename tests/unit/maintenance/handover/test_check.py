@@ -16,7 +16,7 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
-from logstore.maintenance.handover.broker import is_refused_name
+from logstore.maintenance.names import is_refused_name
 from support.broker import foreign
 from support.cluster_files import metadata_log, topic_record
 from support.damage import FaultyFiles

@@ -463,7 +463,7 @@ def test_broker_cuts_damage_that_it_recovers(store: Path) -> None:
     flip_bit(log, 8 * 700)
     broker = logstore.report(store).to_dict()["broker"]
     assert broker["recovered_segments"] == 0
-    assert any("not notice" in step["title"] for step in broker["steps"])
+    assert any("not notice" in step["detail"] for step in broker["steps"])
     (store / ".kafka_cleanshutdown").unlink()
     (store / "recovery-point-offset-checkpoint").write_text("0\n0\n")
     broker = logstore.report(store).to_dict()["broker"]

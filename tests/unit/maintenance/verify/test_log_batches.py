@@ -26,7 +26,6 @@ from support.verifying import (
     SMALL,
     forget_state,
     kinds,
-    note_kinds,
     the_problem,
 )
 
@@ -172,19 +171,17 @@ def test_a_magic_above_two_is_a_problem(partition: Path) -> None:
     assert problem.kind == "unsupported"
 
 
-def test_an_unknown_codec_with_a_right_checksum_is_a_note(tmp_path: Path) -> None:
-    """Nothing is damaged; the batch is not looked into."""
+def test_an_unknown_codec_with_a_right_checksum_is_a_problem(tmp_path: Path) -> None:
+    """Like an unknown magic: no reader gets its records."""
     directory = write_store(tmp_path / "store", 20, magic=2)
     path = logs_in(directory)[0]
     frame = frames(path)[1]
     overwrite(path, frame.pos + 22, b"\x06")
     fix_crc(path, frame)
-    report = logstore.verify(path, deep=True)
-    assert report.ok
-    assert note_kinds(report) == ["unsupported"]
-    (note,) = report.notes
+    problem = the_problem(logstore.verify(path, deep=True))
+    assert problem.kind == "unsupported"
     after = frames(path)[2].offset
-    assert (note.first_offset, note.last_offset) == (frame.offset, after - 1)
+    assert (problem.first_offset, problem.last_offset) == (frame.offset, after - 1)
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(1, "gzip"), (2, "lz4"), (2, "zstd")])

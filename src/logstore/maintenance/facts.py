@@ -6,6 +6,7 @@ import base64
 import contextlib
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from logstore.errors import CorruptCheckpointError
@@ -14,10 +15,10 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
+from logstore.maintenance.finding import Finding
 from logstore.maintenance.verify.context import Context, StoreFacts
-from logstore.maintenance.verify.report import VerifyReport
 
-__all__ = ["Facts", "PartitionFacts", "collect", "properties_of"]
+__all__ = ["Facts", "PartitionFacts", "look_at", "properties_of"]
 
 _TOPIC_ID: Final = re.compile(r"topic_id:[ \t]*([A-Za-z0-9_-]{22})\s*")
 _SMALL_BYTES_MAX: Final = 64 << 10
@@ -30,7 +31,8 @@ class PartitionFacts:
     Attributes:
         context: what the checkpoints, and logstore's own state, say of its log.
         sizes: bytes of each `.log` file, by base offset.
-        names: of all its files.
+        files: the names of its regular files.
+        magics: those that the segments begin with, in order.
         topic_id: 22 characters; empty: none is stated.
         has_bad_epochs, has_bad_metadata: that file does not follow its format.
     """
@@ -39,7 +41,8 @@ class PartitionFacts:
     path: str
     context: Context
     sizes: dict[int, int]
-    names: frozenset[str]
+    files: frozenset[str]
+    magics: tuple[int, ...]
     topic_id: str
     has_bad_epochs: bool
     has_bad_metadata: bool
@@ -63,8 +66,10 @@ class Facts:
         meta: what meta.properties says; None: there is none.
         holder: the process that has the lock; 0: unknown; None: none has it.
         is_own: logstore was the last writer.
-        is_clean: the last writer stopped cleanly.
-        damage: what `verify` finds.
+        is_clean: the last writer stopped cleanly, for a broker: it looks at the marker
+            alone; is_closed: for logstore.
+        points: Kafka's recovery points.
+        contents: what `verify` finds.
     """
 
     root: Directory
@@ -74,8 +79,10 @@ class Facts:
     holder: int | None
     is_own: bool
     is_clean: bool
+    is_closed: bool
+    points: Mapping[TopicPartition, int]
     partitions: tuple[PartitionFacts, ...]
-    damage: VerifyReport
+    contents: tuple[Finding, ...]
     now_ms: int
 
     @property
@@ -92,8 +99,14 @@ class Facts:
         return self.root.path_of(name)
 
 
-def collect(root: Directory, damage: VerifyReport) -> Facts:
+def look_at(
+    root: Directory, contents: tuple[Finding, ...], only: str | None = None
+) -> Facts:
     """The facts about a directory.
+
+    Args:
+        contents: what `verify` finds.
+        only: the one directory of a partition to be looked at.
 
     Raises:
         OSError: the system refuses.
@@ -103,10 +116,12 @@ def collect(root: Directory, damage: VerifyReport) -> Facts:
     partitions = []
     for name in directories:
         key = layout.parse_partition_directory(name)
-        if key is not None:
+        if key is not None and only in (None, name):
             directory = root.child(name)
             try:
                 partitions.append(_partition(directory, key, store))
+            except OSError:
+                pass  # deleted meanwhile, or among the contents
             finally:
                 directory.close()
     try:
@@ -121,8 +136,10 @@ def collect(root: Directory, damage: VerifyReport) -> Facts:
         holder,
         store.own,
         store.clean or layout.CLEAN_SHUTDOWN in root.names(),
+        store.clean,
+        store.points,
         tuple(partitions),
-        damage,
+        contents,
         root.files.now_ms(),
     )
 
@@ -148,13 +165,19 @@ def properties_of(text: str) -> dict[str, str]:
 def _partition(
     directory: Directory, key: TopicPartition, store: StoreFacts
 ) -> PartitionFacts:
-    sizes = {}
-    names = directory.names()
-    for name in names:
-        parsed = layout.parse_segment_file(name)
-        if parsed and parsed.suffix == layout.LOG and not parsed.transition:
-            with contextlib.suppress(FileNotFoundError):
-                sizes[parsed.base_offset] = directory.stat(name).size
+    files: dict[str, int] = {}
+    for name in directory.names():
+        with contextlib.suppress(FileNotFoundError):
+            info = directory.stat(name)
+            if info.is_file:
+                files[name] = info.size
+    sizes = {
+        parsed.base_offset: size
+        for name, size in files.items()
+        if (parsed := layout.parse_segment_file(name))
+        and parsed.suffix == layout.LOG
+        and not parsed.transition
+    }
     has_bad_epochs = False
     try:
         checkpoints.read_epochs(directory)
@@ -166,11 +189,25 @@ def _partition(
         directory.path,
         store.context(directory, None),
         dict(sorted(sizes.items())),
-        frozenset(names),
+        frozenset(files),
+        tuple(sorted(_magics(directory, sizes))),
         topic_id,
         has_bad_epochs,
         has_bad_metadata,
     )
+
+
+def _magics(directory: Directory, bases: Iterable[int]) -> set[int]:
+    found = set()
+    for base in bases:
+        head = bytearray(17)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            directory.opened(layout.segment_file(base, layout.LOG)) as fd,
+        ):
+            if directory.files.read(fd, head, 0) == len(head):
+                found.add(head[16])
+    return found
 
 
 def _topic_id(directory: Directory) -> tuple[str, bool]:
