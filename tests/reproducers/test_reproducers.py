@@ -41,9 +41,6 @@ XFAIL = {
     "e09_compact_beside_truncate_reports_damage": (
         "before an error is accepted, the log is asked whether it has changed"
     ),
-    "k04_group_file_damage_unsaid": (
-        "a damaged file of a group is an error of every call that reads it"
-    ),
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
     "r22_skip_stops_at_recovery_point": (
         "a read that leaves out damage continues after it"

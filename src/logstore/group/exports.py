@@ -25,7 +25,8 @@ from logstore.errors import (
     TopicNotFoundError,
 )
 from logstore.group.errors import GroupNotFoundError
-from logstore.group.overview import groups
+from logstore.group.overview import groups_and_errors
+from logstore.io import layout
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import Encoder, pack_rows
@@ -117,9 +118,13 @@ def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
     """What the group has committed: one of logstore's, else one of a broker's."""
     # In a store, of the topics that are there: what was committed for one that was
     # deleted, and perhaps made again, does not count.
+    own_groups, errors = groups_and_errors(path)
+    error = errors.get(layout.group_file(group))
+    if error is not None:
+        raise error
     own = [
         row
-        for one in groups(path)
+        for one in own_groups
         if one.group == group
         for row in one.partitions
         if row.end is not None

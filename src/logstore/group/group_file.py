@@ -82,6 +82,7 @@ class GroupFile(GroupLog):
         # The newest one, if it was not parsed yet: those before it do not count.
         self._unparsed: tuple[bytes, bytes | None] | None = None
         self._others = 0  # how many records of other groups it has
+        self._has_own = self._has_strange = False  # records of this group, of none
 
     def _take_in_record(self, record: Record) -> None:
         key = record.key or b""
@@ -92,7 +93,9 @@ class GroupFile(GroupLog):
                 self._offsets.pop(key[2:], None)
             else:
                 self._offsets[key[2:]] = record.value
-        elif key[:2] == _GROUP_TYPE:
+        elif key[:2] != _GROUP_TYPE:
+            self._has_strange = True
+        else:
             if not self._is_own(key):
                 self._others += 1
                 return
@@ -124,12 +127,16 @@ class GroupFile(GroupLog):
             raise self._damaged(self._end, f"a record is malformed: {error}") from error
         assert isinstance(found, OffsetKey | GroupKey)
         self.group = self.group or found.group
-        return found.group == self.group
+        is_own = found.group == self.group
+        self._has_own |= is_own
+        return is_own
 
     def _check_records(self) -> None:
         self._parse_state()
         if self._others and not self._offsets and self._group_record is None:
             raise self._damaged(0, "its records are those of other groups")
+        if self._has_strange and not self._has_own:
+            raise self._damaged(0, "it has no record of a group")
 
     # ------------------------------------------------------------ what it has
 
@@ -204,6 +211,7 @@ class GroupFile(GroupLog):
 
     def _note(self, items: Sequence[Item], state: GroupState | None = None) -> None:
         """Note records that were appended: offsets, and the state of the first one."""
+        self._has_own = True
         for key, value, _ in items:
             if value is None:
                 self._offsets.pop(key[2:], None)

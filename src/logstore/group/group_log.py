@@ -28,7 +28,7 @@ from logstore.errors import (
 )
 from logstore.group.batches import BATCH_BYTES_MAX, RECORD_BYTES
 from logstore.group.commit_calls import CommitCalls, Made
-from logstore.group.slots import DurablePoint, FileId, Slots
+from logstore.group.slots import DurablePoint, FileId, LockFile, Slots
 from logstore.group.torn_append import may_be_torn, whole_batch
 from logstore.io.directory import Directory, held_open
 from logstore.record.decoder import ChunkReader, Damage, iter_records
@@ -39,6 +39,8 @@ __all__ = ["GroupLog"]
 _READ_BYTES: Final = 1 << 20
 _CRC_POS: Final = 17
 _LATER: Final = "a batch of an unknown format"
+# So often a reader looks at bytes that seem to be damaged: others may append.
+_LOOKS: Final = 10
 _SYNC_PAUSE_S: Final = 0.0001
 _SYNC_WAIT_S: Final = 10.0
 
@@ -102,7 +104,7 @@ class GroupLog:
         whether there was anything.
 
         Raises:
-            CorruptCheckpointError: it is no group's file, or another group's.
+            CorruptCheckpointError: it is damaged, no group's file, or another group's.
             UnsupportedError: a later version has written to it.
             StorageError: the system refuses.
         """
@@ -111,11 +113,48 @@ class GroupLog:
             size = self._open_now()
             if size is not None and size != self._end:
                 self._read_batches(size)
+                if self._end < size:
+                    self._check_rest()
         return (self._identity, self._end) != before
+
+    def _check_rest(self) -> None:
+        """Raise if the bytes after the last whole batch are damaged: another member may
+        be writing them, or a crash has left them."""
+        before: tuple[int, bytes] | None = None
+        for _ in range(_LOOKS):
+            # In this order, all bytes below the durable point are whole.
+            point = self._durable_point()
+            size = self._open_now() or 0
+            reason = self._read_batches(size)
+            rest = self._rest(size)
+            if not rest:
+                return
+            try:
+                self._check_tail(point, rest, reason)
+                return
+            except (CorruptCheckpointError, UnsupportedError):
+                if before == (self._end, rest):
+                    raise
+                before = self._end, rest
+
+    def _durable_point(self) -> DurablePoint:
+        """For a reader, which has no slots: without a lock file it is unknown."""
+        try:
+            lock = LockFile(self._root, self.name)
+        except FileNotFoundError:
+            return DurablePoint(FileId(), 0, is_of_this_boot=False)
+        try:
+            return lock.durable_point()
+        finally:
+            lock.close()
+
+    def _rest(self, size: int) -> bytes:
+        data = bytearray(max(size - self._end, 0))
+        return bytes(data[: self._files.read(self._fd(), data, self._end)])
 
     def rest_bytes(self) -> int:
         """How many bytes follow the last whole batch that was read: another member is
-        writing them, a crash has left them, or they are damaged.
+        writing them, or a crash has left them.
 
         Raises:
             StorageError: the system refuses.
@@ -236,8 +275,21 @@ class GroupLog:
     # ------------------------------------------------------------ damage
 
     def _cut_tail(self, slots: Slots, size: int, reason: str) -> None:
-        """Cut off what follows the last whole batch, unless it is damage."""
-        point = slots.durable_point()
+        """Cut off the bytes after the last whole batch, unless they are damaged."""
+        self._check_tail(slots.durable_point(), self._rest(size), reason)
+        logger.warning(
+            "%s: cut off %d bytes at byte %d, which a crash has left (%s); no commit "
+            "that was durable is in them",
+            self.path, size - self._end, self._end, reason,
+        )  # fmt: skip
+        self._files.truncate(self._fd(), self._end)
+
+    def _check_tail(self, point: DurablePoint, tail: bytes, reason: str) -> None:
+        """Raise if the bytes after the last whole batch are damaged.
+
+        Args:
+            point: as it was before they were read.
+        """
         # A first batch that cannot be read does not tell whose the point is.
         is_known = point.file == self._id or (
             not self._end and point.file.inode == self._id.inode
@@ -245,18 +297,10 @@ class GroupLog:
         if is_known and self._end < point.size:
             reason += f", and the first {point.size} bytes were durable"
             raise self._damaged(self._end, reason)
-        data = bytearray(size - self._end)
-        n = self._files.read(self._fd(), data, self._end)
         # If the machine has stopped since the last sync, its file system may have
         # written anything where something was appended then, in any order.
         if not is_known or point.is_of_this_boot:
-            self._check_torn(bytes(data[:n]), reason)
-        logger.warning(
-            "%s: cut off %d bytes at byte %d, which a crash has left (%s); no commit "
-            "that was durable is in them",
-            self.path, n, self._end, reason,
-        )  # fmt: skip
-        self._files.truncate(self._fd(), self._end)
+            self._check_torn(tail, reason)
 
     def _check_torn(self, tail: bytes, reason: str) -> None:
         """Raise if some bytes are not what an append leaves that was cut short."""

@@ -26,7 +26,7 @@ from logstore.store.inside import lowered_in_copy
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
-__all__ = ["Group", "Groups", "LiveMember", "groups"]
+__all__ = ["Group", "Groups", "LiveMember", "groups", "groups_and_errors"]
 
 _EMPTY: Final = "Empty"
 _STABLE: Final = "Stable"
@@ -118,7 +118,14 @@ def groups(path: str | os.PathLike[str]) -> Groups:
         StoreNotFoundError: there is no store.
         StorageError: the system refuses to list the directory.
     """
-    found = Groups()
+    return groups_and_errors(path)[0]
+
+
+def groups_and_errors(
+    path: str | os.PathLike[str],
+) -> tuple[Groups, dict[str, LogStoreError]]:
+    """As `groups`, with the error of each file that could not be read, by its name."""
+    found, errors = Groups(), dict[str, LogStoreError]()
     problems: list[str] = []
     with open_store(path, read_only=True) as store:
         root, logs = Directory.open_root(Files(), store.path), _Logs(store)
@@ -129,12 +136,13 @@ def groups(path: str | os.PathLike[str]) -> Groups:
                 try:
                     found += _groups(store, root, name, logs, problems)
                 except LogStoreError as error:
+                    errors[name] = error
                     problems.append(str(error))
         finally:
             root.close()
     found.sort(key=lambda group: group.group)
     found.problems = tuple(problems)
-    return found
+    return found, errors
 
 
 class _Logs:
@@ -182,8 +190,7 @@ def _groups(
     if rest:
         problems.append(
             f"the last {rest} bytes of the group's file {file.path} are no whole "
-            f"batch: a crash has left them, or they are damaged; what they had is not "
-            f"shown"
+            f"batch: a crash has left them; what they had is not shown"
         )
     if (
         group

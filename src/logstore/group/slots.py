@@ -165,6 +165,7 @@ class LockFile:
         self.path = root.path_of(self.name)
         self.files = root.files
         self._root = root
+        self._process = root.files.process_id()
         try:
             self._file = held_open(self.files, self._open())
         except FileNotFoundError:
@@ -221,6 +222,26 @@ class LockFile:
             interval_ms,
         )
 
+    def durable_point(self) -> DurablePoint:
+        """What is known to be durable of the group's file."""
+        return self.durable_point_of(self.durable_bytes())
+
+    def durable_bytes(self) -> bytes:
+        """What the file has about that."""
+        return self._read(_DURABLE_AT, _DURABLE_BYTES)
+
+    def durable_point_of(self, data: bytes) -> DurablePoint:
+        """What `durable_bytes` say."""
+        first, newer = _point(data[:_POINT_BYTES]), _point(data[-_POINT_BYTES:])
+        if first is None:
+            return DurablePoint(FileId(), 0, is_of_this_boot=False)
+        file, size, boot = first
+        is_doubtful, is_now = False, boot == self._process.boot
+        if newer is not None and (newer[0], newer[2]) == (file, boot):
+            is_doubtful = newer[1] < 0
+            size = max(size, ~newer[1] if is_doubtful else newer[1])
+        return DurablePoint(file, size, is_now and any(boot), is_doubtful and is_now)
+
     def _locked(self, begin: int, end: int) -> Sequence[int]:
         """The bytes that others have locked."""
         with storage_errors("look at the locks of", self.path):
@@ -249,7 +270,6 @@ class Slots(LockFile):
         self.group = group
         self.slot: int | None = None
         self.rows: set[int] = set()
-        self._process = root.files.process_id()
         self._written_at_ms = 0
         self._interval_ms = 0
         super().__init__(root, name)
@@ -425,26 +445,6 @@ class Slots(LockFile):
 
     def end_publish_turn(self) -> None:
         self._unlock(_PUBLISH)
-
-    def durable_point(self) -> DurablePoint:
-        """What is known to be durable of the group's file."""
-        return self.durable_point_of(self.durable_bytes())
-
-    def durable_bytes(self) -> bytes:
-        """What the file has about that."""
-        return self._read(_DURABLE_AT, _DURABLE_BYTES)
-
-    def durable_point_of(self, data: bytes) -> DurablePoint:
-        """What `durable_bytes` say."""
-        first, newer = _point(data[:_POINT_BYTES]), _point(data[-_POINT_BYTES:])
-        if first is None:
-            return DurablePoint(FileId(), 0, is_of_this_boot=False)
-        file, size, boot = first
-        is_doubtful, is_now = False, boot == self._process.boot
-        if newer is not None and (newer[0], newer[2]) == (file, boot):
-            is_doubtful = newer[1] < 0
-            size = max(size, ~newer[1] if is_doubtful else newer[1])
-        return DurablePoint(file, size, is_now and any(boot), is_doubtful and is_now)
 
     def doubt(self, file: FileId) -> None:
         """Let all members know that a sync of the file has failed; with the turn to

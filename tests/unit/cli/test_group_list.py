@@ -282,10 +282,16 @@ def test_groups_of_a_store_are_listed_beside_those_of_a_broker(
 def test_damaged_group_of_a_store_is_a_problem(run: Any, shop: Path) -> None:
     """The status is 1, and the file is named."""
     file = shop / layout.group_file("g")
-    file.write_bytes(file.read_bytes() + b"x")
-    result = run("groups", shop)
-    assert result.status == 1
-    assert "are no whole batch" in result.err
+    whole = file.read_bytes()
+    for data, said in (
+        (whole + b"x", "is damaged at byte"),
+        (whole + bytes(9), "are no whole batch"),
+    ):
+        file.write_bytes(data)
+        result = run("groups", shop)
+        assert result.status == 1
+        assert said in result.err
+        assert str(file) in result.err
 
 
 def test_stuck_members_and_lost_locks_are_mentioned(

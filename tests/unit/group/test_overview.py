@@ -262,11 +262,15 @@ def committed_groups(store: Path, *names: str) -> None:
 
 
 def test_damaged_group_is_a_problem_and_hides_no_other(store: Path) -> None:
-    """Nothing of it, or what is before the damage, is shown, and it is said."""
+    """A group with damage is not shown, and one with a torn append is, up to that."""
     committed_groups(store, "good", "bad")
     file = store / layout.group_file("bad")
     whole = file.read_bytes()
-    for data, shown in ((b"x" * 100, False), (whole[:-1], True), (whole + b"x", True)):
+    for data, shown, said in (
+        (b"x" * 100, False, "is damaged at byte 0"),
+        (whole[:-1], True, "are no whole batch"),
+        (whole + b"x", False, "no append began there"),
+    ):
         file.write_bytes(data)
         before = snapshot_of(store)
         found = groups(store)
@@ -274,7 +278,7 @@ def test_damaged_group_is_a_problem_and_hides_no_other(store: Path) -> None:
         assert "good" in {group.group for group in found}
         (problem,) = found.problems
         assert str(file) in problem
-        assert "are no whole batch" in problem
+        assert said in problem
         assert snapshot_of(store) == before
     file.write_bytes(whole)
     assert groups(store).problems == ()
