@@ -210,7 +210,7 @@ def _lower_in(
     root: Directory, name: str, group: str, lowered_to: LoweredTo, until: float
 ) -> list[_Above]:
     file = GroupFile(root, name, record_id(group), write=True)
-    slots = Slots(root, layout.group_lock_file(name), group)
+    slots = Slots(root, name, group)
 
     def work() -> list[_Above]:
         file.refresh_held(slots)
