@@ -17,7 +17,7 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.files import FileInfo, settled
-from logstore.io.layout import LOG, SWAP, parse_segment_file
+from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
 from logstore.log.follow.observed import End
 from logstore.segment import READ_BYTES, Segment
 
@@ -138,6 +138,10 @@ class LogFiles:
         names = [segment.file(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
         if not self.is_foreign:
+            # Deleted since the names were read, its file has another name for a while.
+            gone = [name + DELETED for name in names if name not in self._stamps]
+            for name, stamp in self._stamps_of(gone).items():
+                self._stamps[name.removesuffix(DELETED)] = stamp
             return all(
                 segment.is_lost or segment.file(LOG) in self._stamps
                 for segment in segments

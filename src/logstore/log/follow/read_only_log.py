@@ -83,8 +83,6 @@ class ReadOnlyLog:
             ownership,
             self._publication_stop,
         )
-        # The stamp of the state at the last refresh that found more; none yet.
-        self._state: object = None
         self._lock = native.Mutex(
             RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
@@ -367,17 +365,18 @@ class ReadOnlyLog:
 
     def _has_stayed(self, loaded: RecoveredLog, end: int) -> bool:
         """Whether a refresh has found nothing after an end of what was loaded, or the
-        state is what it was then. Before an append whose first part may be seen and
-        then undone, the owner records in the state that it may be removed."""
+        state says after it that all of that is part of the log. Before an append whose
+        first part may be seen and then undone, the owner records that in the state."""
         if self._loaded is loaded and loaded.end_offset <= end:
             return True
-        state = self.directory.stamp(PARTITION_STATE)
-        previous_state, self._state = self._state, state
-        if state != previous_state:
-            # Perhaps it was restored in place, which leaves the directory's time as it
-            # was.
-            self._mtime_ns = -1
-        return state == previous_state
+        if self.directory.stamp(PARTITION_STATE) == self._state_stamp:
+            return True
+        first = self.segments[0].base_offset if self.segments else 0
+        if not self._is_other(self._metadata(), first):
+            return True
+        # Perhaps it was restored in place, which leaves the directory's time as it was.
+        self._mtime_ns = -1
+        return False
 
     def _refresh(self) -> None:
         info, state = self.directory.info_and_stamp(PARTITION_STATE)
@@ -451,7 +450,7 @@ class ReadOnlyLog:
             growth = now and StateGrowth.read(self.directory, end, now[-1])
             if not growth or not rolls.take_growth(growth, loaded, self.segments):
                 return False
-            self._state = self._state_stamp = now
+            self._state_stamp = now
             self._state_end = growth.file_end
         # Not `settled`: the next segment is looked for by its name.
         self._mtime_ns = info.mtime_ns

@@ -23,7 +23,7 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.io import layout
 from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.partition_state import PartitionState, segment_state
-from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
+from logstore.io.layout import DELETED, INDEX, LOG, SWAP, TIME_INDEX, segment_file
 from logstore.log.read.damage import unreadable
 from logstore.log.recover.context import RecoveryContext
 from logstore.log.recover.decide import decide
@@ -177,10 +177,23 @@ class _Surveyor:
     def size(self, base: int) -> int | Refusal:
         """Size of a `.log` file, which must be a regular one."""
         try:
-            with self.context.directory.opened(self.name(base)) as fd:
-                return self.context.directory.files.size(fd)
+            return self.read_log(base, self.context.directory.files.size)
         except OSError as error:
             return Refusal.of(error, "open")
+
+    def read_log(self, base: int, read: Callable[[int], _A]) -> _A:
+        """The result of a call with the descriptor of a `.log` file. Its writer may
+        have deleted it since the names were read: then it has another name for a
+        while."""
+        name, directory = self.name(base), self.context.directory
+        try:
+            with directory.opened(name) as fd:
+                return read(fd)
+        except FileNotFoundError:
+            if self.context.writable:
+                raise
+        with directory.opened(name + DELETED) as fd:
+            return read(fd)
 
     def segment(self, base: int) -> Segment:
         return Segment(
@@ -203,13 +216,15 @@ class _Surveyor:
 
     def walk(self, question: ReadLog) -> Walk:
         begin = self.begin(question)
-        files = self.context.directory.files
+
+        def read(fd: int) -> tuple[int, TailScan, Reading]:
+            size = self.context.directory.files.size(fd)
+            if question.end >= 0:
+                size = min(size, question.end)
+            return (size, *self.scan(question, fd, size, begin))
+
         try:
-            with self.context.directory.opened(self.name(question.base)) as fd:
-                size = files.size(fd)
-                if question.end >= 0:
-                    size = min(size, question.end)
-                scan, reading = self.scan(question, fd, size, begin)
+            size, scan, reading = self.read_log(question.base, read)
             has_more, is_misplaced, readable_end = self.behind(question, scan)
         except OSError as error:
             return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
