@@ -28,10 +28,12 @@ from logstore.io.checkpoint.recovery_report import (
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.store.copies import LoweredTo, at_adoption
+from logstore.store.inside import views_of
+from logstore.store.partition import Partition
 from logstore.store.publication import GROUP_IDENTITY
 from logstore.store.publisher import Publisher
 
-__all__ = ["lower_positions", "lowered_commit"]
+__all__ = ["is_of", "lower_positions", "lowered_commit"]
 
 # For so long in all to wait for members that have the mutex of their group.
 _WAIT_S: Final = 10.0
@@ -248,6 +250,15 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
     if now is None:
         return commit
     return dataclasses.replace(commit, offset=now, leader_epoch=-1, proof=None)
+
+
+def is_of(partition: Partition, commit: OffsetCommit) -> bool:
+    """Whether a commit counts in a partition: it is of the same topic, and the log has
+    the batch below its offset that it had then."""
+    if commit.topic_id and partition.topic_id not in ("", commit.topic_id):
+        return False
+    proof = commit.proof
+    return proof is None or not views_of(partition).disproves(commit.offset, proof)
 
 
 at_adoption(lower_positions)

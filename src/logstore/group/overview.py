@@ -14,7 +14,7 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
 from logstore.group.group_file import GroupFile
-from logstore.group.lowering import lowered_commit
+from logstore.group.lowering import is_of, lowered_commit
 from logstore.group.slots import LockFile, SlotInfo, clock_ms
 from logstore.group.state import BY_TRANSACTIONS, Member
 from logstore.group.transaction import GroupPositions, identity_of_file
@@ -82,7 +82,8 @@ class Group(GroupRows):
         state_ms: since when this generation is, in Unix ms; -1: unknown.
         members: by slot.
         partitions: committed offsets, and partitions that members are to have, by topic
-            and number. `end` is None also for a topic that was made again since.
+            and number. `end` is None also if the offset does not count: the topic was
+            made again since, or the log was cut below it and has grown.
     """
 
     group: str
@@ -159,15 +160,14 @@ class _Logs:
                 self._known[key] = self._store.topic(key.topic)[key.partition]
         return self._known[key]
 
-    def end(self, key: TopicPartition, topic_id: str | None) -> int | None:
-        """The end of a log, if it is that of a topic (None: whichever there is)."""
+    def end(self, key: TopicPartition, commit: OffsetCommit | None) -> int | None:
+        """The end of a log, if a committed offset counts in it."""
         partition = self._partition(key)
         if partition is None:
             return None
-        if topic_id and partition.topic_id and topic_id != partition.topic_id:
-            return None
         with contextlib.suppress(LogStoreError):
-            return partition.end_offset
+            counts = commit is None or is_of(partition, commit)
+            return partition.end_offset if counts else None
         return None
 
 
@@ -271,6 +271,7 @@ def _published(
                 at.offset,
                 commit_ms=copy.commit_ms if copy is not None and is_same else -1,
                 topic_id=at.topic_id or None,
+                proof=at.proof,
             )
         )
     return commits
@@ -337,7 +338,7 @@ def _rows(
                 *key,
                 commit.offset,
                 commit.metadata,
-                logs.end(key, commit.topic_id),
+                logs.end(key, commit),
                 member,
                 commit.leader_epoch,
                 commit.commit_ms,

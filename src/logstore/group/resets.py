@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from logstore.broker.kafka_records import OffsetCommit
@@ -17,15 +18,21 @@ from logstore.group.errors import (
     GroupNotFoundError,
 )
 from logstore.group.group_file import GroupFile, record_id
-from logstore.group.lowering import lowered_commit
+from logstore.group.lowering import is_of, lowered_commit
 from logstore.group.slots import BusyError, LockFile, Slots
 from logstore.group.state import BY_TRANSACTIONS
 from logstore.group.transaction import GroupPositions
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.log.read.proof import ProofFinder
 from logstore.record.arguments import as_integer, as_items, as_time_ms, is_time
-from logstore.store.inside import files_directory, lowered_in_copy, root_of
+from logstore.store.inside import (
+    files_directory,
+    lowered_in_copy,
+    root_of,
+    views_of,
+)
 from logstore.store.partition import Partition
 from logstore.store.store import Store, open_store
 
@@ -207,6 +214,7 @@ class _Reset:
                     change.after,
                     commit_ms=now_ms,
                     topic_id=partition.topic_id or None,
+                    proof=_proof_of(partition, change.after),
                 )
             )
         if commits:
@@ -220,10 +228,13 @@ def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
     commit = file.committed(TopicPartition(partition.topic, partition.number))
     if commit is None:
         return None
-    is_other = commit.topic_id and partition.topic_id not in ("", commit.topic_id)
-    if is_other:
-        return None
-    return lowered_commit(commit, lowered_in_copy(store)).offset
+    commit = lowered_commit(commit, lowered_in_copy(store))
+    return commit.offset if is_of(partition, commit) else None
+
+
+def _proof_of(partition: Partition, offset: int) -> int | None:
+    now = partial(views_of(partition).now, False)
+    return ProofFinder().find(offset, None, now, is_read=False)
 
 
 def _change(

@@ -236,3 +236,32 @@ def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) 
         commit = one._core.in_group().file.committed(T0)
         assert commit is not None
         assert commit.proof == proof_of(store, 10)
+
+
+def test_offset_that_was_reset_counts_in_its_own_log(path: Path) -> None:
+    """As one that a consumer has committed: it has a proof."""
+    logstore.reset_offsets(path, "g", to=10, topics=["t"], dry_run=False)
+    with consumer(path, reset="error") as one:
+        assert drain(one) == []
+    rolled_back(path, [b"other %d" % n for n in range(20)])
+    with consumer(path, reset="error") as one:
+        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut to offset 9"):
+            one.poll(timeout_ms=1000)
+
+
+def test_position_in_a_log_with_another_batch_below_is_not_shown_or_handed_over(
+    path: Path, commit: Any
+) -> None:
+    """It has no lag, is no base of a shift, and a broker does not get it."""
+    commit(path)
+    (row,) = logstore.groups(path)[0].partitions
+    assert (row.offset, row.lag) == (10, 0)
+    rolled_back(path, [b"other %d" % n for n in range(20)])
+    (row,) = logstore.groups(path)[0].partitions
+    assert (row.offset, row.end, row.lag) == (10, None, None)
+    with pytest.raises(logstore.GroupNotFoundError):
+        logstore.export_group(path, "g", to=path.parent / "broker")
+    if commit is by_commit:
+        assert logstore.reset_offsets(path, "g", shift=-1) == []
+        (change,) = logstore.reset_offsets(path, "g", to="earliest")
+        assert change.before is None
