@@ -517,8 +517,8 @@ BUGS = (
     ),
     Bug(
         "a reader does not look at the names in the directory again",
-        "log/follow/read_only_log.py",
-        (("mtime_ns != self._mtime_ns or state != self._state_stamp", "False"),),
+        "log/follow/decide.py",
+        (("(now.mtime_ns, now.state) != (before.mtime_ns, before.state)", "False"),),
         "replacements",
         quick=1,
     ),

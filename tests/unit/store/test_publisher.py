@@ -20,6 +20,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import publications
+from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
 from logstore.store.publisher import Publisher
 from logstore.store.store import publication_key
@@ -288,14 +289,15 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
     with logstore.open(store.path, read_only=True) as reader:
         live = reader.topic("a")[0]
         assert live.end_offset == 0
-        walked, done = live._log._refresh, []
+        walked, done = FollowedLog.grow, []
 
-        def refresh() -> None:
-            walked()
+        def grow(log: FollowedLog) -> bool:
+            has_grown = walked(log)
             if not done:
                 done.append(store.publish([staged]))
+            return has_grown
 
-        monkeypatch.setattr(live._log, "_refresh", refresh)
+        monkeypatch.setattr(FollowedLog, "grow", grow)
         assert live.end_offset == 20
 
 

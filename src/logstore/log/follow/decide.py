@@ -15,12 +15,20 @@ from typing import Final, NamedTuple
 
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
-from logstore.io.layout import LOG, segment_file
-from logstore.log.follow.observed import Observed, SegmentFile
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.log.follow.observed import Names, Observed, SegmentFile, Signs
 from logstore.log.recover import RecoveredLog
 
-__all__ = ["CASES", "Change", "Which", "decide", "has_come_back", "is_other_log"]
+__all__ = [
+    "CASES",
+    "Change",
+    "Depth",
+    "Which",
+    "decide",
+    "depth_of",
+    "goes_on",
+    "is_other_log",
+]
 
 
 OTHER_DIRECTORY: Final = "other-directory"
@@ -58,6 +66,18 @@ class Which(enum.Enum):
     OTHER = "other"
     # More facts are needed: a deeper look.
     UNKNOWN = "unknown"
+
+
+class Depth(enum.Enum):
+    """How deep a look goes."""
+
+    NOTHING = 0
+    # The end of the last file.
+    END = 1
+    # The names in the directory, and the state.
+    NAMES = 2
+    # Every file: the log is loaded again, and `decide` is asked.
+    FILES = 3
 
 
 class Change(NamedTuple):
@@ -258,11 +278,15 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
 
 
 def is_other_log(
-    was: RecoveredLog, metadata: PartitionMetadata, first: int, *, is_foreign: bool
+    was: RecoveredLog, state: PartitionState | None, first: int, *, is_foreign: bool
 ) -> bool:
     """Whether a log was cut, or is about to be, or was compacted, or has another owner,
-    or has lost its last segment or those before `first`, since it was loaded."""
-    state = metadata.state
+    or has lost its segments before `first`, since it was loaded.
+
+    Args:
+        state: its own state now; None: another program writes it.
+        is_foreign: another program wrote it then.
+    """
     if state is None or is_foreign:
         return (state is None) != is_foreign
     # A deletion is recorded first; so is the fact that the next append may be removed
@@ -273,27 +297,45 @@ def is_other_log(
         or state.cuts.serial != was.cuts.serial
         or state.compactions != was.compactions
         or state.start_offset < max(first, was.start_offset)
-        or _is_last_lost(was, state)
     )
 
 
-def _is_last_lost(was: RecoveredLog, state: PartitionState) -> bool:
-    """Whether the active segment of a state has no file: that is made first."""
-    base = state.active["base_offset"]
-    if not was.segments or base <= was.active_state.raw.base_offset:
-        return False
-    return not was.segments[-1].directory.exists(segment_file(base, LOG))
-
-
-def has_come_back(logs: Sequence[int], first: int, log_start: int) -> bool:
-    """Whether a foreign log has segments again before the first known one: a backup was
-    put back.
+def depth_of(before: Signs, now: Signs, end: int) -> Depth:
+    """How deep a look has to go.
 
     Args:
-        logs: base offsets of its files, in no order.
-        first: that of the first segment that was known.
+        end: of the log that was read.
     """
-    if min(logs) >= first:
-        return False
-    # Those below the start are not part of the log: its owner has yet to remove them.
-    return min(base for base in logs if base > min(logs)) > log_start
+    if now.place != before.place or now.writer != before.writer:
+        return Depth.FILES
+    if before.stamp is not None:
+        # The bytes after the end will be removed: the signs show when.
+        return Depth.NOTHING if now.stamp == before.stamp else Depth.FILES
+    if now.epochs != before.epochs:
+        told = LeaderEpochs(before.epochs).same_below(LeaderEpochs(now.epochs))
+        if told is not None and told < end:
+            return Depth.FILES
+    if (now.mtime_ns, now.state) != (before.mtime_ns, before.state) or now.has_next:
+        return Depth.NAMES
+    return Depth.END
+
+
+def goes_on(before: Names, bases: Sequence[int], log_start: int) -> int | None:
+    """The number of the first known segment that is still there, if segments were only
+    added at the end and deleted at the start; else None.
+
+    Args:
+        bases: base offsets of the files that there are, in order.
+        log_start: of a foreign log, as its owner says.
+    """
+    known, present = before.bases, set(bases)
+    kept = [base for base in known if base in present]
+    if not kept or kept != list(known[len(known) - len(kept) :]):
+        return None
+    if before.is_foreign and bases[0] < known[0]:
+        # A backup was put back in front of it. One below the start does not count: its
+        # owner has yet to remove it.
+        above = [base for base in bases if base > bases[0]]
+        if above[0] > log_start:
+            return None
+    return len(known) - len(kept)

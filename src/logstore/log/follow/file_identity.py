@@ -251,7 +251,8 @@ class LogFiles:
             [damage] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
             buffer = native.pointer(damage[1])
             scan = native.first_header(buffer, len(damage[1]), checks=native.CHECK_CRC)
-            if scan.error is not None:
+            # Or the batch is intact, and its offset does not follow.
+            if scan.error is not None or scan.headers:
                 self._damage = damage
 
     def _is_damaged_as_before(self, last: Segment, stamp: _Stamp) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from logstore.config import TopicConfig
 from logstore.errors import (
@@ -121,9 +121,7 @@ class Loader(NamedTuple):
             except OSError as error:
                 if self.is_change(error) and attempt + 1 < ATTEMPTS:
                     continue
-                if isinstance(error, LogStoreError):
-                    raise
-                raise storage_error(error, "read", self.directory.path) from error
+                self.fail(error)
             now = now._replace(bytes=seen)
             change = decide(before, now)
             if is_same:
@@ -181,6 +179,14 @@ class Loader(NamedTuple):
         return state is None or (
             now is not None and now.compactions == state.compactions
         )
+
+    def fail(self, error: OSError) -> NoReturn:
+        """Raise the error that a look has met, or `PartitionNotFoundError` if the
+        partition was deleted."""
+        self.is_change(error)
+        if isinstance(error, LogStoreError):
+            raise error
+        raise storage_error(error, "read", self.directory.path) from error
 
     def is_change(self, error: Exception, stamp: object = None) -> bool:
         """Whether the writer did something between two stamps.

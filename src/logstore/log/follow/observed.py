@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.files import FileStamp
 
-__all__ = ["Bytes", "End", "Observed", "SegmentFile"]
+__all__ = ["Bytes", "End", "Names", "Observed", "SegmentFile", "Signs"]
 
 
 class SegmentFile(NamedTuple):
@@ -84,3 +85,39 @@ class Observed(NamedTuple):
     durable: int = 0
     writer: FileStamp | None = None
     epochs: tuple[tuple[int, int], ...] = ()
+
+
+class Signs(NamedTuple):
+    """The signs by which a look finds out how deep it has to go.
+
+    Attributes:
+        place: device and inode of the directory.
+        writer: of logstore's own log: the mark of its writer in the root.
+        mtime_ns: of the directory; -1: a later change may leave it as it is.
+        state: the stamp of logstore's own state.
+        epochs: the rows of the leader epochs of a foreign log.
+        stamp: of the whole partition, if bytes after the end of the log will be
+            removed: it shows when. None: they are part of it; or, now, the last file
+            is another one.
+        has_next: there is a segment that begins at the end of the log.
+    """
+
+    place: tuple[int, int]
+    writer: FileStamp | None
+    mtime_ns: int
+    state: FileStamp | None
+    epochs: tuple[tuple[int, int], ...] = ()
+    stamp: object = None
+    has_next: bool = False
+
+
+class Names(NamedTuple):
+    """The names of a log that was read.
+
+    Attributes:
+        bases: base offsets of its segments, in order.
+        is_foreign: another program than logstore writes it.
+    """
+
+    bases: Sequence[int]
+    is_foreign: bool

@@ -68,7 +68,10 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
         append(p, b"new", 2 * COUNT)
         p.flush()
         info = log.directory.info()
-        log._directory_id = info.device, info.inode  # as if it were the same
+        # As if it were the same.
+        followed = log._log
+        place = info.device, info.inode
+        followed._stamp = followed._stamp._replace(directory_id=place)
         with pytest.raises(PartitionNotFoundError, match="another topic"):
             found += records
         assert {value[:3] for _, value in found} == {b"old"}

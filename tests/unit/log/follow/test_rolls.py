@@ -14,8 +14,8 @@ import pytest
 import logstore
 from logstore.index import UNKNOWN_DIGEST
 from logstore.io.layout import PARTITION_STATE
+from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
-from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
 from support.compacting import ABORT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced, logs_in
@@ -41,7 +41,7 @@ class Counted:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks: list[str] = []
-        self._count(ReadOnlyLog, "_follow_names", "names", monkeypatch)
+        self._count(FollowedLog, "_grow_by_names", "names", monkeypatch)
         self._count(Loader, "load", "load", monkeypatch)
         self.store = open_store(path, read_only=True)
         self.partition: Any = self.store.topic("orders")[0]

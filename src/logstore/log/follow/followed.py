@@ -1,0 +1,275 @@
+"""A log that was loaded, and grows as its writer appends, rolls and deletes."""
+
+from __future__ import annotations
+
+from logstore.io.checkpoint.partition_state import PartitionMetadata, StateGrowth
+from logstore.io.files import FileStamp, settled
+from logstore.io.layout import LOG, PARTITION_STATE, segment_file
+from logstore.log.follow import rolls
+from logstore.log.follow.decide import Depth, depth_of, goes_on, is_other_log
+from logstore.log.follow.file_identity import log_bases
+from logstore.log.follow.loading import LoadedLog, Loader, observed
+from logstore.log.follow.new_batches import read_new_batches
+from logstore.log.follow.observed import Names, Observed, Signs
+from logstore.segment import Segment
+
+__all__ = ["FollowedLog"]
+
+
+class FollowedLog:
+    """A log that was loaded, and all that has been read of it since. The caller's lock
+    guards it.
+
+    Attributes:
+        log, files: of the log.
+        segments: in order.
+        writer: of logstore's own log: the mark of its writer when it was loaded.
+    """
+
+    def __init__(self, loader: Loader, loaded: LoadedLog) -> None:
+        state, stamp = loaded.state, loaded.stamp
+        self.log, self.files = loaded.log, loaded.files
+        self.segments = tuple(loaded.log.segments)
+        if self.segments:
+            self.segments[-1].show_indexes(loaded.log.index, loaded.log.times)
+        self.writer = stamp.ownership.owner
+        self._loader = loader
+        self._directory = loader.directory
+        self._epochs = loaded.epochs
+        # When it was loaded, and where its state ended when that was last read.
+        self._stamp = stamp
+        self._state_end = None if state is None else state.file_end
+        # The bytes after the end are not part of the log, and will be removed.
+        is_truncating = state is not None and state.is_truncating
+        self.is_ended = is_truncating or loaded.log.damage is not None
+        # At the last look at the names, or at what has begun since.
+        self._mtime_ns, self._state = stamp.mtime_ns, stamp.state
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    def observed(self) -> Observed:
+        """The log as it was loaded, and has been read since."""
+        return observed(
+            self.log,
+            self.segments,
+            self.files,
+            self._epochs,
+            self._stamp.directory_id,
+            self.writer,
+        )
+
+    # -- has it changed?
+
+    def has_new_writer(self) -> bool:
+        """Whether logstore's own log has got a new writer since it was loaded. A backup
+        may have been put back, and even if the log is what it was, what was read of it
+        in between may be of another one."""
+        return not self.files.is_foreign and self._writer_now() != self.writer
+
+    def is_of_one_log(self, end: int) -> bool:
+        """Whether everything that was read of a foreign log from this end on is of one
+        log: part may be from before a cut, and part from after it."""
+        if not self.files.is_foreign or self.end_offset == end:
+            return True
+        return self._epochs.now(self._directory) is self._epochs
+
+    def stands(self) -> bool:
+        """Whether the state, as it is now, says that all that was read is part of the
+        log. Before an append whose first part may be seen and then undone, the owner
+        records that in the state."""
+        if self._directory.stamp(PARTITION_STATE) == self._state:
+            return True
+        first = self.segments[0].base_offset if self.segments else 0
+        if not self._is_other(self._loader.metadata(), first):
+            return True
+        # Perhaps it was restored in place, which leaves the directory's time as it was.
+        self._mtime_ns = -1
+        return False
+
+    def _writer_now(self) -> FileStamp | None:
+        return self._loader.ownership.writer()
+
+    def _is_other(self, metadata: PartitionMetadata, first: int) -> bool:
+        """Whether the log is another one, or was cut, compacted or put back."""
+        state, log = metadata.state, self.log
+        if is_other_log(log, state, first, is_foreign=self.files.is_foreign):
+            return True
+        if state is None or not self.segments:
+            return False
+        # The file of a segment is made before the state has it.
+        base = state.active["base_offset"]
+        is_newer = base > log.active_state.raw.base_offset
+        return is_newer and not self._directory.exists(segment_file(base, LOG))
+
+    def _signs(self) -> Signs:
+        stamp, files = self._stamp, self.files
+        return Signs(
+            stamp.directory_id,
+            None if files.is_foreign else self.writer,
+            self._mtime_ns,
+            self._state,
+            self._epochs.rows,
+            stamp if self.is_ended else None,
+        )
+
+    def _signs_now(self) -> Signs:
+        info, state = self._directory.info_and_stamp(PARTITION_STATE)
+        is_foreign, epochs = self.files.is_foreign, self._epochs
+        now = Signs(
+            (info.device, info.inode),
+            None if is_foreign else self._writer_now(),
+            info.mtime_ns,
+            state,
+            epochs.rows,
+        )
+        if self.is_ended:
+            is_last_other = self.files.is_last_other(self.segments)
+            return now._replace(stamp=None if is_last_other else self._loader.stamp())
+        if is_foreign:
+            now = now._replace(epochs=epochs.now(self._directory).rows)
+        # Otherwise the names show it.
+        is_same = (info.mtime_ns, state) == (self._mtime_ns, self._state)
+        return now._replace(has_next=is_same and self._has_next())
+
+    def _has_next(self) -> bool:
+        """Whether there is a new segment although the directory's time has not
+        changed."""
+        if not self.segments:
+            return False
+        end = self.end_offset
+        return end > self.segments[-1].base_offset and (
+            self._directory.exists(segment_file(end, LOG))
+        )
+
+    # -- growing
+
+    def grow(self) -> bool:
+        """Read what was appended, rolled or deleted. False: more than that may have
+        changed, and the log has to be loaded again.
+
+        Raises:
+            OSError, LogStoreError: a file cannot be read, or is gone.
+        """
+        now = self._signs_now()
+        depth = depth_of(self._signs(), now, self.end_offset)
+        if depth is Depth.NOTHING or depth is Depth.FILES:
+            return depth is Depth.NOTHING
+        if now.epochs != self._epochs.rows:
+            # They differ after all that was read, or only the files can show a cut.
+            self._epochs = self._epochs.now(self._directory)
+        if depth is Depth.NAMES:
+            is_known = self._grow_by_rolls(now)
+            if is_known is None:
+                is_known = self._grow_by_names(now)
+            if not is_known:
+                return False
+        return not self.segments or self._grow_at_end()
+
+    def _grow_by_rolls(self, now: Signs) -> bool | None:
+        """Add the segments that logstore's own writer has begun, if nothing else has
+        happened (rolls.py). None: the names and the whole state must be looked at;
+        False: as `grow`.
+
+        Args:
+            now: from before this look.
+        """
+        end, state, log = self._state_end, now.state, self.log
+        if self.files.is_foreign or not self.segments or end is None or state is None:
+            return None
+        has_grown = state != self._state
+        if state[-1] <= end.size if has_grown else not self._has_next():
+            return None
+        if not self._read_last():
+            return False
+        while self._has_next():
+            self._begin_segment(log.end_offset)
+        self.files.record_end(self.segments[-1])
+        if has_grown:
+            # After the log was read: if the state has only grown until now, nothing of
+            # what was read has been cut, or may be.
+            later = self._directory.stamp(PARTITION_STATE)
+            growth = later and StateGrowth.read(self._directory, end, later[-1])
+            if not growth or not rolls.take_growth(growth, log, self.segments):
+                return None
+            self._state, self._state_end = later, growth.file_end
+        # Not `settled`: the next segment is looked for by its name.
+        self._mtime_ns = now.mtime_ns
+        return True
+
+    def _grow_by_names(self, now: Signs) -> bool:
+        """Add new segments after the last one, drop those deleted at the front. False:
+        as `grow`."""
+        bases = log_bases(self._directory)
+        if not bases:
+            return False
+        metadata, known = self._loader.metadata(), self.segments
+        names = Names([segment.base_offset for segment in known], self.files.is_foreign)
+        first = goes_on(names, sorted(bases), metadata.log_start)
+        if first is None or self._is_other(metadata, known[first].base_offset):
+            return False
+        kept = known[first:]
+        if self.files.are_sealed_replaced(kept[:-1]) or not self._read_last():
+            return False
+        added = sorted(base for base in bases if base > kept[-1].base_offset)
+        if added and added[0] < kept[-1].next_offset:
+            return False  # it was cut during this look
+        self.segments = kept
+        for base in added:
+            self._begin_segment(base)
+        self._take_metadata(metadata)
+        self.files.record_end(self.segments[-1])
+        self._mtime_ns = settled(now.mtime_ns, self._directory.files)
+        self._state = now.state
+        return True
+
+    def _take_metadata(self, metadata: PartitionMetadata) -> None:
+        """Take over the state and the start of the log that has not been cut."""
+        log, state, start = self.log, metadata.state, metadata.log_start
+        if state is not None:
+            start = state.start_offset
+            rolls.take_state(state, log, self.segments)
+            self._state_end = state.file_end
+            self.segments = rolls.segments_of(state, self.segments)
+        log.start_offset = max(start, self.segments[0].base_offset, log.start_offset)
+
+    def _read_last(self) -> bool:
+        """Read what was appended to the last segment. False: its file is another."""
+        last = self.segments[-1]
+        info = self._directory.stat(last.file(LOG))
+        if not self.files.is_unchanged(last, info):
+            return False
+        self._read(last)
+        return True
+
+    def _begin_segment(self, base: int) -> None:
+        """Add the segment that follows the last one, and read it."""
+        last, log = self.segments[-1], self.log
+        segment = rolls.begin_segment(
+            self._directory, self._loader.descriptors, log, last, base
+        )
+        last.is_sealed = self.files.is_foreign and not log.tail_bytes
+        self.segments = (*self.segments, segment)
+        self._read(segment)
+
+    def _grow_at_end(self) -> bool:
+        """Read what was appended to the last segment, if anything was. False: as
+        `grow`."""
+        last, files = self.segments[-1], self.files
+        info = self._directory.stat(last.file(LOG))
+        if not files.is_unchanged(last, info):
+            return False
+        if not files.has_more(last, info):
+            return True
+        size = last.size
+        self._read(last)
+        files.record_end(last)
+        if last.size > size:
+            return True
+        is_quiet = files.record_torn(info)
+        first = self.segments[0].base_offset
+        return not (is_quiet or self._is_other(self._loader.metadata(), first))
+
+    def _read(self, segment: Segment) -> None:
+        read_new_batches(self._directory, self._loader.config, self.log, segment)
