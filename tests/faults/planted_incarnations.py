@@ -52,9 +52,10 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a cut by the writer that takes over the log of another program is not seen",
-        "log/follow/comparison.py",
-        (("    has_other_owner = was_foreign != now.files.is_foreign\n",
-          "    has_other_owner = False\n"),),
+        "log/follow/decide.py",
+        (("    if newest is not None and newest not in now.bytes.standing:\n",
+          "    is_same = before.is_foreign is now.is_foreign\n"
+          "    if newest and is_same and newest not in now.bytes.standing:\n"),),
         "incarnations",
     ),
     Bug(
