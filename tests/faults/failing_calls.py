@@ -328,9 +328,9 @@ class _Case:
         self.checker.harmless = HARMLESS | self.program.harmless
         self.is_open = self.act is not Program.open
         self.program.is_disk_full = self.checker.may_refuse = case.error in _FULL
-        if case.error in _FULL and case.method == "write" and not case.once:
-            # A disk that refuses even to overwrite what it has: a state file that a
-            # truncation changes in place is damaged then, and its log is examined.
+        if case.error in _FULL and case.method in ("write", "sync") and not case.once:
+            # A disk that refuses even to overwrite, or to sync, what it has: a state
+            # file that is changed in place is damaged then, and its log is examined.
             self.checker.harmless |= {STATE_DAMAGED}
 
     def problem(self) -> str:

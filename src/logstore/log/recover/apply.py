@@ -81,14 +81,14 @@ def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> Recov
 def finish_truncation(directory: Directory, plan: Plan) -> None:
     """Continue a `truncate_to` that was interrupted after its commit.
 
-    1. sync the directory: its commit may be in the page cache only; 2. cut the last
-    segment that stays, and sync it; 3. remove the later ones; 4. sync the directory.
+    1. make its commit durable; 2. cut the last segment that stays, and sync it;
+    3. remove the later ones; 4. sync the directory.
     The state file still says that a truncation is in progress: it is written again
     before the first append.
     """
     if plan.truncated is None and not plan.dropped:
         return
-    directory.sync()
+    _confirm(directory)
     if plan.truncated is not None:
         base, size = plan.truncated
         with directory.opened(segment_file(base, LOG), write=True) as fd:
@@ -101,11 +101,19 @@ def finish_truncation(directory: Directory, plan: Plan) -> None:
         directory.sync()
 
 
+def _confirm(directory: Directory) -> None:
+    """Make the state file durable before what it says is done. It may be in the page
+    cache only, and in pages that count as written: a writer on a full disk changes the
+    file in place, and its sync has failed, perhaps. So the file is written again."""
+    state = directory.read_file(layout.PARTITION_STATE)
+    directory.write_file_anyway(layout.PARTITION_STATE, state)
+
+
 def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
     """Continue a deletion that was interrupted after its commit: rename the segments
     below the first one that the state knows. Returns their new names."""
     if plan.deleted:
-        directory.sync()  # the state may be in the page cache only
+        _confirm(directory)
     renamed = []
     for base in plan.deleted:
         for suffix in SEGMENT_SUFFIXES:

@@ -14,6 +14,7 @@ import pytest
 import logstore
 from faults.checker import PATH, open_quietly
 from logstore import Partition, Store, StoreConfig
+from logstore.io.layout import PARTITION_STATE
 from support.damage import fixed_crc
 from support.disk import MemoryDisk, Nodes, Write, apply, tree
 from support.power_cut import cuts
@@ -99,6 +100,36 @@ def test_reader_sees_an_interrupted_truncation_as_recovery_will() -> None:
     disk = cut_short(disk, partition)
     with opened(disk, read_only=True) as store:
         assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("act", ["truncate", "delete"])
+def test_recovery_makes_a_state_durable_before_it_finishes_what_that_says(
+    act: str, full: bool
+) -> None:
+    """A writer on a full disk changes the state file in place, and the sync of that
+    fails: then its pages count as written, and are not on the disk."""
+    disk, partition = at_work(20)
+    start = partition.segments[2].base_offset
+    for name in (PARTITION_STATE, PARTITION_STATE + ".tmp"):
+        disk.fail("sync", errno.EDQUOT, name=name)
+    with contextlib.suppress(logstore.StorageError):
+        if act == "truncate":
+            partition.truncate_to(3)
+        else:
+            partition.delete_before(start + 1)
+    disk = disk.kill()
+    if full:
+        disk.fail("sync", errno.ENOSPC, name=PARTITION_STATE + ".tmp")
+    store = opened(disk)
+    store.recover()
+    begin, end = orders(store).start_offset, orders(store).end_offset
+    disk.heal()
+    with opened(after_cut(disk)) as again:
+        assert not {"lost-end", "lost-segment", "corrupt"} & {*labels(again)}
+        read = [record.offset for record in orders(again).read()]
+        assert read == list(range(begin, end))
+        append_one(orders(again))
 
 
 def test_records_after_a_finished_truncation_stay() -> None:
