@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.log.read.corruption import DamagePolicy
 from logstore.store.inside import files_directory, topics_now, views_of
-from logstore.store.partition_views import Turn
+from logstore.store.partition_views import Latest, Turn
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -53,9 +54,9 @@ def test_topic_turns_are_turns_with_topic_records(tmp_path: Path) -> None:
             [("h", None), ("i", b"")],
         ]
         partition.append_many([b"a", None, b"c"], [None, b"k", b""], headers=headers)
-        views = views_of(partition)
-        plain = views.turns(0, False, "read_uncommitted", False)
-        with_topic = views.topic_turns(0, False, "read_committed")
+        views, policy = views_of(partition), DamagePolicy("raise")
+        plain = views.turns(0, False, "read_uncommitted", policy)
+        with_topic = views.topic_turns(0, False, "read_committed", policy, Latest())
         found: list[logstore.TopicRecord] = []
         for item in with_topic:
             if isinstance(item, Turn):

@@ -39,7 +39,8 @@ class Counted:
     def __init__(self, partition: Any) -> None:
         self.taken = self.refused = 0
         self._append = partition._append_prepared
-        partition._append_prepared = self
+        # `Topic` calls the one, users of the partition the other.
+        partition._append_prepared = partition._appends.append_prepared = self
 
     def __call__(self, value: Any, key: Any, timestamp_ms: Any) -> int:
         offset: int = self._append(value, key, timestamp_ms)

@@ -14,6 +14,7 @@ import logstore
 from logstore.io.checkpoint.producer_snapshot import format_snapshot, parse_snapshot
 from logstore.log.producers import EXPIRY_MS, Producers
 from logstore.log.write.idempotence import Idempotence
+from logstore.store.partition import appends_of
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, cut, frames, logs_in, overwrite
 from support.levels import some
@@ -213,7 +214,7 @@ def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         partition = store.topic("orders")[0]
         partition.append_batches(sent(7, 0, 3))
-        assert partition._write()._log.rest()
+        assert appends_of(partition).writer()._log.rest()
     assert newest() == (10, [(7, 0, 3, 9)])
     with logstore.open(tmp_path) as store:
         partition = store.topic("orders")[0]
@@ -238,7 +239,7 @@ def test_snapshot_beyond_the_end_is_removed_by_the_next_opening(
         partition = made(store)
         for n in range(4):
             partition.append_batches(sent(7, 0, n))
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         log.sync_all()
         log.idempotence.write_snapshot(log.extent)
         crash(path, copy)
@@ -318,7 +319,7 @@ def test_interrupted_append_is_read_again(
             with pytest.raises(KeyboardInterrupt):
                 partition.append_batches(bytearray(sent(7, 0, 1)))
         assert partition.end_offset == 2
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         log.idempotence.write_snapshot(log.extent)
         assert not list(tmp_path.glob("orders-0/*.snapshot"))
         partition.append(b"x")  # from here on, the usual way is prepared again
@@ -372,7 +373,7 @@ def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> N
         partition.append_batches(sent(7, 1, 9), check_producers=False)
         partition.append_batches(sent(7, 1, 10))
         assert counting.taken == 20
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
         partition.roll()
         partition.append_batches(sent(7, 1, 11))
@@ -391,7 +392,7 @@ def test_short_way_is_not_taken_after_an_append_that_was_interrupted(
         partition = made(store)
         for n in range(2):
             partition.append_batches(sent(7, 0, n))
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         with monkeypatch.context() as patch:
             patch.setattr(Producers, "add", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -412,7 +413,7 @@ def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
         partition = made(store, message_timestamp_type="LogAppendTime")
         partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))
         partition.append_batches(sent(7, 0, 1, codec=1, timestamp_ms=6))
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
         with pytest.raises(logstore.OutOfOrderSequenceError):
             partition.append_batches(sent(7, 0, 3, timestamp_ms=6))
@@ -525,7 +526,7 @@ def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) 
             path = copy
             store = logstore.open(path)
             partition = store.topic("orders")[0]
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
     store.close()
     assert not logstore.verify(path).problems

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import logstore
 from logstore.log.write.extent import Visibility, VisibilityBarrier
+from logstore.store.partition import appends_of
 
 
 class _Turn(VisibilityBarrier):
@@ -27,7 +28,7 @@ def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
         partition.append(b"x")
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         before = log.visibility
 
         def begin() -> None:
@@ -48,7 +49,7 @@ def test_extent_is_replaced_and_never_changed(tmp_path: Path) -> None:
     """A reader keeps what it has taken."""
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a")[0]
-        log = partition._write()._log
+        log = appends_of(partition).writer()._log
         partition.append(b"x")
         taken, copy = log.extent, tuple(log.extent)
         partition.append(b"y", durable=True)

@@ -19,6 +19,7 @@ from logstore import _native as native
 from logstore._native.locks import new_group
 from logstore.io.scheduler import Scheduler
 from logstore.log.write.segment_appender import SegmentWriter
+from logstore.store.partition import appends_of
 from logstore.store.store import open_store
 from support.appending import CALLS, is_durable_in_time
 from support.damage import Unsynced, logs_in
@@ -175,7 +176,7 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
     config = logstore.TopicConfig(flush_messages=1)
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("a", 1, config)[0]
-        writer = partition._write()
+        writer = appends_of(partition).writer()
         busy = threading.Event()
 
         def sync() -> None:
