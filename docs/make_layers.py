@@ -39,9 +39,9 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"broker": "the groups of a Kafka broker, from its directories, and its records"},
     {
         "group": "groups of consumers: members, committed offsets",
-        "maintenance": "verify, repair, report, doctor",
         "metrics": "numbers for monitoring",
     },
+    {"maintenance": "verify, repair, report, doctor"},
     {"aio": "the same for asyncio: waits without blocking the event loop"},
     {
         "cli": "`logstore-dump`; uses public names only",

@@ -79,7 +79,8 @@ class Opening:
     def _damage(self) -> Iterator[Finding]:
         for one in self._facts.contents:
             if one.is_problem:
-                text = f"{one.message}. Nothing is cut; repair it first"
+                advice = "" if one.kind == kinds.GROUP else "; repair it first"
+                text = f"{one.message}. Nothing is cut{advice}"
                 yield Finding(OPENING, one.kind, LOSES, one.path, text)
             elif one.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
                 text = f"{one.message}: it is cut, and a copy is kept"

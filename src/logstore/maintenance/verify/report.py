@@ -36,7 +36,7 @@ class Problem:
             ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
             ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
             ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
-            ``digest``, ``unsupported``, ``start-beyond-end``.
+            ``digest``, ``unsupported``, ``start-beyond-end``, ``group``.
         path: absolute path of the file.
         position: byte where it begins; None if a position has no meaning.
         first_offset, last_offset: the offsets that cannot be read because of it,

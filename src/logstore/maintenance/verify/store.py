@@ -11,11 +11,13 @@ from logstore.config import StoreConfig
 from logstore.errors import (
     CorruptCheckpointError,
     LogStoreError,
+    StorageError,
     StoreNotFoundError,
     UnsupportedError,
     is_system_error,
     storage_error,
 )
+from logstore.group.group_file import GroupFile
 from logstore.io import layout
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
@@ -36,11 +38,14 @@ from logstore.io.layout import (
 )
 from logstore.maintenance.finding import (
     FOREIGN,
+    GROUP,
     LEFTOVER,
     LOST_SEGMENT,
     NOT_REGULAR,
     UNCLEAN_STOP,
     UNPUBLISHED,
+    UNREADABLE,
+    UNSUPPORTED,
     Finding,
 )
 from logstore.maintenance.finding import STATE as STATE_FAULT
@@ -203,7 +208,24 @@ class StoreCheck(Check):
         for name in (layout.PUBLISHED, layout.UNKNOWN, layout.PRODUCERS):
             own_state(root, name, run)
         self._check_topics(facts)
+        for name in layout.group_files(facts.names):
+            self._check_group(name)
         return facts
+
+    def _check_group(self, name: str) -> None:
+        """The file of a consumer group, as a member reads it."""
+        run, path = self.run_of, self.root.path_of(name)
+        file = GroupFile(self.root, name)
+        try:
+            file.refresh()
+        except CorruptCheckpointError as error:
+            run.problem(GROUP, path, str(error))
+        except UnsupportedError as error:
+            run.problem(UNSUPPORTED, path, str(error))
+        except StorageError as error:
+            run.problem(UNREADABLE, path, str(error))
+        finally:
+            file.close()
 
     def _check_publication(self, facts: StoreFacts) -> None:
         """Whether a publication was cut short, or is under way: a log has more than the

@@ -25,6 +25,7 @@ from support.damage import (
     zero,
 )
 from support.golden import all_scenarios
+from support.groups import consumer, drain, store_with
 from support.values import (
     append_records,
     every_format,
@@ -32,7 +33,7 @@ from support.values import (
     new_partition,
     write_store,
 )
-from support.verifying import RECORDS, SMALL, note_kinds
+from support.verifying import RECORDS, SMALL, note_kinds, the_problem
 
 # Fixtures.
 partition = verifying.partition
@@ -186,3 +187,23 @@ def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> Non
         files.fail("list", errno.EMFILE)
         with pytest.raises(logstore.StorageError, match="Too many open files"):
             call(tmp_path, files=files)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("what", ["byte", "text"])
+def test_damaged_file_of_a_group_is_a_problem(tmp_path: Path, what: str) -> None:
+    """As a member has it: of `verify`, the report and the hand-over."""
+    store = store_with(tmp_path / "store")
+    with consumer(store) as one:
+        drain(one)
+        one.commit()
+    path = store / ".logstore-group-g"
+    assert logstore.verify(store).ok
+    if what == "byte":
+        flip_bit(path, 8 * 40)
+    else:
+        path.write_bytes(b"somebody else's file\n" * 9)
+    problem = the_problem(logstore.verify(store))
+    assert (problem.kind, problem.path) == ("group", str(path))
+    levels = {f.level for f in logstore.report(store).findings if f.kind == "damage"}
+    assert levels == {"warning"}
+    assert not logstore.check_handover(store, from_kafka=True).ok
