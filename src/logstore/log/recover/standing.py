@@ -4,9 +4,10 @@ and records what an opening for writing has found.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from logstore.errors import LogStoreError, storage_error
 from logstore.io.checkpoint.recovery_report import (
@@ -15,6 +16,7 @@ from logstore.io.checkpoint.recovery_report import (
     UNREADABLE,
     UNSUPPORTED,
 )
+from logstore.io.checkpoint.state_fields import VERDICTS_MAX
 from logstore.io.checkpoint.verdicts import (
     DIGEST_BYTES,
     NO_SEGMENT,
@@ -34,6 +36,7 @@ from logstore.log.recover.plan import (
     UNREAD_VERDICT,
     Finding,
     Plan,
+    PlannedSegment,
 )
 
 __all__ = ["record_verdicts", "standings_of"]
@@ -178,11 +181,14 @@ def record_verdicts(
     rows = list(plan.verdicts)
     known = {verdict.place for verdict in rows}
     try:
-        for finding in plan.findings:
-            new = _verdict(context, facts, plan, finding)
+        segments = {segment.base_offset: segment for segment in plan.segments}
+        for finding in (*plan.findings, *_lost(plan)):
+            segment = segments.get(finding.base)
+            new = _verdict(context, facts, plan, finding, segment)
             if new is not None and new.place not in known:
                 known.add(new.place)
                 rows.append(new)
+        del rows[VERDICTS_MAX:]
         if not rows or verdicts.fault:
             return None  # the system refuses, or the file says enough
         closed = verdicts.closed
@@ -203,8 +209,22 @@ def record_verdicts(
     return None
 
 
+def _lost(plan: Plan) -> Iterator[Finding]:
+    """The segments that are lost, also those that a finding tells together: of each of
+    them it is remembered, if others are put back."""
+    lost = (segment.base_offset for segment in plan.segments if segment.is_lost)
+    for base in itertools.islice(lost, VERDICTS_MAX):
+        name = segment_file(base, LOG)
+        message = "a segment file is gone"
+        yield Finding(LOST_SEGMENT, name, message, 0, first_offset=base, base=base)
+
+
 def _verdict(
-    context: RecoveryContext, facts: Facts, plan: Plan, finding: Finding
+    context: RecoveryContext,
+    facts: Facts,
+    plan: Plan,
+    finding: Finding,
+    segment: PlannedSegment | None,
 ) -> Verdict | None:
     """The verdict that a finding is; None if it is none."""
     is_damage = CASES[finding.label] == TAKES_NO_APPENDS
@@ -213,8 +233,6 @@ def _verdict(
     base = finding.base
     if base < 0 and finding.name:
         return None  # a summary of many lost segments
-    segments = {segment.base_offset: segment for segment in plan.segments}
-    segment = segments.get(base)
     position = max(finding.position, 0)
     size, digest, end_position = 0, "", 0
     actual = facts.sizes.get(base, 0)
