@@ -94,10 +94,13 @@ def _print_text(
     for text in problem_lines(report.problems, verbose=verbose):
         printer.line(escape(relative(f"problem: {text}")), "problem")
     how = "looked into" if report.deep else "checked"
+    unopened = ""
+    if report.unopened:
+        unopened = f" ({counted(report.unopened, 'compressed batch')} not looked into)"
     printer.line(
         f"{how} {counted(report.segments, 'segment')}, "
         f"{counted(report.batches, 'batch')}, {counted(report.records, 'record')}, "
-        f"{size_text(report.bytes)}: {counted(len(report.problems), 'problem')}, "
+        f"{size_text(report.bytes)}{unopened}: {counted(len(report.problems), 'problem')}, "
         f"{counted(len(report.notes), 'note')}",
         "ok" if report.ok else "problem",
     )

@@ -91,12 +91,14 @@ class ContentsCheck:
                     return pos, records, None
                 if self.is_deep:
                     records += self._check_payload(header, buffer)
-                elif header.record_count >= 0:
-                    records += header.record_count
-                elif decoder.last_offset == native.OFFSET_UNKNOWN:
-                    records += 1  # or more: unknown
                 else:
-                    records += header.last_offset - decoder.last_offset
+                    self.run_of.unopened += 1
+                    if header.record_count >= 0:
+                        records += header.record_count
+                    elif decoder.last_offset == native.OFFSET_UNKNOWN:
+                        records += 1  # or more: unknown
+                    else:
+                        records += header.last_offset - decoder.last_offset
                 decoder.begin(header.last_offset)
                 pos = header.pos + header.size
             if scan.error is not None or scan.stop != native.STOP_FULL:

@@ -83,6 +83,8 @@ class VerifyReport:
             in a wrapper of magic 0 or 1 is computed from its offsets.
         bytes: size of those files together.
         deep: whether the contents of compressed batches were checked.
+        unopened: compressed batches whose contents were not checked, for want of
+            `deep`; of magic 0 and 1 these have the offsets of their messages.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -92,6 +94,7 @@ class VerifyReport:
     records: int = 0
     bytes: int = 0
     deep: bool = False
+    unopened: int = 0
 
     @property
     def ok(self) -> bool:
@@ -154,7 +157,7 @@ class Run:
 
     def _begin(self) -> None:
         self.findings: list[Finding] = []
-        self.segments = self.batches = self.records = self.bytes = 0
+        self.segments = self.batches = self.records = self.bytes = self.unopened = 0
 
     @property
     def decoder(self) -> native.Decoder:
@@ -177,6 +180,7 @@ class Run:
         self.batches += child.batches
         self.records += child.records
         self.bytes += child.bytes
+        self.unopened += child.unopened
 
     @property
     def problems(self) -> list[Finding]:
@@ -208,6 +212,7 @@ class Run:
             self.records,
             self.bytes,
             self.deep,
+            self.unopened,
         )
 
 
