@@ -23,6 +23,7 @@ from faults.memory_files import ROOT, MemoryFiles
 from faults.method import Tally
 from faults.workers import spread
 from logstore import LogStoreError
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.recovery_report import (
     INDEX_REBUILT,
     OTHER_WRITER,
@@ -33,7 +34,7 @@ from logstore.io.checkpoint.recovery_report import (
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, parse_segment_file, segment_file
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS
-from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.context import StoreFacts
 from logstore.maintenance.verify.report import VerifyReport
 from logstore.maintenance.verify.store import verify
 from logstore.store.store import open_store
@@ -210,7 +211,7 @@ def _of_acceptance(report: VerifyReport, opened: _Opened, tree: Tree) -> str:
     return ""
 
 
-def _context(tree: Tree) -> Context:
+def _context(tree: Tree) -> PartitionMetadata:
     files = MemoryFiles(tree)
     root = Directory.open_root(files, ROOT)
     try:
@@ -220,7 +221,7 @@ def _context(tree: Tree) -> Context:
 
 
 def _is_read(
-    path: str, position: int, message: str, context: Context, tree: Tree
+    path: str, position: int, message: str, context: PartitionMetadata, tree: Tree
 ) -> bool:
     """Whether opening reads the batches of a file from a position on."""
     name = path.rpartition("/")[2]

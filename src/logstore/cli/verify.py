@@ -100,7 +100,8 @@ def _print_text(
     printer.line(
         f"{how} {counted(report.segments, 'segment')}, "
         f"{counted(report.batches, 'batch')}, {counted(report.records, 'record')}, "
-        f"{size_text(report.bytes)}{unopened}: {counted(len(report.problems), 'problem')}, "
+        f"{size_text(report.bytes)}{unopened}: "
+        f"{counted(len(report.problems), 'problem')}, "
         f"{counted(len(report.notes), 'note')}",
         "ok" if report.ok else "problem",
     )

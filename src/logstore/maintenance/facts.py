@@ -12,11 +12,12 @@ from typing import Final
 from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
 from logstore.maintenance.finding import Finding
-from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.context import StoreFacts
 
 __all__ = ["Facts", "PartitionFacts", "look_at", "properties_of"]
 
@@ -39,7 +40,7 @@ class PartitionFacts:
 
     key: TopicPartition
     path: str
-    context: Context
+    context: PartitionMetadata
     sizes: dict[int, int]
     files: frozenset[str]
     magics: tuple[int, ...]

@@ -4,6 +4,7 @@ its log files are read.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -360,6 +361,22 @@ class PartitionMetadata:
     def least_end(self) -> int:
         """The log ended here, or beyond, when it was last written to; -1 unknown."""
         return max(self.closed_at, self.announced)
+
+    @property
+    def closed_end(self) -> int | None:
+        """The end of the log when it was closed; None: unknown."""
+        if not self.clean:
+            return None
+        if self.state is not None:
+            return self.state.durable_offset
+        return self.recovery_point or None
+
+    def row(self, base: int) -> SealedRow | None:
+        """The row of the state for a sealed segment."""
+        sealed = () if self.state is None else self.state.sealed
+        slot = bisect.bisect_left(sealed, base, key=lambda row: row[0])
+        found = slot < len(sealed) and sealed[slot][0] == base
+        return sealed[slot] if found else None
 
     @property
     def is_written(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
@@ -26,7 +27,7 @@ from logstore.maintenance.finding import (
     Finding,
 )
 from logstore.maintenance.repair.plan import Source
-from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.context import StoreFacts
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
@@ -53,7 +54,7 @@ class Assessment:
             looks at the bytes.
     """
 
-    context: Context
+    context: PartitionMetadata
     segments: list[Source]
     findings: list[Finding]
     foreign: list[tuple[str, str]]
@@ -81,7 +82,7 @@ class Assessment:
         """Offsets below were assigned: they were durable."""
         state = self.context.state
         own = 0 if state is None else max(state.durable_offset, state.start_offset)
-        return max(own, self.context.recovery_point, self.context.metadata.announced)
+        return max(own, self.context.recovery_point, self.context.announced)
 
     @property
     def closed_end(self) -> int | None:
@@ -141,7 +142,10 @@ def assess(
     run: Run, facts: StoreFacts, directory: Directory, threads: int
 ) -> Assessment:
     """Check a partition and collect the facts for a decision."""
-    context, verdicts = facts.context(directory, run).without_verdicts()
+    context = facts.context(directory, run)
+    verdicts = context.verdicts
+    # The check looks at the bytes alone.
+    context = dataclasses.replace(context, verdicts=NO_VERDICTS)
     state = context.state
     seen = Assessment(context, [], run.findings, [], [], verdicts=verdicts)
 
@@ -151,7 +155,7 @@ def assess(
             seen.foreign.append((log.path, next(iter(reasons), log.path)))
             return
         min_size = next_offset = None
-        if (row := context.rows.get(log.base)) is not None:
+        if (row := context.row(log.base)) is not None:
             _, min_size, next_offset, *_ = row
         elif state is not None and log.base == state.active["base_offset"]:
             min_size = state.active["size"]

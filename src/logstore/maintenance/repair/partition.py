@@ -225,7 +225,7 @@ class PartitionRepair:
     def _tidy(self, run: Run) -> None:
         """Finish or undo an operation that was interrupted before."""
         directory = self.directory
-        metadata = self.facts.context(directory, None).metadata
+        metadata = self.facts.context(directory, None)
         is_truncating = metadata.state is not None and metadata.state.is_truncating
         case = RecoveryContext(
             directory, run.descriptors, *self.key, self.config, metadata, writable=True
@@ -549,7 +549,7 @@ class PartitionRepair:
         sealed = []
         for target, following in zip(plan.targets, bases[1:], strict=False):
             size = sum(end - begin for begin, end in target.ranges)
-            row = seen.context.rows.get(target.base)
+            row = seen.context.row(target.base)
             largest, at = UNKNOWN_TIMESTAMP, -1
             if row is not None and not target.is_changed:
                 largest, at = row[3], row[4]

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.finding import IN_USE, Finding
-from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.parallel import Job, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
 from logstore.maintenance.verify.report import Run
@@ -29,7 +29,7 @@ CHECKS_MAX: Final = 6
 
 
 def partition_jobs(
-    run: Run, directory: Directory, context_of: Callable[[Run], Context]
+    run: Run, directory: Directory, context_of: Callable[[Run], PartitionMetadata]
 ) -> Iterator[Job]:
     """The jobs that check a partition; the last of them delivers its findings.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable
@@ -21,11 +20,9 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import (
     PartitionMetadata,
     PartitionState,
-    SealedRow,
 )
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
-from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition, parse_partition_directory
@@ -42,73 +39,7 @@ _METADATA_TEXT: Final = re.compile(
 )
 
 
-@dataclasses.dataclass(slots=True)
-class Context:
-    """The facts about a partition from outside its log.
-
-    Attributes:
-        state: logstore's own, if it is valid.
-        clean: the last writer stopped cleanly, or had done so when damage was seen.
-        recovery_point: Kafka's; 0 unknown.
-        log_start: Kafka's log start offset; 0 unknown.
-        is_own: logstore was the last writer of the store.
-        is_point_known: Kafka's recovery points name the partition.
-        known: all this, as opening knows it.
-        rows: the sealed segments of the state, by base offset.
-    """
-
-    state: PartitionState | None = None
-    clean: bool = False
-    recovery_point: int = 0
-    log_start: int = 0
-    is_own: bool = False
-    is_point_known: bool = False
-    known: PartitionMetadata | None = None
-    rows: dict[int, SealedRow] = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        sealed = () if self.state is None else self.state.sealed
-        self.rows = {row[0]: row for row in sealed}
-
-    @property
-    def metadata(self) -> PartitionMetadata:
-        """The same as opening knows it."""
-        return self.known or PartitionMetadata(
-            self.state,
-            self.clean,
-            self.recovery_point,
-            self.log_start,
-            self.is_own,
-            is_point_known=self.is_point_known,
-        )
-
-    @classmethod
-    def of(cls, known: PartitionMetadata) -> Context:
-        return cls(
-            known.state,
-            known.clean,
-            known.recovery_point,
-            known.log_start,
-            known.is_own,
-            known.is_point_known,
-            known,
-        )
-
-    def without_verdicts(self) -> tuple[Context, Verdicts]:
-        """The same for a check that looks at the bytes alone, and the verdicts of
-        earlier openings."""
-        known = self.metadata
-        bare = dataclasses.replace(known, verdicts=NO_VERDICTS)
-        return Context.of(bare), known.verdicts
-
-    @property
-    def closed_end(self) -> int | None:
-        """The end of the log when it was closed; None: unknown."""
-        if not self.clean:
-            return None
-        if self.state is not None:
-            return self.state.durable_offset
-        return self.recovery_point or None
+NOTHING_KNOWN: Final = PartitionMetadata(None, False, 0, 0, False, is_point_known=False)
 
 
 class StoreFacts:
@@ -147,7 +78,7 @@ class StoreFacts:
         except (OSError, LogStoreError):
             return -1
 
-    def now(self, directory: Directory, run: Run | None) -> Context:
+    def now(self, directory: Directory, run: Run | None) -> PartitionMetadata:
         """The facts about a partition. Reads the ownership again if these facts are
         old: a writer may have opened or closed the store since."""
         is_old = ownership_key(self.root) != self.cache_key
@@ -193,7 +124,7 @@ class StoreFacts:
             self._unreadable(name, error)
             return {}
 
-    def context(self, directory: Directory, run: Run | None) -> Context:
+    def context(self, directory: Directory, run: Run | None) -> PartitionMetadata:
         """The facts about the partition in `directory`."""
         key = parse_partition_directory(directory.name)
         faults: list[CorruptCheckpointError] = []
@@ -207,25 +138,23 @@ class StoreFacts:
 
         state = read_own(directory, layout.PARTITION_STATE, run, read)
         if key is None:
-            return Context()
+            return NOTHING_KNOWN
         counts = (
             self.own and state is not None and state.store_epoch == self.store_epoch
         )
-        return Context.of(
-            PartitionMetadata.of(
-                directory,
-                state if counts else None,
-                faults[0] if faults and self.own else None,
-                is_own=self.own,
-                is_clean=self.clean,
-                is_same_boot=self.is_same_boot,
-                owner_stamp=self.owner_stamp,
-                store_epoch=self.store_epoch,
-                point=self.points.get(key),
-                log_start=self.starts.get(key, 0),
-                published=self._published_end(key),
-                stale=None if counts else state,
-            )
+        return PartitionMetadata.of(
+            directory,
+            state if counts else None,
+            faults[0] if faults and self.own else None,
+            is_own=self.own,
+            is_clean=self.clean,
+            is_same_boot=self.is_same_boot,
+            owner_stamp=self.owner_stamp,
+            store_epoch=self.store_epoch,
+            point=self.points.get(key),
+            log_start=self.starts.get(key, 0),
+            published=self._published_end(key),
+            stale=None if counts else state,
         )
 
 
@@ -292,16 +221,18 @@ def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
         run.unreadable(path, error)
 
 
-def context_of(files: Files, directory: Directory, run: Run | None) -> Context:
+def context_of(
+    files: Files, directory: Directory, run: Run | None
+) -> PartitionMetadata:
     """The context of a partition directory that was given by itself."""
     try:
         root = Directory.open_root(files, os.path.dirname(directory.path))
     except OSError:
-        return Context()
+        return NOTHING_KNOWN
     try:
         return StoreFacts(root).context(directory, run)
     except OSError:
-        return Context()
+        return NOTHING_KNOWN
     finally:
         root.close()
 

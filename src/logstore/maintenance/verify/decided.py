@@ -13,7 +13,7 @@ from typing import Final
 
 from logstore.config import TopicConfig
 from logstore.errors import CorruptCheckpointError
-from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
@@ -48,7 +48,6 @@ from logstore.maintenance.finding import (
     OFFSETS,
     START_BEYOND_END,
 )
-from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.report import Run
 
@@ -57,7 +56,9 @@ __all__ = ["Decided", "plan_of"]
 _ATTEMPTS: Final = 3
 
 
-def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Plan]:
+def plan_of(
+    run: Run, directory: Directory, context: PartitionMetadata
+) -> tuple[Facts, Plan]:
     """What opening for writing would decide about a partition."""
     case = RecoveryContext(
         directory,
@@ -65,7 +66,7 @@ def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Pl
         "",
         0,
         TopicConfig(),
-        context.metadata,
+        context,
         writable=True,
     )
     result = survey(case)
@@ -83,7 +84,9 @@ class Decided:
         aside: the same, and those that are left over.
     """
 
-    def __init__(self, run: Run, directory: Directory, context: Context) -> None:
+    def __init__(
+        self, run: Run, directory: Directory, context: PartitionMetadata
+    ) -> None:
         self.run_of = run
         self.directory = directory
         self.context = context

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.log.recover.plan import Tail
 from logstore.log.resync import Sound, next_valid
@@ -20,7 +21,6 @@ from logstore.maintenance.finding import (
     ZEROS,
 )
 from logstore.maintenance.verify.contents import ContentsCheck
-from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
     Table,
@@ -107,7 +107,7 @@ class LogCheck(ContentsCheck):
         directory: Directory,
         name: str,
         base: int,
-        context: Context,
+        context: PartitionMetadata,
         following: int | None,
         *,
         end: LogEnd | None = None,
@@ -188,7 +188,7 @@ class LogCheck(ContentsCheck):
     def _is_other_size(self) -> bool:
         """Whether the file's size differs from the one that logstore recorded. Then all
         faults are searched for, also inside compressed batches."""
-        state, row = self.context.state, self.context.rows.get(self.base)
+        state, row = self.context.state, self.context.row(self.base)
         if row is not None:
             return self.size != row[1]
         if state is None or self.base != state.active["base_offset"]:
@@ -490,7 +490,7 @@ class LogCheck(ContentsCheck):
         if next_batch is not None:
             first = next_batch.first_offset()
             return None if first < 0 else first
-        row = self.context.rows.get(self.base)
+        row = self.context.row(self.base)
         return self.next_offset if row is None else row[2]
 
     def _before_last(self, segment: RawSegment, last: int) -> int | None:
@@ -566,7 +566,7 @@ class LogCheck(ContentsCheck):
         last, since logstore writes no magic above 2. Random bytes hardly ever match."""
         state = self.context.state
         if state is not None:
-            row = self.context.rows.get(self.base)
+            row = self.context.row(self.base)
             durable = self.size if row is None else row[1]
             if self.base == state.active["base_offset"]:
                 durable = state.active["size"]

@@ -10,7 +10,7 @@ from typing import Final
 from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST, digest_of
 from logstore.io import layout
-from logstore.io.checkpoint.partition_state import SealedRow
+from logstore.io.checkpoint.partition_state import PartitionMetadata, SealedRow
 from logstore.io.checkpoint.producer_snapshot import parse_snapshot
 from logstore.io.checkpoint.segment_digest import hash_log, read_digest
 from logstore.io.checkpoint.topic_identity import TopicIdentity
@@ -35,7 +35,7 @@ from logstore.maintenance.finding import (
     STATE,
     TIME_INDEX_FAULT,
 )
-from logstore.maintenance.verify.context import Context, check_checkpoint, read_own
+from logstore.maintenance.verify.context import check_checkpoint, read_own
 from logstore.maintenance.verify.decided import Decided
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import Job
@@ -55,7 +55,7 @@ class PartitionCheck(Check):
         self,
         run: Run,
         directory: Directory,
-        context: Context,
+        context: PartitionMetadata,
         on_segment: Callable[[LogCheck], None] | None = None,
     ) -> None:
         super().__init__(run, directory)
@@ -84,7 +84,7 @@ class PartitionCheck(Check):
         state = self.context.state
         if state is None or not log.is_intact or log.is_deleted:
             return None
-        return self.context.rows.get(log.base)
+        return self.context.row(log.base)
 
     def _walk(self, log: LogCheck) -> None:
         """The checks that need no other segment."""
@@ -164,7 +164,7 @@ class PartitionCheck(Check):
             self.decided.report_rest(self._last)
             self._check_others(names)
             if self.run_of.deep:
-                metadata = self.context.metadata
+                metadata = self.context
                 is_finished = not (metadata.clean or metadata.is_own)
                 self.transactions.check(self.run_of, is_finished=is_finished)
         except OSError as error:
@@ -220,7 +220,7 @@ class PartitionCheck(Check):
         state = self.context.state
         if not (state and state.is_contiguous and log.is_intact) or log.is_deleted:
             return
-        row = self.context.rows.get(log.base)
+        row = self.context.row(log.base)
         # Of the active segment, opening compares the end with its state.
         expected = None if row is None else row[2]
         if expected is not None and log.last_offset + 1 != expected:
@@ -254,7 +254,7 @@ class PartitionCheck(Check):
                     read_own(directory, name, run, TopicIdentity.read)
                 continue
             if parsed.suffix == SNAPSHOT:
-                self.check_snapshot(name)
+                check_snapshot(run, directory, name, is_clean=self.context.clean)
             elif parsed.suffix == TXN_INDEX:
                 entries = check_txn_index(
                     run,
@@ -269,16 +269,19 @@ class PartitionCheck(Check):
                 path = directory.path_of(name)
                 run.note(ORPHAN, path, f"{path} has no log beside it")
 
-    def check_snapshot(self, name: str) -> None:
-        run, path = self.run_of, self.directory.path_of(name)
-        try:
-            parse_snapshot(self.directory.read_file(name), path)
-        except CorruptCheckpointError as error:
-            # Not synced before its name appears: a crash may leave a part of it.
-            report = run.problem if self.context.clean else run.note
-            report(PRODUCER_SNAPSHOT, path, str(error))
-        except OSError as error:
-            run.unreadable(path, error)
+
+def check_snapshot(
+    run: Run, directory: Directory, name: str, *, is_clean: bool
+) -> None:
+    path = directory.path_of(name)
+    try:
+        parse_snapshot(directory.read_file(name), path)
+    except CorruptCheckpointError as error:
+        # Not synced before its name appears: a crash may leave a part of it.
+        report = run.problem if is_clean else run.note
+        report(PRODUCER_SNAPSHOT, path, str(error))
+    except OSError as error:
+        run.unreadable(path, error)
 
 
 def log_bytes(directory: Directory) -> int:

@@ -57,7 +57,6 @@ from logstore.maintenance.verify.again import (
     seen,
 )
 from logstore.maintenance.verify.context import (
-    Context,
     StoreFacts,
     check_checkpoint,
     context_of,
@@ -67,7 +66,7 @@ from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
-from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
+from logstore.maintenance.verify.partition import check_snapshot, log_bytes
 from logstore.maintenance.verify.paths import (
     OFFSET_CHECKPOINTS,
     STATE,
@@ -372,7 +371,7 @@ class FileCheck(Check):
             parsed = self.parsed or SegmentFile(0, TXN_INDEX, "")
             check_txn_index(run, root, name, parsed, None)
         elif self.kind == SNAPSHOT:
-            PartitionCheck(run, root, Context(clean=True)).check_snapshot(name)
+            check_snapshot(run, root, name, is_clean=True)
         elif self.kind == STATE:
             own_state(root, name, run)
         else:
