@@ -27,6 +27,8 @@ class ContentsCheck:
         is_intact: whether nothing in it was damaged.
         bad_ranges: position ranges of intact batches whose contents are wrong, and
         bad_offsets: offsets of records that are wrong.
+        last_good: last offset before a batch that is out of order; before the segment
+            while there is none.
         jumps: position -> first offset of intact wrappers that do not follow the batch
             before them.
         aborted: receives (producer id, offset) of each ABORT marker.
@@ -44,6 +46,7 @@ class ContentsCheck:
         self.jumps: dict[int, int] = {}
         self.aborted = aborted
         self._checks = checks
+        self.last_good = -1
         self._at = 0  # file position of the buffer
 
     def _check_headers(self, columns: Columns) -> None:
@@ -179,6 +182,8 @@ class ContentsCheck:
         is_bad: bool = True,
     ) -> None:
         self.is_intact = False
+        # After a batch that is out of order, others have offsets that were read.
+        begin = max(first, self.last_good + 1)
         if is_bad:
             self.bad_ranges.append((position, position + 1))
         self.run_of.problem(
@@ -187,8 +192,8 @@ class ContentsCheck:
             f"batch of {self.path} at byte {position}, offsets {first} to {last}: "
             f"{reason}",
             position=position,
-            first_offset=first,
-            last_offset=last,
+            first_offset=begin,
+            last_offset=last if last >= begin else None,
         )
 
     def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:

@@ -311,7 +311,7 @@ class Decided:
             durable = self.context.recovery_point
             if state is not None:
                 durable = max(durable, state.durable_offset)
-            first = last.last_offset + 1
+            first = max(last.last_offset, last.last_good) + 1
             self._lost_bytes(finding, path, first, max(durable - 1, first))
         else:
             self._lost_bytes(finding, path, None, None)

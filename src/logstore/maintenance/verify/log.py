@@ -10,7 +10,7 @@ from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.log.recover.plan import Tail
-from logstore.log.resync import Sound, next_valid
+from logstore.log.resync import Sound, first_offset_of, next_valid
 from logstore.maintenance.finding import (
     DAMAGED_BATCH,
     IN_USE,
@@ -127,7 +127,7 @@ class LogCheck(ContentsCheck):
         self.index: OffsetIndexCheck | None = None
         self.times: TimeIndexCheck | None = None
         self.last_before = -1
-        self.last_offset = base - 1
+        self.last_offset = self.last_good = base - 1
         self.size = self.end = self.batches = 0
         self.is_skipped, self.is_deleted = False, False
         self._gaps: list[tuple[int, int]] = []
@@ -464,16 +464,17 @@ class LogCheck(ContentsCheck):
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
         self.is_intact = False
-        has_offsets = following is None or following > last + 1
+        first = max(last, self.last_good) + 1
+        has_offsets = following is None or following > first
         to = "" if following is None else f" to {following - 1}"
-        what = f", offsets from {last + 1}{to}," if has_offsets else " between offsets"
+        what = f", offsets from {first}{to}," if has_offsets else " between offsets"
         self.run_of.problem(
             kind,
             self.path,
             f"{self.path} is damaged at byte {pos}: {reason}. {end - pos} bytes{what} "
             f"cannot be read",
             position=pos,
-            first_offset=last + 1 if has_offsets else None,
+            first_offset=first if has_offsets else None,
             last_offset=following - 1
             if has_offsets and following is not None
             else None,
@@ -501,9 +502,12 @@ class LogCheck(ContentsCheck):
         run, first = self.runs[-1], -1
         before = self.runs[-2].last if len(self.runs) > 1 else self.base - 1
         place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)
-        for header, _, at in segment.headers(place, checks=0):
+        for header, buffer, at in segment.headers(place, checks=0):
             first = header.base_offset
             if at + header.size >= run.end:
+                if first < 0:
+                    data = buffer.raw[header.pos : header.pos + header.size]
+                    first = first_offset_of(header, data)
                 break
             before = header.last_offset
         return before if first < 0 or before + 1 < first else None
@@ -523,10 +527,12 @@ class LogCheck(ContentsCheck):
         # After a gap, the offsets in the gap are those that cannot be read. Or the
         # batch before jumps ahead: then its offsets are wrong.
         before, is_gap = self._before_last(segment, last), first > last + 1
+        self.last_good = max(self.last_good, last)
         if before is not None and not is_gap and before < first:
             begin, end = before + 1, max(first - 1, before + 1)
         else:
-            begin, end = last + 1, first - 1 if is_gap else header.last_offset
+            begin = self.last_good + 1
+            end = first - 1 if is_gap else header.last_offset
         self.run_of.problem(
             OFFSETS,
             self.path,
