@@ -87,12 +87,16 @@ def check_handover(
             facts = look_at(root, tuple(dict.fromkeys(run.findings)))
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
-                findings = tuple(map(HandoverFinding.of, Opening(facts).findings()))
+                findings = [*Opening(facts).findings()]
             else:
                 limits = retention_ms, retention_bytes
                 broker = Broker(facts, release, cluster_id, node_id, *limits)
-                findings = tuple(map(HandoverFinding.of, broker.findings()))
+                findings = [*broker.findings()]
     finally:
         root.close()
     owner = "logstore" if to_logstore else "kafka"
-    return HandoverReport(full, owner, release, findings)
+    views = (
+        HandoverFinding(one.kind, one.severity, one.path, one.message, {**one.values})
+        for one in findings
+    )
+    return HandoverReport(full, owner, release, tuple(views))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from logstore.maintenance.finding import LOSES, REFUSES, Finding
+from logstore.maintenance.finding import LOSES, REFUSES
 
 __all__ = ["HandoverFinding", "HandoverReport"]
 
@@ -29,10 +29,6 @@ class HandoverFinding:
     path: str
     message: str
     values: dict[str, Any]
-
-    @classmethod
-    def of(cls, one: Finding) -> HandoverFinding:
-        return cls(one.kind, one.severity, one.path, one.message, dict(one.values))
 
     @property
     def is_problem(self) -> bool:

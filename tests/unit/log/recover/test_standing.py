@@ -631,27 +631,3 @@ def test_follower_of_a_log_that_loses_its_last_segment_gets_an_error(
     with logstore.open(store, read_only=True) as opened:
         with pytest.raises(logstore.CorruptRecordError):
             list(opened.topic("orders")[0].follow(timeout=0))
-
-
-def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
-    """Also those that a summary tells together: when the others are back, and nothing
-    else names them, the log stays damaged until the last one is back."""
-    store = tmp_path / "store"
-    write_store(store, 80, 2, call=2, segment_bytes=200)
-    logs = logs_in(store / "orders-0")
-    lost = {log: log.read_bytes() for log in logs[1:-1]}
-    assert len(lost) > 15
-    for log in lost:
-        log.unlink()
-    assert refuses(store)
-    assert len(verdicts(store)["rows"]) == len(lost)
-    for name in (".logstore-owner", ".kafka_cleanshutdown"):
-        (store / name).unlink()
-    *others, last = lost
-    for log in others:
-        log.write_bytes(lost[log])
-    assert refuses(store)
-    assert not logstore.verify(store).ok
-    last.write_bytes(lost[last])
-    assert not refuses(store)
-    assert read_all(store)[:80] == expected(2, 0, 80)
