@@ -6,18 +6,24 @@ import base64
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from logstore.errors import CorruptCheckpointError
+from logstore.config import TopicConfig, from_stored
+from logstore.errors import ConfigError, CorruptCheckpointError, LogStoreError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
+from logstore.maintenance.cluster import cluster_topics
 from logstore.maintenance.finding import Finding
+from logstore.maintenance.names import broker_checkpoint_fault
 from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
+from logstore.segment import SegmentInfo
+from logstore.store.store import open_store
 
 __all__ = ["Facts", "PartitionFacts", "look_at", "properties_of"]
 
@@ -34,6 +40,8 @@ class PartitionFacts:
         sizes: bytes of each `.log` file, by base offset.
         files: the names of its regular files.
         magics: those that the segments begin with, in order.
+        segments: as a reader has them; none if they cannot be read, or were not asked
+            for.
         topic_id: 22 characters; empty: none is stated.
         has_bad_epochs, has_bad_metadata: that file does not follow its format.
     """
@@ -47,6 +55,7 @@ class PartitionFacts:
     topic_id: str
     has_bad_epochs: bool
     has_bad_metadata: bool
+    segments: tuple[SegmentInfo, ...] = ()
 
     @property
     def unflushed(self) -> dict[int, int]:
@@ -70,6 +79,9 @@ class Facts:
         is_clean: the last writer stopped cleanly, for a broker: it looks at the marker
             alone; is_closed: for logstore.
         points: Kafka's recovery points.
+        settings: those that logstore has of its topics.
+        refused: checkpoint of offsets -> why a broker refuses it.
+        cluster: the ids of the topics that a KRaft cluster has; None: unknown.
         contents: what `verify` finds.
     """
 
@@ -82,6 +94,9 @@ class Facts:
     is_clean: bool
     is_closed: bool
     points: Mapping[TopicPartition, int]
+    settings: Mapping[str, TopicConfig]
+    refused: Mapping[str, str]
+    cluster: Mapping[str, str] | None
     partitions: tuple[PartitionFacts, ...]
     contents: tuple[Finding, ...]
     now_ms: int
@@ -101,13 +116,18 @@ class Facts:
 
 
 def look_at(
-    root: Directory, contents: tuple[Finding, ...], only: str | None = None
+    root: Directory,
+    contents: tuple[Finding, ...],
+    only: str | None = None,
+    *,
+    with_segments: bool = False,
 ) -> Facts:
     """The facts about a directory.
 
     Args:
         contents: what `verify` finds.
         only: the one directory of a partition to be looked at.
+        with_segments: with the times of the records, for retention.
 
     Raises:
         OSError: the system refuses.
@@ -139,10 +159,55 @@ def look_at(
         store.clean or layout.CLEAN_SHUTDOWN in root.names(),
         store.clean,
         store.points,
-        tuple(partitions),
+        _settings(root),
+        _refused(root),
+        cluster_topics(root),
+        tuple(_with_segments(root, partitions) if with_segments else partitions),
         contents,
         root.files.now_ms(),
     )
+
+
+def _settings(root: Directory) -> dict[str, TopicConfig]:
+    found = {}
+    try:
+        value = checkpoints.read_state(root, layout.TOPICS) or {"topics": {}}
+    except (OSError, LogStoreError, ValueError):
+        return {}  # among the contents
+    for topic, row in value["topics"].items():
+        with contextlib.suppress(KeyError, TypeError, ConfigError):
+            found[topic] = from_stored(row["config"])
+    return found
+
+
+def _refused(root: Directory) -> dict[str, str]:
+    found = {}
+    for name in OFFSET_CHECKPOINTS:
+        try:
+            fault = broker_checkpoint_fault(checkpoints.state_bytes(root, name) or b"")
+        except CorruptCheckpointError as error:
+            fault = error.reason
+        except OSError as error:
+            fault = str(error.strerror)
+        if fault:
+            found[name] = fault
+    return found
+
+
+def _with_segments(
+    root: Directory, partitions: Iterable[PartitionFacts]
+) -> Iterator[PartitionFacts]:
+    try:
+        store = open_store(root.path, read_only=True, files=root.files)
+    except LogStoreError:
+        yield from partitions  # what is wrong is among the contents
+        return
+    with store:
+        for one in partitions:
+            segments: tuple[SegmentInfo, ...] = ()
+            with contextlib.suppress(LogStoreError):
+                segments = store.topic(one.key.topic)[one.key.partition].segments
+            yield dataclasses.replace(one, segments=segments)
 
 
 def _meta(root: Directory) -> dict[str, str] | None:

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from logstore.config import TopicConfig
-from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
 from logstore.io.layout import TopicPartition
 from logstore.log import retention
 from logstore.maintenance import finding as kinds
@@ -28,28 +26,19 @@ from logstore.maintenance.finding import (
     WARNS,
     Finding,
 )
-from logstore.maintenance.handover.metadata_log import cluster_topics
 from logstore.maintenance.names import (
-    broker_checkpoint_fault,
     broker_partition,
     foreign_text,
     is_refused_file,
     is_refused_name,
 )
 from logstore.segment import SegmentInfo
-from logstore.store.store import open_store
 
 __all__ = ["Broker"]
 
 _SHOWN_MAX: Final = 5
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 _SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
-_CHECKPOINTS: Final = (
-    layout.RECOVERY_CHECKPOINT,
-    layout.LOG_START_CHECKPOINT,
-    layout.HIGH_WATERMARKS,
-    layout.CLEANER_CHECKPOINT,
-)
 
 
 class _BrokerAge(retention.RetainAge):
@@ -188,19 +177,11 @@ class Broker:
                 yield Finding(BROKER, "segment", REFUSES, path, text)
 
     def _checkpoints(self) -> Iterator[Finding]:
-        root = self._facts.root
-        for name in _CHECKPOINTS:
+        for name, fault in self._facts.refused.items():
             path = self._facts.path_of(name)
-            try:
-                fault = broker_checkpoint_fault(
-                    checkpoints.state_bytes(root, name) or b""
-                )
-            except CorruptCheckpointError as error:
-                fault = error.reason
-            if fault:
-                text = f"{path} cannot be used: {fault}: remove it, or write it anew "
-                text += "by opening and closing the store"
-                yield Finding(BROKER, "checkpoint", REFUSES, path, text)
+            text = f"{path} cannot be used: {fault}: remove it, or write it anew by "
+            text += "opening and closing the store"
+            yield Finding(BROKER, "checkpoint", REFUSES, path, text)
         for one in self._facts.partitions:
             bad = {
                 layout.LEADER_EPOCHS: one.has_bad_epochs,
@@ -327,7 +308,7 @@ class Broker:
     # ------------------------------------------------------------ the cluster
 
     def _topics(self) -> Iterator[Finding]:
-        known = None if self._has_zookeeper else cluster_topics(self._facts.root)
+        known = None if self._has_zookeeper else self._facts.cluster
         by_topic: dict[str, list[PartitionFacts]] = {}
         for one in self._facts.partitions:
             by_topic.setdefault(one.key.topic, []).append(one)
@@ -335,7 +316,7 @@ class Broker:
             yield from self._topic(topic, some, known)
 
     def _topic(
-        self, topic: str, some: list[PartitionFacts], known: dict[str, str] | None
+        self, topic: str, some: list[PartitionFacts], known: Mapping[str, str] | None
     ) -> Iterator[Finding]:
         path = some[0].path
         ids = {one.topic_id for one in some}
@@ -394,26 +375,16 @@ class Broker:
             policies.append(retention.RetainBytes(self._retention_bytes))
         if not policies:
             return
-        facts = self._facts
-        try:
-            store = open_store(facts.path, read_only=True, files=facts.root.files)
-        except LogStoreError:
-            return  # what is wrong is found above
-        with store:
-            for one in facts.partitions:
-                if one.key.topic.startswith("__"):
-                    continue  # the broker's own, which it compacts
-                yield from self._expired(store, one, policies)
+        for one in self._facts.partitions:
+            # The broker's own topics are compacted by it.
+            if not one.key.topic.startswith("__"):
+                yield from self._expired(one, policies)
 
     def _expired(
-        self, store: Any, one: PartitionFacts, policies: list[retention.RetentionPolicy]
+        self, one: PartitionFacts, policies: list[retention.RetentionPolicy]
     ) -> Iterator[Finding]:
-        try:
-            partition = store.topic(one.key.topic)[one.key.partition]
-            deletions = partition.apply_retention(dry_run=True, policies=policies)
-            segments = partition.segments
-        except LogStoreError:
-            return
+        now_ms, segments = self._facts.now_ms, one.segments
+        deletions = retention.plan(one.key.partition, segments, policies, now_ms, 0)
         if deletions:
             size = sum(deletion.segment.size_bytes for deletion in deletions)
             end = deletions[-1].segment.next_offset
@@ -424,7 +395,6 @@ class Broker:
             )
             values = {"segments": len(deletions), "bytes": size, "endOffset": end}
             yield Finding(BROKER, "retention", LOSES, one.path, text, values=values)
-        now_ms = self._facts.now_ms
         ahead = [s for s in segments if s.max_timestamp_ms > now_ms]
         if ahead and self._retention_ms >= 0:
             latest = max(segment.max_timestamp_ms for segment in ahead)
@@ -467,23 +437,16 @@ class Broker:
 
     def _settings(self) -> list[str]:
         """Settings of topics that differ from a broker's defaults."""
-        try:
-            store = open_store(
-                self._facts.path, read_only=True, files=self._facts.root.files
-            )
-        except LogStoreError:
-            return []
+        usual = TopicConfig().to_dict()
+        topics = {one.key.topic for one in self._facts.partitions}
         found = []
-        with store:
-            for topic in store.topics():
-                try:
-                    config = store.topic(topic).config.to_dict()
-                except LogStoreError:
-                    continue
-                for name, value in TopicConfig().to_dict().items():
-                    if name in _KAFKA_SETTINGS and config[name] != value:
-                        kafka = name.replace("_", ".")
-                        found.append(f"{topic}: {kafka}={config[name]}")
+        for topic, config in sorted(self._facts.settings.items()):
+            if topic in topics:
+                found += [
+                    f"{topic}: {name.replace('_', '.')}={value}"
+                    for name, value in config.to_dict().items()
+                    if name in _KAFKA_SETTINGS and value != usual[name]
+                ]
         return found
 
 

@@ -84,7 +84,9 @@ def check_handover(
             run = examine(
                 full, True, on_progress, store_config=store_config, files=files
             )
-            facts = look_at(root, tuple(dict.fromkeys(run.findings)))
+            facts = look_at(
+                root, tuple(dict.fromkeys(run.findings)), with_segments=not from_kafka
+            )
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
                 findings = [*Opening(facts).findings()]

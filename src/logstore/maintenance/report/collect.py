@@ -17,7 +17,6 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.checkpoints import read_state
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -133,7 +132,6 @@ class _Collector:
         self.seen = seen
         self.config = config
         self.descriptors = Descriptors(root.files, 16)
-        self.settings = self._settings()
 
     def run(self, only: str | None) -> None:
         """Collect everything; with `only`, from that partition directory alone."""
@@ -183,14 +181,6 @@ class _Collector:
                     row = seen.kind, seen.level, text
                     self.facts.environment.append(row)
 
-    def _settings(self) -> dict[str, object]:
-        """The topics whose settings the directory has."""
-        try:
-            value = read_state(self.root, layout.TOPICS)
-        except (OSError, LogStoreError, ValueError):
-            return {}
-        return {} if value is None else dict(value["topics"])
-
     # -- partitions
 
     def _open_store(self) -> tuple[Store | None, str]:
@@ -215,7 +205,7 @@ class _Collector:
             topic = topics.get(facts.topic)
             if topic is None:
                 topic = topics[facts.topic] = TopicFacts(facts.topic)
-                topic.settings = self._settings_of(store, facts.topic)
+                topic.settings = self._settings_of(facts.topic)
             topic.partitions.append(facts)
             kept.append(snapshot)
         for topic in topics.values():
@@ -223,14 +213,10 @@ class _Collector:
         self.facts.topics = [topics[name] for name in sorted(topics)]
         return kept
 
-    def _settings_of(self, store: Store | None, topic: str) -> dict[str, str] | None:
-        if topic not in self.settings or store is None:
+    def _settings_of(self, topic: str) -> dict[str, str] | None:
+        config, usual = self.seen.settings.get(topic), TopicConfig()
+        if config is None:
             return None
-        try:
-            config = store.topic(topic).config
-        except LogStoreError:
-            return None
-        usual = TopicConfig()
         return {
             field.name: str(getattr(config, field.name))
             for field in dataclasses.fields(config)
@@ -283,8 +269,8 @@ class _Collector:
         facts.start_offset = partition.start_offset
         facts.end_offset = partition.end_offset
         facts.durable_offset = min(partition.durable_offset, facts.end_offset)
-        if facts.topic in self.settings:
-            self._retention(partition.config, infos, facts)
+        if facts.topic in self.seen.settings:
+            self._retention(self.seen.settings[facts.topic], infos, facts)
         return infos
 
     def _retention(
