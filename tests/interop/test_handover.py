@@ -153,6 +153,13 @@ def garbage(name: str) -> Callable[[Path], None]:
     return change
 
 
+def written_as(name: str, text: str) -> Callable[[Path], None]:
+    def change(data: Path) -> None:
+        (data / name).write_text(text)
+
+    return change
+
+
 def directory(name: str) -> Callable[[Path], None]:
     def change(data: Path) -> None:
         (data / name).mkdir()
@@ -181,6 +188,37 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "points": (garbage("recovery-point-offset-checkpoint"), "checkpoint"),
     "starts": (garbage("log-start-offset-checkpoint"), "checkpoint"),
     "watermarks": (garbage("replication-offset-checkpoint"), "checkpoint"),
+    "cleaner": (garbage("cleaner-offset-checkpoint"), "checkpoint"),
+    "below-0": (
+        written_as("recovery-point-offset-checkpoint", "0\n1\norders 0 -5\n"),
+        "checkpoint",
+    ),
+    "blank-line": (
+        written_as("recovery-point-offset-checkpoint", "0\n1\norders 0 0\n\n"),
+        "checkpoint",
+    ),
+    "far-number": (directory("zz-9999999999"), "directory-name"),
+    "signed": (directory("zz-+5"), "directory-name"),
+    "twice": (directory("orders-00"), "directory-name"),
+    "no-offset": (garbage("orders-0/abc.index"), "segment"),
+    "no-offset-of-a-snapshot": (garbage("orders-0/abc.snapshot"), "segment"),
+    "directory-as-log": (directory(f"orders-0/{5000:020d}.log"), "segment"),
+    "no-node": (
+        lambda data: meta(data, r"^(node|broker)\.id=.*\n", ""),
+        "meta-properties",
+    ),
+    "no-cluster": (
+        lambda data: meta(data, r"^cluster\.id=.*\n", ""),
+        "meta-properties",
+    ),
+    "version-7": (
+        lambda data: meta(data, r"^version=.", "version=7"),
+        "meta-properties",
+    ),
+    "directory-id": (
+        lambda data: meta(data, r"^directory\.id=.*", "directory.id=%%%"),
+        "meta-properties",
+    ),
 }
 AT_COMMIT = chosen(list(CASES), 2)
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from logstore.io.layout import LOG, parse_partition_directory
+from logstore.io.layout import LOG, parse_partition_directory, parse_segment_file
 
 __all__ = [
     "CHANGES",
@@ -130,5 +130,7 @@ class Finding:
         if self.kind in _OF_RECORDS:
             return True
         name = self.path.rpartition("/")[2]
-        is_log = LOG in name or parse_partition_directory(name) is not None
+        parsed = parse_segment_file(name)
+        is_log = parsed is not None and parsed.suffix == LOG
+        is_log |= parse_partition_directory(name) is not None
         return is_log and self.kind in _OF_RECORDS_IN_A_LOG

@@ -16,7 +16,6 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
-from logstore.maintenance.names import is_refused_name
 from support.broker import foreign
 from support.cluster_files import metadata_log, topic_record
 from support.damage import FaultyFiles
@@ -127,20 +126,6 @@ def test_command_prints_the_findings_and_ends_with_their_status(
 # ------------------------------------------------------------ to a broker
 
 
-@pytest.mark.parametrize(
-    ("name", "is_refused"),
-    [
-        ("orders-0", False), ("a--1", False), ("a-b-12", False), ("backup", True),
-        ("orders-", True), ("-0", True), ("orders-x", True), (".snapshots", True),
-        ("lost+found", True), ("orders-0-delete", True), ("orders-0.abc-delete", False),
-        ("orders-0.abc-stray", False), ("__cluster_metadata-0", False),
-        ("remote-log-index-cache", False),
-    ],
-)  # fmt: skip
-def test_names_that_a_broker_refuses(name: str, is_refused: bool) -> None:
-    assert is_refused_name(name) == is_refused
-
-
 def test_broker_with_zookeeper_makes_properties_and_one_with_kraft_refuses(
     tmp_path: Path,
 ) -> None:
@@ -157,6 +142,57 @@ def test_broker_with_zookeeper_makes_properties_and_one_with_kraft_refuses(
     path.write_text("version=0\ncluster.id=c\nbroker.id=4\n")
     given = {"release": "2.8", "cluster_id": "e"}
     assert effects(tmp_path, "meta-properties", **given) == ["refuses"]
+
+
+@pytest.mark.parametrize(
+    ("text", "effect"),
+    [
+        ("version=1\ncluster.id=c\nnode.id=4\n", "ok"),
+        ("version=0\nbroker.id=4\n", "ok"),
+        ("version=1\ncluster.id=c\n", "refuses"),
+        ("version=1\nnode.id=4\n", "refuses"),
+        ("version=1\ncluster.id=c\nnode.id=four\n", "refuses"),
+        ("version=7\ncluster.id=c\nnode.id=4\n", "refuses"),
+        ("version=1\ncluster.id=c\nnode.id=4\ndirectory.id=%%%\n", "refuses"),
+    ],
+)
+def test_properties_that_a_broker_with_kraft_refuses(
+    tmp_path: Path, text: str, effect: str
+) -> None:
+    """Without what it needs, or of a version that it does not know."""
+    store_at(tmp_path)
+    (tmp_path / "meta.properties").write_text(text)
+    assert effects(tmp_path, "meta-properties", release="3.9") == [effect]
+
+
+def test_what_a_broker_takes_for_one_partition_twice_is_refused(tmp_path: Path) -> None:
+    """And not the first of the two directories."""
+    store_at(tmp_path)
+    (tmp_path / "orders-00").mkdir()
+    (one,) = findings(tmp_path, "directory-name")
+    assert (one.effect, one.path) == ("refuses", str(tmp_path / "orders-00"))
+
+
+def test_file_without_an_offset_is_refused_and_a_directory_is_not(
+    tmp_path: Path,
+) -> None:
+    """A broker ignores a directory with the name of a segment, and follows a link."""
+    partition = store_at(tmp_path) / "orders-0"
+    (partition / f"{500:020d}.log").mkdir()
+    assert effects(tmp_path, "segment") == []
+    assert effects(tmp_path, "damage") == ["warns"]
+    (partition / "abc.index").touch()
+    assert effects(tmp_path, "segment") == ["refuses"]
+
+
+def test_checkpoint_with_a_number_below_0_is_not_refused(tmp_path: Path) -> None:
+    """A broker reads it; one of the cleaner that it cannot read ends it."""
+    store_at(tmp_path)
+    name = "recovery-point-offset-checkpoint"
+    (tmp_path / name).write_text("0\n1\norders 0 -5\n")
+    assert effects(tmp_path, "checkpoint", from_kafka=False) == []
+    (tmp_path / "cleaner-offset-checkpoint").write_text("1\n0\n")
+    assert effects(tmp_path, "checkpoint", from_kafka=False) == ["refuses"]
 
 
 def test_records_that_a_broker_deletes_at_once_are_told(tmp_path: Path) -> None:
