@@ -168,7 +168,7 @@ def directory(name: str) -> Callable[[Path], None]:
 
 
 # What is done to the directory, and the finding that speaks of it.
-CASES: dict[str, tuple[Callable[[Path], None], str]] = {
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "backup": (directory("backup"), "directory-name"),
     "bad-delete": (directory("orders-0-delete"), "directory-name"),
     "no-number": (directory("orders-x"), "directory-name"),
@@ -199,7 +199,11 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "far-number": (directory("zz-9999999999"), "directory-name"),
     "signed": (directory("zz-+5"), "directory-name"),
-    "twice": (directory("orders-00"), "directory-name"),
+    "twice-without-an-id": (directory("orders-00"), "directory-name"),
+    "twice": (
+        lambda data: shutil.copytree(data / "orders-0", data / "orders-00"),
+        "directory-name",
+    ),
     "no-offset": (garbage("orders-0/abc.index"), "segment"),
     "no-offset-of-a-snapshot": (garbage("orders-0/abc.snapshot"), "segment"),
     "directory-as-log": (directory(f"orders-0/{5000:020d}.log"), "segment"),

@@ -72,6 +72,7 @@ class Facts:
 
     Attributes:
         directories: the names of its directories, sorted.
+        identified: those that have a `partition.metadata`.
         names: of all its files and directories.
         meta: what meta.properties says; None: there is none.
         holder: the process that has the lock; 0: unknown; None: none has it.
@@ -87,6 +88,7 @@ class Facts:
 
     root: Directory
     directories: tuple[str, ...]
+    identified: frozenset[str]
     names: frozenset[str]
     meta: dict[str, str] | None
     holder: int | None
@@ -152,6 +154,7 @@ def look_at(
     return Facts(
         root,
         directories,
+        frozenset(name for name in directories if _is_identified(root, name)),
         frozenset(root.names()),
         _meta(root),
         holder,
@@ -166,6 +169,16 @@ def look_at(
         contents,
         root.files.now_ms(),
     )
+
+
+def _is_identified(root: Directory, name: str) -> bool:
+    directory = root.child(name)
+    try:
+        return directory.exists(layout.PARTITION_METADATA)
+    except OSError:
+        return False
+    finally:
+        directory.close()
 
 
 def _settings(root: Directory) -> dict[str, TopicConfig]:

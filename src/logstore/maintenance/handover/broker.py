@@ -153,7 +153,9 @@ class Broker:
         for name in self._facts.directories:
             path = self._facts.path_of(name)
             key = broker_partition(name)
-            if key is not None and not layout.transition_topic(name):
+            # One of a KRaft cluster sets a directory without an id aside before.
+            counts = self._has_zookeeper or name in self._facts.identified
+            if key is not None and counts and not layout.transition_topic(name):
                 if key in named:
                     text = f"{name} and {named[key]} are the same partition for a "
                     text += "broker: move one of them elsewhere"

@@ -166,11 +166,16 @@ def test_properties_that_a_broker_with_kraft_refuses(
 
 
 def test_what_a_broker_takes_for_one_partition_twice_is_refused(tmp_path: Path) -> None:
-    """And not the first of the two directories."""
-    store_at(tmp_path)
-    (tmp_path / "orders-00").mkdir()
-    (one,) = findings(tmp_path, "directory-name")
-    assert (one.effect, one.path) == ("refuses", str(tmp_path / "orders-00"))
+    """If both have an id: one without is set aside before, if a cluster knows ids."""
+    partition = store_at(tmp_path) / "orders-0"
+    twin = tmp_path / "orders-00"
+    twin.mkdir()
+    assert effects(tmp_path, "directory-name", release="2.8") == ["refuses"]
+    assert effects(tmp_path, "directory-name", release="3.9") == ["warns"]
+    for one in (partition, twin):
+        (one / "partition.metadata").write_text(f"version: 0\ntopic_id: {ID}")
+    (found,) = findings(tmp_path, "directory-name", release="3.9")
+    assert (found.effect, found.path) == ("refuses", str(twin))
 
 
 def test_file_without_an_offset_is_refused_and_a_directory_is_not(
