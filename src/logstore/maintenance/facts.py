@@ -38,7 +38,7 @@ class PartitionFacts:
     Attributes:
         context: what the checkpoints, and logstore's own state, say of its log.
         sizes: bytes of each `.log` file, by base offset.
-        files: the names of its regular files.
+        files: the names of its regular files that do not wait for their removal.
         magics: those that the segments begin with, in order.
         segments: as a reader has them; none if they cannot be read, or were not asked
             for.
@@ -72,7 +72,7 @@ class Facts:
 
     Attributes:
         directories: the names of its directories, sorted.
-        identified: those that have a `partition.metadata`.
+        identified: those of partitions that have a `partition.metadata`.
         names: of all its files and directories.
         meta: what meta.properties says; None: there is none.
         holder: the process that has the lock; 0: unknown; None: none has it.
@@ -172,6 +172,8 @@ def look_at(
 
 
 def _is_identified(root: Directory, name: str) -> bool:
+    if layout.transition_topic(name):
+        return False
     directory = root.child(name)
     try:
         return directory.exists(layout.PARTITION_METADATA)
@@ -246,6 +248,8 @@ def _partition(
 ) -> PartitionFacts:
     files: dict[str, int] = {}
     for name in directory.names():
+        if name.endswith(layout.DELETED):
+            continue  # there may be very many
         with contextlib.suppress(FileNotFoundError):
             info = directory.stat(name)
             if info.is_file:
