@@ -21,7 +21,12 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
-from logstore.log.read.damage import check_stop, place_past, with_next_offset
+from logstore.log.read.damage import (
+    check_stop,
+    first_hidden,
+    place_past,
+    with_next_offset,
+)
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import Sound, next_valid_batch
 from logstore.log.scan import WholeReads
@@ -494,6 +499,12 @@ class Cursor:
                 self._move(place)
                 self.passed += 1
                 return None
+        first = max(self.offset, last_offset + 1)
+        if pos is not None and isinstance(error, CorruptRecordError):
+            hidden = max(first_hidden(segment, pos, self.offset), self._since)
+            if hidden < self.offset:
+                first = error.offset = hidden
+                error.goes_on_at(error.next_offset)
         is_below = self._since >= segment.next_offset
         if not (is_below or self._policy.skips):
             return with_next_offset(segment, error, self.offset)
@@ -502,7 +513,7 @@ class Cursor:
             with contextlib.suppress(SegmentGoneError):
                 intact = next_valid_batch(segment, pos, self.offset)
         if not is_below:
-            damaged = self._damaged(segment, error, intact, last_offset)
+            damaged = self._damaged(segment, error, intact, first)
             if not self._policy.leaves_out(damaged):
                 return with_next_offset(segment, error, self.offset)
             self.left_out = damaged
@@ -518,7 +529,7 @@ class Cursor:
         segment: Segment,
         error: CorruptRecordError | UnsupportedError,
         intact: Sound | None,
-        last_offset: int,
+        first: int,
     ) -> Damaged:
         """The damage as the policy, and the caller, see it."""
         if intact is not None:
@@ -528,9 +539,8 @@ class Cursor:
             )
         else:
             next_offset = segment.next_offset if self._segments else None
-        first = max(self.offset, segment.base_offset)
-        if next_offset is None or last_offset + 1 < next_offset:
-            first = max(first, last_offset + 1)
+        if next_offset is not None and first >= next_offset:
+            first = self.offset  # that of a batch whose content is damaged
         if type(error) is CorruptRecordError and next_offset is not None:
             error.goes_on_at(next_offset)
         return Damaged(first, next_offset, error)

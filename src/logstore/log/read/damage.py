@@ -69,6 +69,29 @@ def _reach(segment: Segment, position: int) -> int:
     return reach
 
 
+def first_hidden(segment: Segment, pos: int, offset: int) -> int:
+    """The first offset that damage at `pos` hides from a read that has delivered what
+    lies below `offset`.
+
+    If there is an intact batch of earlier offsets, one of the last two batches has a
+    wrong offset, or they have changed places: the read has passed over records.
+    """
+    if segment.is_contiguous:
+        return offset
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+        if found is None or found[0].last_offset >= offset:
+            return offset
+        before = last = segment.base_offset - 1
+        for header, _, at in segment.headers(checks=0):
+            if at >= pos:
+                break
+            before, last = last, header.last_offset
+        if before < _first_offset(*found):
+            return min(before + 1, offset)
+    return offset
+
+
 def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:
     """Whether a batch from a place on has an offset."""
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
