@@ -35,12 +35,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # What is still wrong: the rule that each of these programs shows to be broken. One that
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
-    "e07_compact_never_ends_after_truncate": (
-        "compactions, cuts and ends are one value that is compared as one"
-    ),
-    "e09_compact_beside_truncate_reports_damage": (
-        "before an error is accepted, the log is asked whether it has changed"
-    ),
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
     "r22_skip_stops_at_recovery_point": (
         "a read that leaves out damage continues after it"

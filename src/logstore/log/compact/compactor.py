@@ -15,6 +15,7 @@ from logstore._native.locks import Signal, logger
 from logstore.config import TopicConfig, check_int
 from logstore.errors import (
     ConfigError,
+    CorruptRecordError,
     LogStoreError,
     ReentrantCallError,
     StorageError,
@@ -157,6 +158,7 @@ class _Compactor:
         self._files = writer.directory.files
         self._first_dirty: int | None = None
         self._plan: CompactionPlan | None = None
+        self._extent: Extent | None = None
         self._bytes_read = self._bytes_total = 0
         self._begun_s = self._files.monotonic()
         self._work = Work(
@@ -239,11 +241,25 @@ class _Compactor:
                         n = next(steps)
                     except StopIteration:
                         return
+                    except (CorruptRecordError, UnsupportedError) as error:
+                        if self._was_cut():
+                            raise CutError from error
+                        raise
                 self._bytes_read += n
                 self._pause()
         except BaseException:
             self._give_up(steps)
             raise
+
+    def _was_cut(self) -> bool:
+        """Whether the log was cut since the extent was seen, before its end: apparent
+        damage is then a change."""
+        extent, replacement = self._extent, self._replacement
+        now = self._writer.seen() if replacement is None else replacement.begin()[0]
+        return (
+            extent is not None
+            and now.cuts.lowest_since(extent.cuts.serial) < extent.end
+        )
 
     def _give_up(self, steps: Steps) -> None:
         """Remove what is unfinished. After a close, the files are another owner's: the
@@ -289,6 +305,7 @@ class _Compactor:
             # Before the extent: the markers that it knows are in the extent.
             stable = self._options.stable()
             extent, self._first_dirty = replacement.begin()
+            self._extent = extent
             facts = self._facts(extent)
             if self._writer.cuts.lowest_since(extent.cuts.serial) < extent.end:
                 raise CutError  # the facts may be those of what was cut off
@@ -327,6 +344,7 @@ class _Compactor:
         """Decide, and count what would stay; write nothing. If the map is too small for
         all keys, each pass is about some of them, and about the whole log."""
         extent, facts, stable, decided = self._look()
+        self._extent = extent
         if not self._is_wanted(decided, is_first=True):
             return
         decided, outcomes = yield from self._survey(extent, facts, decided, stable)

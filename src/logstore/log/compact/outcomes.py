@@ -217,7 +217,7 @@ def _headers(
     buffer = native.Buffer(_BUFFER_BYTES)
     pos, last_offset = segment.start
     size = segment.size
-    while pos < size:
+    while pos < min(size, segment.size):  # it may be cut meanwhile
         n = segment.read(buffer.view[: min(buffer.capacity, size - pos)], pos)
         scan_pos, stop = 0, native.STOP_FULL
         found: list[tuple[native.BatchHeader, int | None]] = []

@@ -234,6 +234,35 @@ def test_cut_that_removes_a_marker_begins_the_compaction_anew(tmp_path: Path) ->
         assert values(partition, b"k") == [b"after"]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_cut_in_what_is_being_read_is_no_damage(
+    tmp_path: Path, step: int, rolls: bool, dry_run: bool
+) -> None:
+    """A compaction that meets the end of a segment which was cut begins anew; it raises
+    no error, and it ends."""
+    with logstore.open(tmp_path) as store:
+        partition = topic(store)
+        for number in range(30):
+            # A step reads 1 MiB.
+            partition.append(bytes(100_000), key=b"%d" % (number % 7))
+        partition.roll()
+        partition.append(b"end", key=b"end")
+
+        def cut() -> None:
+            partition.truncate_to(12)
+            if rolls:
+                partition.roll()
+
+        options: Any = {"force": True, "dry_run": dry_run}
+        partition.compact(on_progress=once(step, cut), **options)
+        partition.roll()
+        partition.compact(force=True)
+        left = [record.offset for record in partition.read()]
+        assert left == list(range(5, 12))
+
+
 def test_cut_at_the_end_of_a_full_map_begins_the_compaction_anew(
     tmp_path: Path, small_map: int
 ) -> None:
