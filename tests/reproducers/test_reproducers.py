@@ -36,12 +36,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
-    "r22_skip_stops_at_recovery_point": (
-        "a read that leaves out damage continues after it"
-    ),
-    "r24_loss_report_without_recovery_point": (
-        "a read that leaves out damage lists all that it leaves out"
-    ),
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
     "s03_pinned_identities_close_the_store": (
         "what cannot be stored is refused when it is asked for, not when it is written"

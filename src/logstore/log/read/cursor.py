@@ -369,20 +369,23 @@ class Cursor:
 
     def _check_beyond(self, chunk: Chunk, consumed: int, last: int) -> None:
         """`check_stop` of the batch after the last one, if it is in the buffer."""
+        segment = chunk.segment
+        if self._was_cut(segment):
+            return
         scan = native.scan_batches(
             chunk.buffer.c, chunk.n, pos=consumed, checks=0, count_max=1
         )
         for header in scan.headers:
-            if not self._was_cut(chunk.segment):
-                check_stop(
-                    chunk.segment,
-                    header,
-                    chunk.buffer,
-                    chunk.pos + header.pos,
-                    last,
-                    self.bound,
-                    self.offset,
-                )
+            check_stop(
+                segment,
+                header,
+                chunk.buffer,
+                chunk.pos + header.pos,
+                last,
+                self.bound,
+                self.offset,
+            )
+            if not segment.is_contiguous:  # it has read one more batch
                 self.check_for_change()
 
     def _was_cut(self, segment: Segment) -> bool:

@@ -66,8 +66,8 @@ class Walk(NamedTuple):
             if `needs_more`), which are not those of a call that was not finished.
         is_misplaced: the batch at `pos` is intact; only its offset does not follow
             those before, or is too far from the segment's name.
-        readable_end: the offset up to which a reader reads nevertheless; -1: it raises
-            an error there.
+        readable_end: the offset up to which a reader reads nevertheless, or, if it
+            leaves out damage, after that; -1: up to `pos`.
         refusal: the file could not be read; the other fields mean nothing then.
     """
 

@@ -61,6 +61,8 @@ _A = TypeVar("_A")
 
 # Entries of sealed segments are kept up to this size in all; others are read again.
 _KEPT_BYTES_MAX: Final = 64 << 20
+# The last offset that an index of a segment has, above the segment's name.
+_RELATIVE_MAX: Final = (1 << 31) - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,8 +262,8 @@ class _Surveyor:
         if not metadata.is_written:
             buffer = native.Buffer(LOOKUP_BYTES)
             is_misplaced = segment.first_header(scan.pos, buffer) is not None
-        if is_misplaced:
-            readable_end = _readable_end(segment, scan)
+            find = _readable_end if is_misplaced else _intact_end
+            readable_end = find(segment, scan)
         is_identified = layout.TOPIC_IDENTITY in self.names
         if needs_more(metadata, question.base, scan.pos, is_identified=is_identified):
             intact = next_valid(segment, scan.pos, scan.last_offset)
@@ -414,6 +416,23 @@ def _readable_end(segment: Segment, scan: TailScan) -> int:
     except (CorruptRecordError, UnsupportedError):
         return -1
     return last + 1 if last > scan.last_offset else -1
+
+
+def _intact_end(segment: Segment, scan: TailScan) -> int:
+    """As in `Walk`: one past the last offset of the intact batches after damage."""
+    pos, last = scan.pos, scan.last_offset
+    end = -1
+    while True:
+        intact = next_valid(segment, pos, last)
+        if intact is None:
+            return end
+        pos, place = intact.end, OffsetPosition(intact.pos, native.OFFSET_UNKNOWN)
+        with contextlib.suppress(CorruptRecordError, UnsupportedError):
+            for header, _, at in segment.headers(place, checks=native.CHECK_ALL):
+                if header.last_offset - segment.base_offset > _RELATIVE_MAX:
+                    return end
+                pos, last = at + header.size, header.last_offset
+                end = last + 1
 
 
 def _is_borne_out(segment: Segment, index: OffsetEntries) -> bool:
