@@ -92,8 +92,8 @@ BUGS_OF_LIVES = (
     Bug(
         "a fetch believes the last offset before a bad batch",
         "log/read/fetch.py",
-        (("    return _without_doubtful(cursor, read, end, last)\n",
-          "    return end, last\n"),),
+        (("        end, last = _without_doubtful(cursor, read, end, last)\n",
+          "        pass\n"),),
         "damages",
     ),
     Bug(

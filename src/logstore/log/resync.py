@@ -33,6 +33,7 @@ __all__ = [
     "first_offset_of",
     "is_behind_torn",
     "is_unfinished",
+    "may_end_transaction",
     "next_valid",
     "next_valid_batch",
 ]
@@ -50,6 +51,8 @@ _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
 _MAGIC_POS: Final = 16
+# A control batch has 78 bytes, or fewer if its record was removed.
+_CONTROL_BYTES_MAX: Final = 96
 # The checksum of magic 2 follows the frame, and covers what follows it.
 _MAGIC_2_COVERED: Final = FRAME_BYTES + 4
 
@@ -180,6 +183,13 @@ def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
         if magic < 2 and _message_end(data, magic) == at - pos:
             return True
     return False
+
+
+def may_end_transaction(segment: Segment, pos: int, end: int) -> bool:
+    """Whether the damaged bytes from `pos` to the next intact batch, at `end`, may have
+    been a control batch: they may, unless they are one batch that is larger."""
+    length = int.from_bytes(_bytes_at(segment, pos, FRAME_BYTES)[8:LENGTH_END], "big")
+    return end - pos != LENGTH_END + length or end - pos <= _CONTROL_BYTES_MAX
 
 
 def _is_content(data: bytes, magics: bytes) -> bool:

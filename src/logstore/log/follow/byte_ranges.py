@@ -131,7 +131,7 @@ def byte_ranges(
                 guards.append(Guard(segment.path, stamp))
     ended = None if stable is None else _transactions(view, start, stop, stable)
     # The guards are newer than the view: nothing may have been cut before them.
-    if not ranges or view.if_changed(closely=False) is not None:
+    if not ranges or view.if_changed() is not None:
         return None
     return ByteRanges(
         tuple(ranges),

@@ -28,7 +28,7 @@ from logstore.log.read.damage import (
     with_next_offset,
 )
 from logstore.log.read.view import ChangedError, View
-from logstore.log.resync import Sound, next_valid_batch
+from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
 from logstore.log.scan import WholeReads
 from logstore.record.decoder import Damage
 from logstore.segment import (
@@ -74,6 +74,7 @@ class Cursor:
         bound: where the part of the read ends that is in the present segment.
         passed: how often it has continued after damage.
         left_out: the last damage that was left out.
+        hides_end: whether that may have been the end of a transaction.
 
     Args:
         since: damage that lies wholly below it is no concern; None: `start`.
@@ -84,7 +85,8 @@ class Cursor:
         follows: whether it continues if the log is changed. If not, it raises
             `ChangedError`: what the caller has found so far may be wrong.
         is_exact: each chunk begins with the batch that has the offset, or the one
-            after it.
+            after it. The caller checks for a change (`check_for_change`) when it has
+            read all that it needs.
         place: where to begin in the first segment, if that is known.
     """
 
@@ -109,6 +111,7 @@ class Cursor:
         self.compacted_end = 0
         self.passed = 0
         self.left_out: Damaged | None = None
+        self.hides_end = False
         self._policy = policy
         self._since = start if since is None else since
         size = buffer_bytes or READ_BYTES
@@ -221,7 +224,8 @@ class Cursor:
             return None
         buffer = self._buffer_for(segment.size - self._pos)
         n = segment.read(self._reads.room(buffer), self._pos)
-        self.check_for_change()
+        if not self._is_exact:
+            self.check_for_change()
         if segment.version != self._version:
             return None
         return Chunk(segment, buffer, n, self._pos, self._last_offset)
@@ -400,7 +404,7 @@ class Cursor:
         if self._follows:
             again = self.view.if_cut(self.offset)
         else:
-            again = self.view.if_changed(closely=False)
+            again = self.view.if_changed()
         if again is not None:
             raise ChangedError(again)
 
@@ -492,7 +496,7 @@ class Cursor:
         if self._follows:
             again = self.view.again(self.offset, error)
         else:
-            again = self.view.if_changed()
+            again = self.view.if_changed(error)
         if again is not None:
             self._go_on_in(again)
             return None
@@ -520,6 +524,9 @@ class Cursor:
             if not self._policy.leaves_out(damaged):
                 return with_next_offset(segment, error, self.offset)
             self.left_out = damaged
+            self.hides_end = intact is None or may_end_transaction(
+                segment, intact.pos if pos is None else pos, intact.pos
+            )
         self.passed += 1
         if intact is None:
             self._segment = None

@@ -52,7 +52,7 @@ def fetch(
     )
     while (read := cursor.next_chunk()) is not None:
         try:
-            end, last = _whole_batches(cursor, read)
+            end, last, why = _whole_batches(cursor, read)
         except Damage as damage:
             cursor.damaged(damage, read.last_offset)
             continue
@@ -60,6 +60,7 @@ def fetch(
             cursor.on_damage(error, error.position, read.last_offset)
             continue
         if end == 0:
+            cursor.advance(0, why, read.last_offset)
             continue
         delivered: dict[int, bool] | None = None
         if batch_filter is not None:
@@ -117,9 +118,9 @@ def _decided(
             return delivered, end, last
 
 
-def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int]:
+def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
     """(end, last offset) of the whole batches of what was read that end below the end
-    of the read; end is 0 if there are none, and the cursor is elsewhere.
+    of the read, and why there are no more: native.STOP_*.
 
     Raises:
         Damage, CorruptRecordError: at the beginning.
@@ -133,20 +134,14 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int]:
     )
     if end and last >= cursor.bound:
         end, last = _up_to(read.buffer, read.n, cursor.bound)
-        if end == 0:
-            cursor.advance(0, native.STOP_OFFSET, read.last_offset)
-            return 0, last
-    if end == 0:
-        if error is not None:
-            raise Damage(
-                error.reason,
-                error.pos,
-                cursor.offset,
-                unsupported=error.is_unsupported,
-            )
-        cursor.advance(0, stop, read.last_offset)
-        return 0, last
-    return _without_doubtful(cursor, read, end, last)
+        stop = native.STOP_OFFSET
+    elif end == 0 and error is not None:
+        raise Damage(
+            error.reason, error.pos, cursor.offset, unsupported=error.is_unsupported
+        )
+    if end:
+        end, last = _without_doubtful(cursor, read, end, last)
+    return end, last, stop
 
 
 def _without_doubtful(

@@ -188,11 +188,12 @@ def read_batches(
             )
             if header.base_offset < 0:
                 check_wrapper(chunk.segment, batch, before)
-                if batch.base_offset >= cursor.bound:
-                    cursor.advance(header.pos, native.STOP_OFFSET, before)
-                    continue
+            is_beyond = batch.base_offset >= cursor.bound
         except (CorruptRecordError, UnsupportedError) as error:
             cursor.on_damage(error, pos, before)
+            continue
+        if is_beyond:
+            cursor.advance(header.pos, native.STOP_OFFSET, before)
             continue
         cursor.offset = batch.next_offset
         yield batch

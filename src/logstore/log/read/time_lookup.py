@@ -82,13 +82,13 @@ def first_offset_at(
     try:
         first = _first_offset_at(view, timestamp, largest, policy)
     except (CorruptRecordError, UnsupportedError) as error:
-        again = view.if_changed()
+        again = view.if_changed(error)
         if again is not None:
             raise ChangedError(again) from error
         raise error_with_next_offset(
             view, error, error.offset or 0
         ) from error.__cause__
-    again = view.if_changed(closely=False)
+    again = view.if_changed()
     if again is not None:
         raise ChangedError(again)
     return first

@@ -23,7 +23,7 @@ from logstore.io.checkpoint.producer_snapshot import (
     snapshot_offsets,
 )
 from logstore.io.directory import Directory
-from logstore.log.read.corruption import RAISE, SKIP, DamagePolicy
+from logstore.log.read.corruption import RAISE, SKIP, Damaged, DamagePolicy
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import make_batch
 from logstore.log.read.view import View
@@ -56,6 +56,8 @@ class CommittedFilter:
         # The caller is asked by the read, in the order of offsets.
         self._policy = SKIP if policy.skips else RAISE
         self._markers: dict[int, deque[_Marker]] = {}
+        # Damage that may have been the end of a transaction, in order.
+        self._hidden: deque[Damaged] = deque()
         self.undecided: CorruptRecordError | UnsupportedError | None = None
         self.begin_again(view, start)
 
@@ -65,26 +67,35 @@ class CommittedFilter:
         self._cursor = Cursor(view, offset, end, self._policy, follows=False)
         self._ahead = _transaction_batches(self._cursor)
         self._markers.clear()
+        self._hidden.clear()
         self._done = False
 
     def __call__(self, header: native.BatchHeader) -> bool:
-        """True: committed; False: aborted. Raises `StopReading` if it is still open."""
+        """True: committed; False: aborted. Raises `StopReading` if it is still open, or
+        if damage may hide its end."""
         while True:
+            last = header.last_offset
             markers = self._markers.get(header.producer_id, _NO_MARKERS)
-            while markers and markers[0].offset <= header.last_offset:
+            while markers and markers[0].offset <= last:
                 markers.popleft()
-            if markers:
-                return not markers[0].aborted
-            if self._done:
-                hidden = self._cursor.left_out
-                is_ahead = hidden is not None and hidden.first > header.last_offset
-                self.undecided = hidden.error if hidden and is_ahead else None
-                raise StopReading
+            if markers or self._done:
+                break
             self._read_on()
+        hidden = self._hidden
+        while hidden and hidden[0].first <= last:
+            hidden.popleft()
+        is_hidden = hidden and not (markers and markers[0].offset < hidden[0].first)
+        self.undecided = hidden[0].error if is_hidden else None
+        if is_hidden or not markers:
+            raise StopReading
+        return not markers[0].aborted
 
     def _read_on(self) -> None:
+        cursor = self._cursor
         for header, marker in self._ahead:
-            if marker is not None and header is not None:
+            if header is None and cursor.left_out is not None and cursor.hides_end:
+                self._hidden.append(cursor.left_out)
+            elif header is not None and marker is not None:
                 waiting = self._markers.setdefault(header.producer_id, deque())
                 waiting.append(marker)
                 return

@@ -154,7 +154,7 @@ class View(NamedTuple):
             StorageError: the log cannot be examined now, so this is unknown.
         """
         now = self.source.refreshed_fully()
-        is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
+        is_gone = _is_gone(error)
         if is_gone and offset < now.start_offset:
             raise self._out_of_range(offset, now)
         changed = self._changed(offset, now)
@@ -194,16 +194,23 @@ class View(NamedTuple):
             return None
         return self._changed(offset, self.source.refreshed())
 
-    def if_changed(self, *, closely: bool = True) -> View | None:
+    def if_changed(self, error: Exception | None = None) -> View | None:
         """The whole log as it is now, for a caller that is at no offset; None if
-        nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`."""
-        if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
+        nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`.
+
+        Args:
+            error: apparent damage that it has met.
+        """
+        source = self.source
+        if error is None and source.is_as_it_was(self.life, self.cuts.serial):
             return None
-        now = self.source.refreshed_fully() if closely else self.source.refreshed()
+        now = source.refreshed() if error is None else source.refreshed_fully()
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
-            not closely
-            or (now.start_offset, now.compactions)
-            == (self.start_offset, self.compactions)
+            error is None
+            or (
+                now.start_offset == self.start_offset
+                and not (_is_gone(error) and now.compactions != self.compactions)
+            )
         ):
             return None
         self._check_life(self.start_offset, now)
@@ -271,6 +278,10 @@ class View(NamedTuple):
             raise OffsetOutOfRangeError(
                 stop, self.start_offset, self.log_end, partition=self.name, cut_to=end
             )
+
+
+def _is_gone(error: Exception) -> bool:
+    return isinstance(error, SegmentGoneError | SegmentReplacedError)
 
 
 class ChangedError(Exception):

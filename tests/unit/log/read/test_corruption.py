@@ -204,11 +204,12 @@ def test_wrong_choices_are_refused_at_the_call(partition: logstore.Partition) ->
         partition.to_dataset(on_corruption=lambda damaged: True)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("producer", [1, 7])
 def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
-    tmp_path: Path,
+    tmp_path: Path, producer: int
 ) -> None:
-    """Nobody knows whether its records were committed. All from there on is told as
-    left out, and nothing of it twice."""
+    """Nobody knows whether its records were committed, also if a later transaction of
+    its producer was. All from there on is told as left out, and nothing of it twice."""
     parts = [
         rows(0, 1),
         end_of(5, 1),
@@ -222,7 +223,7 @@ def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
     ]
     (tmp_path / "t-0").mkdir(mode=0o700)
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(parts))
-    following = rows(18, 1) + transactions.marker(23, 1, commit=True)
+    following = rows(18, producer) + end_of(23, producer)
     (tmp_path / "t-0" / f"{18:020d}.log").write_bytes(following)
     committed: Any = {"isolation": "read_committed"}
     with logstore.open(tmp_path, read_only=True) as store:
@@ -250,3 +251,23 @@ def test_damage_that_hides_the_end_of_a_transaction_ends_the_read(
             with pytest.raises(logstore.CorruptRecordError):
                 list(way(p, lambda damaged: False))
             assert list(way(p, "skip")) == list(range(5))
+
+
+def test_damage_of_records_in_a_transaction_leaves_out_these_alone(
+    tmp_path: Path,
+) -> None:
+    """A batch of that size is no marker: the one after it ends the transaction."""
+    parts = [rows(0, 7), rows(5, 7), rows(10, 7), end_of(15, 7), rows(16, 1)]
+    parts[1] = parts[1][:-1] + bytes([parts[1][-1] ^ 1])
+    parts.append(end_of(21, 1))
+    (tmp_path / "t-0").mkdir(mode=0o700)
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(parts))
+    (tmp_path / "t-0" / f"{22:020d}.log").write_bytes(b"")
+    told: list[Damaged] = []
+    with logstore.open(tmp_path, read_only=True) as store:
+        found = store.topic("t")[0].read(
+            isolation="read_committed",
+            on_corruption=lambda d: not told.append(d),  # type: ignore[func-returns-value]
+        )
+        assert [r.offset for r in found] == [*range(5), *range(10, 15), *range(16, 21)]
+    assert [(d.first, d.next_offset) for d in told] == [(5, 10)]
