@@ -89,7 +89,7 @@ def fetch(
         b"",
         offset,
         stop,
-        stop if cursor.passed else offset,
+        max(stop, offset),  # there is no record before it
         view.decompressed_max,
         lambda damage: damage,
     )

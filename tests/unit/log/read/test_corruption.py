@@ -271,3 +271,27 @@ def test_damage_of_records_in_a_transaction_leaves_out_these_alone(
         )
         assert [r.offset for r in found] == [*range(5), *range(10, 15), *range(16, 21)]
     assert [(d.first, d.next_offset) for d in told] == [(5, 10)]
+
+
+@pytest.mark.parametrize("point", [None, 25, 50])
+@pytest.mark.parametrize("way", ["read", "batches", "arrow", "follow", "fetch"])
+def test_log_of_a_killed_broker_is_read_to_its_last_intact_batch(
+    tmp_path: Path, way: str, point: int | None
+) -> None:
+    """Whatever its recovery point says: what is left out is the bad batch alone, and
+    without a choice it is an error."""
+    parts = [rows(RECORDS * number, 1) for number in range(10)]
+    parts[4] = parts[4][:-1] + bytes([parts[4][-1] ^ 1])
+    (tmp_path / "t-0").mkdir(mode=0o700)
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(parts) + b"torn")
+    if point is not None:
+        name = "recovery-point-offset-checkpoint"
+        (tmp_path / name).write_text(f"0\n1\nt 0 {point}\n")
+    told: list[Damaged] = []
+    with logstore.open(tmp_path, read_only=True) as store:
+        p = store.topic("t")[0]
+        found = list(WAYS[way](p, lambda d: not told.append(d)))  # type: ignore[func-returns-value]
+        assert found == [o for o in range(50) if o // RECORDS != 4]
+        assert {(d.first, d.next_offset) for d in told} == {(20, 25)}
+        with pytest.raises(logstore.CorruptRecordError):
+            list(WAYS[way](p, "raise"))
