@@ -87,7 +87,7 @@ class Consumer:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        _check_callbacks(on_assign, on_revoke, on_lost)
+        _check_callbacks(on_assign, on_revoke, on_lost, on_corruption)
         self.blocking: BlockingConsumer | None = None
         self._make = partial(
             BlockingConsumer,
@@ -510,7 +510,7 @@ class Transaction:
         await self._asked(lambda one: one.abort(), is_kept=True)
 
 
-def _check_callbacks(*callbacks: Callback | None) -> None:
+def _check_callbacks(*callbacks: object) -> None:
     for callback in callbacks:
         if inspect.iscoroutinefunction(callback):
             raise ConfigError(

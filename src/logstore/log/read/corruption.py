@@ -61,13 +61,22 @@ class DamagePolicy:
 
     def leaves_out(self, damaged: Damaged) -> bool:
         """Whether the read continues after the damage. The caller is asked once for
-        each place in a file; an exception of its function ends the read."""
+        each place in a file; an exception of its function ends the read.
+
+        Raises:
+            TypeError: it has returned something else: a coroutine is no answer.
+        """
         if self._ask is None:
             return self.skips
         place = damaged.error.path, damaged.error.position
         answer = self._answers.get(place)
         if answer is None:
-            answer = bool(self._ask(damaged))
+            returned: object = self._ask(damaged)
+            if not isinstance(returned, bool | None):
+                raise TypeError(
+                    f"on_corruption returned {type(returned).__name__}, not bool"
+                )
+            answer = bool(returned)
             if len(self._answers) >= _ANSWERS_MAX:
                 del self._answers[next(iter(self._answers))]
             self._answers[place] = answer

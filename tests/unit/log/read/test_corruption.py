@@ -171,6 +171,14 @@ def test_what_the_function_raises_ends_the_read(
         list(WAYS[way](partition, fail))
 
 
+def test_answer_that_is_no_bool_is_an_error(partition: logstore.Partition) -> None:
+    """A coroutine is true, and would leave out everything unasked."""
+    wrong: Any
+    for wrong in (lambda damaged: 1, lambda damaged: asyncio.sleep):
+        with pytest.raises(TypeError, match="on_corruption returned"):
+            list(partition.read(on_corruption=wrong))
+
+
 def test_damage_before_a_time_is_told_before_the_read(
     tmp_path: Path,
 ) -> None:
