@@ -15,7 +15,14 @@ from logstore.io.checkpoint.topic_identity import TopicIdentity, log_id_of
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Identified", "IdentityFacts", "cuts_after", "decide", "log_id_in"]
+__all__ = [
+    "Identified",
+    "IdentityFacts",
+    "cuts_after",
+    "decide",
+    "log_id_in",
+    "may_be_changed",
+]
 
 
 class IdentityFacts(NamedTuple):
@@ -83,9 +90,21 @@ def decide(facts: IdentityFacts) -> Identified:
         is_foreign=found is not None and not is_of_topic,
         # Where another program has written, there may never have been an id.
         is_renewed=facts.is_own and not is_known and facts.has_own_files,
-        is_cut=facts.recorded is None
-        and (found is not None or facts.earlier is not None),
+        is_cut=may_be_changed(facts.recorded, facts.earlier, found),
     )
+
+
+def may_be_changed(
+    counts: object | None, stale: object | None, found: TopicIdentity | None
+) -> bool:
+    """Whether another program may have changed a log that logstore has written to.
+
+    Args:
+        counts: of its state, if that counts.
+        stale: of its state, if that does not count.
+        found: what `.logstore-topic` says.
+    """
+    return counts is None and not (stale is None and found is None)
 
 
 def log_id_in(

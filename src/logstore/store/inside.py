@@ -14,7 +14,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
 from logstore.store.copies import LoweredTo, lowered_in
-from logstore.store.identifying import cuts_after
+from logstore.store.identifying import cuts_after, may_be_changed
 from logstore.store.partition import Partition
 from logstore.store.partition_views import PartitionViews
 from logstore.store.publication import Publication, request_of
@@ -147,10 +147,10 @@ def lowered_in_copy(store: Store) -> LoweredTo | None:
 def _cuts_of(log: ReadOnlyLog, key: TopicPartition, ownership: Ownership) -> Cuts:
     """The cuts that the first opening for writing will find."""
     metadata = ownership.metadata(log.directory, key)
-    if metadata.state is not None:
-        return metadata.state.cuts
-    if metadata.stale is None and identity_in(log.directory) is None:
-        return Cuts()
+    state = metadata.state
+    found = None if state else identity_in(log.directory)
+    if not may_be_changed(state, metadata.stale, found):
+        return state.cuts if state else Cuts()
     start, end = log.start_offset, log.high_watermark
     now_ms = log.directory.files.now_ms()
     return cuts_after(log.directory, metadata.stale, start, end, now_ms)

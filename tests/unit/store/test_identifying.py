@@ -8,7 +8,12 @@ import pytest
 
 from logstore.io.checkpoint.topic_identity import TopicIdentity, derived_id, log_id_of
 from logstore.io.layout import TopicPartition
-from logstore.store.identifying import Identified, IdentityFacts, decide
+from logstore.store.identifying import (
+    Identified,
+    IdentityFacts,
+    decide,
+    may_be_changed,
+)
 
 KEY = TopicPartition("t", 1)
 ID, OTHER = "1" * 32, "2" * 32
@@ -117,3 +122,27 @@ def test_log_whose_state_does_not_count_is_cut_if_logstore_knew_it(
     """Another program may have changed it; one that logstore never had has no reader
     who could tell."""
     assert decided(**facts).is_cut is is_cut
+
+
+@pytest.mark.parametrize(
+    ("recorded", "earlier", "found", "may_be"),
+    [
+        (LOG, None, USUAL.found, False),
+        ("", None, None, False),
+        (None, EARLIER, None, True),
+        (None, "", None, True),
+        (None, None, USUAL.found, True),
+        (None, None, None, False),
+    ],
+)
+def test_log_may_be_changed_by_another_program_if_its_state_does_not_count(
+    recorded: str | None,
+    earlier: str | None,
+    found: TopicIdentity | None,
+    may_be: bool,
+) -> None:
+    """One to which logstore has never written has nothing that could be lost. The
+    opening for writing and a reader of a copy ask the same."""
+    assert may_be_changed(recorded, earlier, found) is may_be
+    facts = {"recorded": recorded, "earlier": earlier, "found": found}
+    assert decided(**facts).is_cut is may_be
