@@ -9,7 +9,9 @@ grow: each is decided on its own. The cases are those of the table in docs/desig
 
 from __future__ import annotations
 
+import bisect
 import enum
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -30,6 +32,8 @@ __all__ = [
     "is_other_log",
 ]
 
+
+_BASE = operator.attrgetter("base")
 
 OTHER_DIRECTORY: Final = "other-directory"
 OTHER_ID: Final = "other-id"
@@ -172,7 +176,8 @@ def _fates(
     assert now.bytes is not None
     by_base = {file.base: file for file in now.files}
     first = min(by_base, default=now.start)
-    newest = before.ends[-1] if before.ends else None
+    # The end of an empty file stands whatever is below it.
+    newest = next((end for end in reversed(before.ends) if end.size), None)
     rewritten = -1
     if newest is not None and newest not in now.bytes.standing:
         rewritten = newest.base
@@ -193,7 +198,8 @@ def _stands(before: Observed, now: Observed, upto: int = NO_CUT) -> int:
     """The highest end up to an offset that the log had and that is still in it; 0 if
     there is none."""
     assert now.bytes is not None
-    ends = (end.offset for end in before.ends if end in now.bytes.standing)
+    known = (end for end in before.ends if end.size)
+    ends = (end.offset for end in known if end in now.bytes.standing)
     return max((offset for offset in ends if offset <= upto), default=0)
 
 
@@ -226,7 +232,8 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
     if not is_hurt:
         # A backup was put back, perhaps over the same files, and has grown again.
         upto = cut_to
-        ends = [e.offset for e in before.ends if e.base in kept and e.offset <= upto]
+        known = (end for end in before.ends if end.size and end.base in kept)
+        ends = [end.offset for end in known if end.offset <= upto]
         highest, stands = max(ends, default=0), _stands(before, now, upto)
         if now.files and highest > max(now.files[0].base, stands):
             why.append(OTHER_BYTES)
@@ -249,9 +256,14 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
         was_sealed = before.is_foreign and file.is_sealed
         if same and was_sealed and same.inode == file.inode and same.size != file.size:
             is_longer = told is None and same.size > file.size
-            if is_longer or file.base == last:
+            # No compaction begins a segment inside of a former one.
+            after = bisect.bisect_right(now.files, file.base, key=_BASE)
+            is_split = after < len(now.files) and now.files[after].base < file.end
+            if is_longer or is_split or file.base == last:
                 # The segments after it were cut off, and perhaps its end.
                 fate, was_sealed = _Fate.REWRITTEN, False
+        elif fate is _Fate.REWRITTEN and same and same.inode == file.inode:
+            was_sealed = False  # a compaction makes another file
         if fate in (_Fate.SAME, _Fate.DELETED):
             continue
         replaced.add(file.base)

@@ -166,7 +166,9 @@ class LogFiles:
             stamp = self._stamps.get(name)
             if stamp is not None and stamp.size == torn_size:
                 self._torn = torn_size, settled(stamp.mtime_ns, self._directory.files)
-            self.record_end(segments[-1])
+            # An empty segment does not show what is below it.
+            for segment in segments[-2:] if not segments[-1].size else segments[-1:]:
+                self.record_end(segment)
         self._before = {}
 
     def record_end(self, last: Segment) -> None:

@@ -310,6 +310,32 @@ ROWS = {
         (20,),
         "other-bytes",
     ),
+    "broker-truncated-and-rolled-inside-of-a-former-segment": Row(
+        BROKER,
+        {
+            "files": (
+                SegmentFile(0, 10, 100, 1, True),
+                SegmentFile(10, 15, 50, 2, True),
+                SegmentFile(15, 40, 250, 4),
+            ),
+            "end": 40,
+            "bytes": NONE_STAND,
+        },
+        10,
+        (10, 20),
+        "other-bytes",
+    ),
+    "empty-last-segment-of-a-broker-that-truncated-and-rolled-there-again": Row(
+        BROKER._replace(
+            end=20,
+            files=(*SEALED[:2], SegmentFile(20, 20, 0, 3)),
+            ends=(ENDS[0], End(20, 20, 0)),
+        ),
+        {"bytes": Bytes(frozenset({End(20, 20, 0)}))},
+        10,
+        (10, 20),
+        "other-bytes",
+    ),
     "broker-with-another-epoch": Row(
         BROKER._replace(epochs=EPOCHS),
         {"epochs": (*EPOCHS, (1, 22)), "files": sealed(*GROWN)},

@@ -146,14 +146,18 @@ def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
                 break
 
 
+@pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("cut_to", [0, 5, 10])
 def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
-    tmp_path: Path, cut_to: int
+    tmp_path: Path, cut_to: int, rolls: bool
 ) -> None:
-    """The log was another program's when it was read; at its end nothing was lost."""
+    """The log was another program's when it was read; at its end nothing was lost. Its
+    last segment may have been empty, and be so again in between."""
     with open_store(tmp_path, files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)
+        if rolls:
+            p.roll()
     (tmp_path / layout.RECOVERY_CHECKPOINT).write_text("0\n1\nx 0 7\n")
     (tmp_path / layout.CLEAN_SHUTDOWN).unlink()
     with open_store(tmp_path, read_only=True) as reading:
@@ -163,7 +167,10 @@ def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
             p = store.topic("orders")[0]
             if cut_to < 10:
                 p.truncate_to(cut_to)
-            append(p, b"new", 20 - cut_to)
+                append(p, b"new", 10 - cut_to)
+                if rolls:
+                    p.roll()
+            append(p, b"new", 10)
         if cut_to < 10:
             with pytest.raises(OffsetOutOfRangeError) as caught:
                 next(follower)
