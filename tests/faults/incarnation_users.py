@@ -31,6 +31,7 @@ class History(Protocol):
         incarnation: how often the topic was made.
         serial: raised for each record, so that all are unlike.
         is_compacted: whether the topic keeps the last record of each key alone.
+        steps: what has happened so far.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class History(Protocol):
     serial: int
     format: int
     is_compacted: bool
+    steps: list[str]
 
     def writing(self) -> AbstractContextManager[logstore.Store]: ...
 
@@ -332,32 +334,51 @@ class _Asyncio(_Committer):
         return self.step() or self.step()
 
 
+class _AbortedError(Exception):
+    """Ends a transaction."""
+
+
 class _Transactional(_Committer):
-    """A group that publishes what it reads, with its positions."""
+    """A group that publishes what it reads, with its positions. Some of its
+    transactions are aborted."""
 
     name = "transactional"
 
     def step(self) -> str:
         case = self.case
         case.close_owner()
-        one = self.open()
+        if self.one is not None and case.rng.random() < 0.5:
+            self.close()
+        is_new = self.one is None
+        if self.one is None:
+            self.one, self.place = self.open(), self.counts
         try:
-            with one.transaction() as transaction:
-                self.one = one
+            with self.one.transaction() as transaction:
                 found = self.poll()
-                problem = self.judge(found, is_new=True)
+                if "compact" in case.steps and self.is_reset():
+                    # It has removed the batch that shows that nothing was cut.
+                    self.is_cut = True
+                problem = self.judge(found, is_new=is_new)
                 if problem:
                     return problem
                 for _, value in found:
                     transaction.append("out", value)
+                if not self.is_over and case.rng.random() < 0.2:
+                    raise _AbortedError
             if found:
-                self.counts = found[-1][0] + 1
+                self.counts = self.place = found[-1][0] + 1
+        except _AbortedError:
+            case.notes["transactions aborted"] += 1
         except (logstore.TopicNotFoundError, logstore.GroupError) as error:
             case.notes[f"transactions with {type(error).__name__}"] += 1
-        finally:
-            one.close()
-            self.one = None
+            self.close()
         return self.outputs()
+
+    def is_reset(self) -> bool:
+        """Whether the consumer has said that it begins elsewhere than it was."""
+        assert self.one is not None
+        reader = self.one._core.readers.get(TOPIC)
+        return reader is not None and reader.is_disproved
 
     def outputs(self) -> str:
         with logstore.open(self.case.path, read_only=True) as store:
@@ -369,7 +390,10 @@ class _Transactional(_Committer):
         return ""
 
     def rest(self) -> str:
+        self.close()
+        self.is_over = True
         found = self.step()
+        self.close()
         if found:
             return found
         with logstore.open(self.case.path, read_only=True) as store:

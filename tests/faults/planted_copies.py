@@ -21,8 +21,8 @@ BUGS_OF_COPIES = (
     Bug(
         "a reset in a copy that was only read goes from above the end of the log",
         "group/resets.py",
-        (("    return lowered_commit(commit, lowered_in_copy(store)).offset\n",
-          "    _ = lowered_commit, lowered_in_copy\n    return commit.offset\n"),),
+        (("    commit = lowered_commit(commit, lowered_in_copy(store))\n",
+          "    _ = lowered_commit, lowered_in_copy\n"),),
         "copies",
     ),
     Bug(

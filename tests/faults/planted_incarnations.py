@@ -59,6 +59,13 @@ BUGS_OF_INCARNATIONS = (
         "incarnations",
     ),
     Bug(
+        "a consumer that is told of a cut repeats what is committed behind it",
+        "group/positions.py",
+        (("partition.start_offset, self._proven(reader))",
+          "partition.start_offset)"),),
+        "incarnations",
+    ),
+    Bug(
         "the id of a topic is not looked for in its partitions",
         "store/topic_ids.py",
         (("        identity = self.identity(topic)\n        if identity is None:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from logstore._native.locks import logger
@@ -22,8 +23,14 @@ from logstore.group.reading import PartitionReader
 from logstore.group.state import BY_COMMITS
 from logstore.group.transaction import GroupPositions
 from logstore.io.layout import TopicPartition
+from logstore.log.read.proof import ProofFinder
 from logstore.record.arguments import as_time_ms
-from logstore.store.inside import lowered_in_copy, partition_id, topics_now
+from logstore.store.inside import (
+    lowered_in_copy,
+    partition_id,
+    topics_now,
+    views_of,
+)
 from logstore.store.partition import Partition
 from logstore.store.store import Store
 
@@ -191,9 +198,21 @@ class Positions:
         else:
             # With neither a gap nor the same records again.
             at = min(error.cut_to, reader.position or 0)
-            at = max(at, reader.partition.start_offset)
+            at = max(at, reader.partition.start_offset, self._proven(reader))
             logger.warning("%s; reset to %s", error, at)
             reader.cut_to(at)
+
+    def _proven(self, reader: PartitionReader) -> int:
+        """The committed offset, if the log still has the batch below it: a cut may be
+        lower than the records that are gone, where their end is not known; else 0."""
+        if self._file is None:
+            return 0
+        commit, proof = self._committed([reader.key]).get(reader.key, (None, None))
+        if commit is None or proof is None or commit.offset > (reader.position or 0):
+            return 0
+        now = partial(views_of(reader.partition).now, False)
+        found = ProofFinder().find(commit.offset, None, now, is_read=False)
+        return commit.offset if found == proof else 0
 
     def proof_of(self, reader: PartitionReader, offset: int) -> int | None:
         """The proof of a position that is to be committed, if it has one.

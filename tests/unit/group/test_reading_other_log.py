@@ -281,6 +281,38 @@ def test_log_that_was_put_back_is_read_from_what_is_committed_in_it(
     assert "t-0" in caplog.text
 
 
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_cut_that_is_reported_too_low_does_not_repeat_what_is_committed(
+    path: Path, opened: Callable[..., Any], is_proven: bool
+) -> None:
+    """As where the end of what another program has left is not known: the log still has
+    the batch below the committed offset, or has not."""
+    one = opened()
+    assert polled(one, 10) == OLD
+    one.commit()
+    if not is_proven:
+        cut_and_grow(path)
+    error = logstore.OffsetOutOfRangeError(10, 0, 10, partition="t-0", cut_to=0)
+    reader = one._core.readers[T0]
+    one._core.positions.go_on(reader, error)
+    assert reader.position == (10 if is_proven else 0)
+    if not is_proven:
+        assert polled(one, 15) == OLD[:5] + NEW
+
+
+def test_cut_in_the_same_process_is_told(path: Path) -> None:
+    """The consumer reads through the store that writes."""
+    with logstore.open(path) as store:
+        with logstore.Consumer(store, group="g", reset="earliest") as one:
+            one.assign([T0])
+            assert polled(one, 10) == OLD
+            store["t"][0].truncate_to(5)
+            store["t"][0].append_many(NEW, durable=True)
+            with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+                one.commit()
+            assert polled(one, 10) == NEW
+
+
 @pytest.mark.parametrize("kind", [member, assigned, alone])
 def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all(
     path: Path, opened: Callable[..., Any], kind: Callable[..., Any]
