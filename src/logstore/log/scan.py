@@ -1,62 +1,20 @@
 """Walks over a log whose end is not known: at opening, or if another process writes.
 
 Whole batches with correct checksums are counted into the state and the indexes of their
-segment, as they would have been when they were appended. `WholeReads` is for all walks:
-it says how much to read at once.
+segment, as they would have been when they were appended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from logstore import _native as native
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
-from logstore.segment import FRAME, FRAME_BYTES, LENGTH_END, READ_BYTES, Segment
+from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["TailScan", "WholeReads", "scan_log", "take_batches"]
-
-# The most of a read that a walk may read again, as a part of it.
-_AGAIN: Final = 32
-
-
-class WholeReads:
-    """How much a walk reads at once, so that it reads little twice.
-
-    The batch that a read ends in has to be read again. That is half of each read if the
-    batches have 1 MiB and a buffer has twice as much. So if a batch would be read again
-    of which a considerable part was read, the next read is of as many batches as fit
-    into the buffer, if they all have its length. The length is not trusted: if it is
-    wrong, the walk reads less, or reads again.
-    """
-
-    __slots__ = ("_batch_bytes",)
-
-    def __init__(self) -> None:
-        self._batch_bytes = 0  # 0: reads fill their buffer
-
-    def room(self, buffer: native.Buffer) -> memoryview:
-        """The part of a buffer to read into."""
-        view, length = buffer.view, self._batch_bytes
-        if not 0 < length < len(view):
-            return view
-        return view[: len(view) // length * length]
-
-    def is_short(self, buffer: native.Buffer, n: int, end: int, stop: int) -> bool:
-        """Learn from a walk over the first `n` bytes of a buffer, which ended at `end`
-        for the reason `stop`. True: not even one batch was there, and there may be one
-        if the same place is read again."""
-        if stop == native.STOP_END:
-            return False
-        before, self._batch_bytes = self._batch_bytes, 0
-        if stop != native.STOP_PARTIAL:
-            return False
-        if end == 0 and 0 < before < buffer.capacity:
-            return True
-        if n - end >= max(n // _AGAIN, FRAME_BYTES):
-            self._batch_bytes = FRAME.unpack_from(buffer.raw, end)[1] + LENGTH_END
-        return False
+__all__ = ["TailScan", "scan_log", "take_batches"]
 
 
 class TailScan(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import (
@@ -29,10 +29,11 @@ from logstore.log.read.damage import (
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
-from logstore.log.scan import WholeReads
 from logstore.record.decoder import Damage
 from logstore.segment import (
+    FRAME,
     FRAME_BYTES,
+    LENGTH_END,
     READ_BYTES,
     OffsetPosition,
     Segment,
@@ -40,7 +41,49 @@ from logstore.segment import (
     SegmentReplacedError,
 )
 
-__all__ = ["Chunk", "Cursor"]
+__all__ = ["Chunk", "Cursor", "WholeReads"]
+
+
+# The most of a read that a walk may read again, as a part of it.
+_AGAIN: Final = 32
+
+
+class WholeReads:
+    """How much a walk reads at once, so that it reads little twice.
+
+    The batch that a read ends in has to be read again. That is half of each read if the
+    batches have 1 MiB and a buffer has twice as much. So if a batch would be read again
+    of which a considerable part was read, the next read is of as many batches as fit
+    into the buffer, if they all have its length. The length is not trusted: if it is
+    wrong, the walk reads less, or reads again.
+    """
+
+    __slots__ = ("_batch_bytes",)
+
+    def __init__(self) -> None:
+        self._batch_bytes = 0  # 0: reads fill their buffer
+
+    def room(self, buffer: native.Buffer) -> memoryview:
+        """The part of a buffer to read into."""
+        view, length = buffer.view, self._batch_bytes
+        if not 0 < length < len(view):
+            return view
+        return view[: len(view) // length * length]
+
+    def is_short(self, buffer: native.Buffer, n: int, end: int, stop: int) -> bool:
+        """Learn from a walk over the first `n` bytes of a buffer, which ended at `end`
+        for the reason `stop`. True: not even one batch was there, and there may be one
+        if the same place is read again."""
+        if stop == native.STOP_END:
+            return False
+        before, self._batch_bytes = self._batch_bytes, 0
+        if stop != native.STOP_PARTIAL:
+            return False
+        if end == 0 and 0 < before < buffer.capacity:
+            return True
+        if n - end >= max(n // _AGAIN, FRAME_BYTES):
+            self._batch_bytes = FRAME.unpack_from(buffer.raw, end)[1] + LENGTH_END
+        return False
 
 
 class Chunk(NamedTuple):

@@ -14,7 +14,7 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.io.files import Files
 from logstore.log.read import cursor, reader
-from logstore.log.scan import WholeReads
+from logstore.log.read.cursor import WholeReads
 from logstore.maintenance.verify import log as verify_log
 from support.damage import logs_in
 from support.values import config_of
