@@ -344,9 +344,9 @@ class ReadablePartition(ArrowSource):
         """The records of one buffer: whole batches from the one that holds `offset`.
 
         A buffer of `max_bytes` is filled from the file; a batch that extends past its
-        end is left for the next call. The buffer is doubled until a batch fits. With
-        `limit`, iterating gives at most `limit` records, and `next_offset` is the
-        offset after them; `buffer` still holds whole batches.
+        end is left for the next call. If the first batch is larger, the buffer is as
+        large as that. With `limit`, iterating gives at most `limit` records, and
+        `next_offset` is the offset after them; `buffer` still holds whole batches.
 
         Returns a `Chunk`, empty at the end of the log.
 
