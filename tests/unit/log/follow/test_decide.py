@@ -117,6 +117,7 @@ ROWS = {
     "another-directory-of-a-broker": other(BROKER, "other-directory", place=(1, 2)),
     "another-topic-in-the-same-place": other(OWN, "other-id", log_id="new"),
     "id-unknown-before": Row(OWN._replace(log_id=""), {"log_id": "id"}),
+    "id-unknown-now": Row(OWN, {"log_id": ""}),
     "backup-with-older-cuts": other(
         OWN._replace(cuts=CUT_22), "older-state", cuts=Cuts()
     ),
@@ -136,6 +137,34 @@ ROWS = {
             "bytes": None,
         },
         why="same-damage",
+    ),
+    "same-damage-and-another-last-file": Row(
+        BROKER._replace(damage="broken"),
+        {"damage": "broken", "files": sealed(SegmentFile(20, 25, 50, 8))},
+        25,
+        (20,),
+        "other-bytes",
+    ),
+    "same-damage-and-a-segment-more": Row(
+        BROKER._replace(damage="broken"),
+        {"damage": "broken", "files": sealed(*ROLLED), "end": 35},
+    ),
+    "lost-end-and-new-writer": Row(
+        OWN,
+        {"damage": "lost", "writer": (8, 8, 8, 8), "bytes": first_stand(2)},
+        23,
+        (0, 10, 20),
+        "other-bytes new-writer",
+    ),
+    "all-files-are-gone": Row(
+        OWN,
+        {"files": (), "end": 0, "bytes": NONE_STAND},
+        0,
+        (0, 10, 20),
+        "lost-files",
+    ),
+    "a-file-in-the-middle-is-gone": Row(
+        OWN, {"files": files(drop=(10,))}, 25, (10,), "lost-files"
     ),
     "lost-file-is-told-by-reads": Row(
         OWN,
@@ -211,6 +240,16 @@ ROWS = {
         },
         why="compacted",
     ),
+    "own-compacted-by-a-new-writer": Row(
+        OWN,
+        {
+            "compactions": 1,
+            "files": files(SegmentFile(0, 10, 60, 8)),
+            "writer": (8, 8, 8, 8),
+        },
+        replaced=(10, 20),
+        why="compacted new-writer",
+    ),
     "own-compacted-cut-and-grown": Row(
         OWN,
         {
@@ -255,6 +294,18 @@ ROWS = {
         10,
         (10, 20),
         "other-file",
+    ),
+    "backup-of-an-empty-file": Row(
+        OWN._replace(
+            files=(*FILES, SegmentFile(25, 25, 0, 4)), ends=(*ENDS, End(25, 25, 0))
+        ),
+        {
+            "files": (*FILES, SegmentFile(25, 25, 0, 8)),
+            "bytes": Bytes(frozenset([*ENDS, End(25, 25, 0)])),
+        },
+        25,
+        (25,),
+        "lost-files",
     ),
     "copy-of-one-file": Row(
         OWN,
@@ -419,7 +470,13 @@ ROWS = {
     ),
     "broker-takes-over": Row(
         OWN,
-        {"is_foreign": True, "files": sealed(*GROWN), "end": 30, "writer": None},
+        {
+            "is_foreign": True,
+            "files": sealed(*GROWN),
+            "end": 30,
+            "writer": None,
+            "durable": 0,
+        },
     ),
     "broker-takes-over-and-truncates": Row(
         OWN,
@@ -429,7 +486,32 @@ ROWS = {
         "other-bytes",
     ),
     "broker-gives-back": Row(
-        BROKER, {"is_foreign": False, "files": GROWN, "end": 30, "log_id": "id"}
+        BROKER._replace(durable=25),
+        {
+            "is_foreign": False,
+            "files": GROWN,
+            "end": 30,
+            "log_id": "id",
+            "durable": 20,
+        },
+    ),
+    "broker-gives-back-and-the-owner-cuts": Row(
+        BROKER,
+        {
+            "is_foreign": False,
+            "files": GROWN,
+            "cuts": Cuts().after(24),
+            "bytes": first_stand(2),
+        },
+        23,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-puts-segments-back-in-front": Row(
+        BROKER._replace(start=10, files=SEALED[1:]), {"start": 0, "files": SEALED}
+    ),
+    "nothing-was-there-yet": Row(
+        OWN._replace(files=(), ends=(), end=0, durable=0), {"files": FILES, "end": 25}
     ),
 }
 
@@ -532,6 +614,7 @@ def test_look_goes_as_deep_as_its_signs_say(name: str) -> None:
         (False, [0, 20], 0, None),
         (False, [0, 10, 30], 0, None),
         (False, [], 0, None),
+        (False, [-20, -10, 0, 10, 20], -15, 0),
         (True, [0, 10, 20, 30], 0, 0),
         # Put back in front of it; or left by a deletion that has yet to remove it.
         (True, [-20, -10, 0, 10, 20], -15, None),
