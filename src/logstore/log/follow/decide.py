@@ -253,7 +253,7 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
     last = now.files[-1].base if now.files else -1
     replaced, unlike, why = set[int](), -1, list[str]()
     for file, same, fate in _fates(before, now):
-        was_sealed = before.is_foreign and file.is_sealed
+        was_sealed = file.is_sealed
         if same and was_sealed and same.inode == file.inode and same.size != file.size:
             is_longer = told is None and same.size > file.size
             # No compaction begins a segment inside of a former one.

@@ -3,33 +3,15 @@ looks in, a change out, without a disk."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from logstore.io.checkpoint.cuts import NO_CUT, Cuts
-from logstore.io.checkpoint.partition_state import STATE_FIELDS, PartitionState
-from logstore.log.follow.decide import (
-    CASES,
-    Depth,
-    Which,
-    decide,
-    depth_of,
-    goes_on,
-    is_other_log,
-)
-from logstore.log.follow.observed import (
-    Bytes,
-    End,
-    Names,
-    Observed,
-    SegmentFile,
-    Signs,
-)
+from logstore.log.follow.decide import CASES, Which, decide
+from logstore.log.follow.observed import Bytes, End, Observed, SegmentFile
 
 DESIGN = Path(__file__).parents[4] / "docs" / "design.md"
 
@@ -115,6 +97,12 @@ ROWS = {
     # -------------------------------------------------------- another log
     "another-directory": other(OWN, "other-directory", place=(1, 2)),
     "another-directory-of-a-broker": other(BROKER, "other-directory", place=(1, 2)),
+    "another-directory-of-an-empty-log": Row(
+        OWN._replace(files=(), ends=()),
+        {"place": (1, 2)},
+        why="other-directory",
+        log=Which.OTHER,
+    ),
     "another-topic-in-the-same-place": other(OWN, "other-id", log_id="new"),
     "id-unknown-before": Row(OWN._replace(log_id=""), {"log_id": "id"}),
     "id-unknown-now": Row(OWN, {"log_id": ""}),
@@ -148,6 +136,16 @@ ROWS = {
     "same-damage-and-a-segment-more": Row(
         BROKER._replace(damage="broken"),
         {"damage": "broken", "files": sealed(*ROLLED), "end": 35},
+    ),
+    "same-damage-and-a-segment-behind-it": Row(
+        OWN._replace(damage="broken"),
+        {"damage": "broken", "files": (*FILES, SegmentFile(30, 35, 50, 4))},
+    ),
+    "lost-file-and-new-writer": Row(
+        OWN,
+        {"damage": "lost", "writer": (8, 8, 8, 8), "files": files(drop=(10,))},
+        replaced=(0, 10, 20),
+        why="new-writer",
     ),
     "lost-end-and-new-writer": Row(
         OWN,
@@ -423,6 +421,38 @@ ROWS = {
         replaced=(0,),
         why="compacted",
     ),
+    "broker-compacted-two-into-one": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {"epochs": EPOCHS, "files": sealed(SegmentFile(0, 20, 150, 8), drop=(10,))},
+        replaced=(0, 10),
+        why="compacted",
+    ),
+    "broker-compacted-two-into-one-without-epochs": Row(
+        BROKER,
+        {"files": sealed(SegmentFile(0, 20, 150, 8), drop=(10,))},
+        25,
+        (0, 10),
+        "compacted other-bytes",
+    ),
+    "broker-rewrote-its-last-segment-and-rolled": Row(
+        BROKER._replace(epochs=EPOCHS),
+        {
+            "epochs": EPOCHS,
+            "files": sealed(SegmentFile(20, 30, 60, 3), SegmentFile(30, 31, 9, 9)),
+            "end": 31,
+            "bytes": first_stand(1),
+        },
+        20,
+        (20,),
+        "other-bytes",
+    ),
+    "broker-truncated-its-only-segment": Row(
+        BROKER._replace(files=SEALED[:1], ends=(End(10, 0, 100),), end=10),
+        {"files": (SegmentFile(0, 5, 40, 1),), "end": 5, "bytes": NONE_STAND},
+        0,
+        (0,),
+        "other-bytes",
+    ),
     "broker-compacted-and-another-epoch": Row(
         BROKER._replace(epochs=EPOCHS),
         {
@@ -556,107 +586,3 @@ def test_cases_are_those_of_the_table() -> None:
     labels = re.findall(r"^\| `([a-z-]+)` \|", chapter, re.MULTILINE)
     assert labels == list(CASES)
     assert set(CASES) == {label for row in ROWS.values() for label in row.why.split()}
-
-
-# ---------------------------------------------------------------- how deep a look goes
-
-SIGNS = Signs((1, 1), (9, 9, 9, 9), 100, (1, 1, 1, 1))
-BROKER_SIGNS = SIGNS._replace(writer=None, epochs=EPOCHS)
-ENDED = SIGNS._replace(stamp="stamp")
-
-DEPTHS: dict[str, tuple[Signs, dict[str, Any], Depth]] = {
-    "as it was": (SIGNS, {}, Depth.END),
-    "another directory": (SIGNS, {"place": (1, 2)}, Depth.FILES),
-    "another writer": (SIGNS, {"writer": (8, 8, 8, 8)}, Depth.FILES),
-    "names have changed": (SIGNS, {"mtime_ns": 101}, Depth.NAMES),
-    "names may have changed": (
-        SIGNS._replace(mtime_ns=-1),
-        {"mtime_ns": 100},
-        Depth.NAMES,
-    ),
-    "the state has changed": (SIGNS, {"state": (2, 1, 1, 1)}, Depth.NAMES),
-    "a segment follows": (SIGNS, {"has_next": True}, Depth.NAMES),
-    "bytes that will be removed": (ENDED, {"mtime_ns": 101}, Depth.NOTHING),
-    "bytes that were removed": (ENDED, {"stamp": "other"}, Depth.FILES),
-    "a last file that is another": (ENDED, {"stamp": None}, Depth.FILES),
-    "ended, and another writer": (ENDED, {"writer": None}, Depth.FILES),
-    "the same epochs": (BROKER_SIGNS, {}, Depth.END),
-    "an epoch below the end": (
-        BROKER_SIGNS,
-        {"epochs": ((0, 0), (1, 24))},
-        Depth.FILES,
-    ),
-    "an epoch at the end": (BROKER_SIGNS, {"epochs": ((0, 0), (1, 25))}, Depth.END),
-    "no epochs any more": (BROKER_SIGNS, {"epochs": ()}, Depth.END),
-    "an epoch at the end, and a name": (
-        BROKER_SIGNS,
-        {"epochs": ((0, 0), (1, 25)), "mtime_ns": 101},
-        Depth.NAMES,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DEPTHS)
-def test_look_goes_as_deep_as_its_signs_say(name: str) -> None:
-    """Not deeper than it has to: each step costs more than the one before."""
-    before, now, depth = DEPTHS[name]
-    assert depth_of(before, before._replace(**now), 25) is depth
-
-
-@pytest.mark.parametrize(
-    ("is_foreign", "bases", "log_start", "first"),
-    [
-        (False, [0, 10, 20], 0, 0),
-        (False, [0, 10, 20, 30, 40], 0, 0),
-        (False, [10, 20, 30], 0, 1),
-        (False, [20], 0, 2),
-        (False, [30], 0, None),
-        (False, [0, 20], 0, None),
-        (False, [0, 10, 30], 0, None),
-        (False, [], 0, None),
-        (False, [-20, -10, 0, 10, 20], -15, 0),
-        (True, [0, 10, 20, 30], 0, 0),
-        # Put back in front of it; or left by a deletion that has yet to remove it.
-        (True, [-20, -10, 0, 10, 20], -15, None),
-        (True, [-10, 0, 10, 20], 0, 0),
-        (True, [-10, 0, 10, 20], -10, None),
-    ],
-)
-def test_names_go_on_if_segments_were_added_behind_and_deleted_in_front(
-    is_foreign: bool, bases: list[int], log_start: int, first: int | None
-) -> None:
-    """Any other change of the names needs a look at every file."""
-    names = Names([0, 10, 20], is_foreign)
-    assert goes_on(names, bases, log_start) == first
-
-
-STATE = PartitionState(
-    5, [], dict.fromkeys(STATE_FIELDS, 0), 7, CUT_22, True, "g", False, "id", 0, 3
-)
-
-
-@pytest.mark.parametrize(
-    ("is_foreign", "changes", "is_other"),
-    [
-        (False, {}, False),
-        (False, {"start_offset": 9}, False),
-        (False, {"start_offset": 4}, True),
-        (False, {"log_id": "other"}, True),
-        (False, {"is_truncating": True}, True),
-        (False, {"cuts": CUT_22.after(23)}, True),
-        (False, {"compactions": 4}, True),
-        (False, None, True),
-        (True, {}, True),
-        (True, None, False),
-    ],
-)
-def test_state_says_whether_the_log_is_another_one(
-    is_foreign: bool, changes: dict[str, Any] | None, is_other: bool
-) -> None:
-    """Or was cut, compacted or put back, or will be cut."""
-    was: Any = SimpleNamespace(log_id="id", cuts=CUT_22, compactions=3, start_offset=5)
-    state = None if changes is None else dataclasses.replace(STATE, **changes)
-    assert is_other_log(was, state, 0, is_foreign=is_foreign) is is_other
-    was.log_id = ""
-    if changes and "log_id" in changes:
-        assert not is_other_log(was, state, 0, is_foreign=is_foreign)
