@@ -50,7 +50,8 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"__main__": "`python -m logstore`"},
 )
 
-# The same for what is in a room, where the order matters to a reader.
+# The same for what is in a room or one of its packages, where the order matters to a
+# reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "broker": (
         ("directories", "fields", "placement", "progress"),
@@ -59,16 +60,30 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("groups",),
     ),
     "group": (
-        ("assignors", "errors", "torn_append"),
-        ("slots",),
+        ("errors",),
+        ("file",),
+        ("member",),
+        ("consumer",),
+        ("overview", "resets"),
+        ("exports",),
+    ),
+    "group.file": (
+        ("slots", "torn_append"),
         ("commit_calls", "state"),
-        ("batches", "generations", "others"),
+        ("batches",),
         ("group_log",),
         ("group_file",),
-        ("membership", "options", "reading", "transaction"),
+    ),
+    "group.member": (
+        ("assignors",),
+        ("generations", "others"),
+        ("membership",),
+    ),
+    "group.consumer": (
+        ("options", "reading", "transaction"),
         ("lowering",),
-        ("ahead", "overview", "positions", "resets"),
-        ("core", "exports"),
+        ("ahead", "positions"),
+        ("core",),
         ("inputs",),
         ("consumer",),
     ),

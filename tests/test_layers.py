@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import runpy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,17 +161,29 @@ def imports(module: Module, names: set[str] = NAMES) -> Iterator[Import]:
                     yield Import(target, (alias.name,), node.lineno, inside)
 
 
+def order_faults(
+    where: str, here: Sequence[str], target: Sequence[str]
+) -> Iterator[str]:
+    """What is wrong with an import inside of a room: in the first package in which the
+    paths part."""
+    depth = 0
+    while depth < min(len(here), len(target)) and here[depth] == target[depth]:
+        depth += 1
+    order = INSIDE.get(".".join(here[:depth]), {})
+    own = here[depth] if depth < len(here) else ""
+    inner = target[depth] if depth < len(target) else ""
+    if own != inner and order.get(inner, -1) >= order.get(own, len(order)):
+        yield f"{where}: {own} imports {inner}, which is not below it"
+
+
 def import_faults(module: Module, names: set[str] = NAMES) -> list[str]:
     """What is wrong with the imports of `module`, a sentence each."""
     faults = []
     for found in imports(module, names):
         where = f"{module.path}:{found.line}"
-        other, _, rest = found.target.partition(".")
+        other = found.target.partition(".")[0]
         if other == module.room:
-            order, inner = INSIDE.get(other, {}), rest.partition(".")[0]
-            own = module.dotted[1] if len(module.dotted) > 1 else ""
-            if own != inner and order.get(inner, -1) >= order.get(own, len(order)):
-                faults.append(f"{where}: {own} imports {inner}, which is not below it")
+            faults += order_faults(where, module.dotted, found.target.split("."))
             continue
         if found.in_function:
             faults.append(f"{where}: imports logstore.{other} inside a function")
@@ -272,8 +284,10 @@ def test_files_are_short() -> None:
 @pytest.mark.parametrize("room", INSIDE)
 def test_every_module_of_an_ordered_room_has_its_place(room: str) -> None:
     """As for the rooms themselves."""
-    modules = {m.dotted[1] for m in MODULES if m.room == room and m.dotted[1:]}
-    assert modules == INSIDE[room].keys()
+    above = tuple(room.split("."))
+    depth = len(above)
+    inside = [m.dotted for m in MODULES if m.dotted[:depth] == above]
+    assert {dotted[depth] for dotted in inside if dotted[depth:]} == INSIDE[room].keys()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)

@@ -42,7 +42,7 @@ _HOMES: Final = {
         " NoOffsetForPartitionError OffsetMetadataTooLargeError"
     ),
     "group.exports": "GroupExport export_group",
-    "group.lowering": "",  # store.copies calls it
+    "group.consumer.lowering": "",  # store.copies calls it
     "group.overview": "Group Groups LiveMember groups",
     "broker.progress": "GroupPartition OffsetChange",
     "group.resets": "reset_offsets",
@@ -77,13 +77,13 @@ _HOMES: Final = {
 # have no group.
 _LATE: Final = {
     "aio": "aio",
-    "Assignor": "group.assignors",
-    "Consumer": "group.consumer",
-    "ConsumerTransaction": "group.transaction",
-    "GroupSubscription": "group.assignors",
-    "OffsetAndMetadata": "group.options",
-    "OffsetAndTimestamp": "group.options",
-    "OffsetStore": "group.options",
+    "Assignor": "group.member.assignors",
+    "Consumer": "group.consumer.consumer",
+    "ConsumerTransaction": "group.consumer.transaction",
+    "GroupSubscription": "group.member.assignors",
+    "OffsetAndMetadata": "group.consumer.options",
+    "OffsetAndTimestamp": "group.consumer.options",
+    "OffsetStore": "group.consumer.options",
     "Report": "maintenance.report.report",
     "metrics": "metrics",
     "report": "maintenance.report.report",

@@ -41,9 +41,13 @@ from logstore.errors import SyncFailedError as SyncFailedError
 from logstore.errors import TopicExistsError as TopicExistsError
 from logstore.errors import TopicNotFoundError as TopicNotFoundError
 from logstore.errors import UnsupportedError as UnsupportedError
-from logstore.group.assignors import Assignor as Assignor
-from logstore.group.assignors import GroupSubscription as GroupSubscription
-from logstore.group.consumer import Consumer as Consumer
+from logstore.group.consumer.consumer import Consumer as Consumer
+from logstore.group.consumer.options import OffsetAndMetadata as OffsetAndMetadata
+from logstore.group.consumer.options import OffsetAndTimestamp as OffsetAndTimestamp
+from logstore.group.consumer.options import OffsetStore as OffsetStore
+from logstore.group.consumer.transaction import (
+    ConsumerTransaction as ConsumerTransaction,
+)
 from logstore.group.errors import CommitFailedError as CommitFailedError
 from logstore.group.errors import FencedError as FencedError
 from logstore.group.errors import GroupError as GroupError
@@ -57,15 +61,13 @@ from logstore.group.errors import (
 )
 from logstore.group.exports import GroupExport as GroupExport
 from logstore.group.exports import export_group as export_group
-from logstore.group.options import OffsetAndMetadata as OffsetAndMetadata
-from logstore.group.options import OffsetAndTimestamp as OffsetAndTimestamp
-from logstore.group.options import OffsetStore as OffsetStore
+from logstore.group.member.assignors import Assignor as Assignor
+from logstore.group.member.assignors import GroupSubscription as GroupSubscription
 from logstore.group.overview import Group as Group
 from logstore.group.overview import Groups as Groups
 from logstore.group.overview import LiveMember as LiveMember
 from logstore.group.overview import groups as groups
 from logstore.group.resets import reset_offsets as reset_offsets
-from logstore.group.transaction import ConsumerTransaction as ConsumerTransaction
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport

@@ -26,9 +26,9 @@ from faults.service_promises import (
     Offsets,
 )
 from logstore import LogStoreError, Record, StoreConfig
-from logstore.group import group_log
-from logstore.group.slots import FileId
-from logstore.group.transaction import GroupPositions
+from logstore.group.consumer.transaction import GroupPositions
+from logstore.group.file import group_log
+from logstore.group.file.slots import FileId
 from logstore.io.files import ProcessId
 from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.store import verify

@@ -35,10 +35,11 @@ import logstore
 from faults.tracing import AtLine
 from faults.watched import told
 from logstore import TopicPartition
-from logstore.group import group_file, membership
-from logstore.group.group_file import GroupFile
-from logstore.group.slots import BusyError
-from logstore.group.transaction import GroupPositions
+from logstore.group.consumer.transaction import GroupPositions
+from logstore.group.file import group_file
+from logstore.group.file.group_file import GroupFile
+from logstore.group.file.slots import BusyError
+from logstore.group.member import membership
 from logstore.io import layout
 from logstore.io.checkpoint import publications
 from logstore.io.directory import Directory

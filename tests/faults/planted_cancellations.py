@@ -8,7 +8,7 @@ from faults.planted_bug import Bug
 BUGS_OF_CANCELLATIONS = (
     Bug(
         "a record counts as delivered when it was read ahead",
-        "group/reading.py",
+        "group/consumer/reading.py",
         (("                    self._ahead = found[::-1]\n",
           "                    self._ahead, self.position = found[::-1], position\n"),),
         "cancellations",

@@ -72,7 +72,7 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "published positions above the end of a copied log stay",
-        "group/lowering.py",
+        "group/consumer/lowering.py",
         (("        outcomes.append(_lower_published(root, publisher, "
           "lowered_to))\n",
           "        _ = _lower_published\n"),),
@@ -80,14 +80,14 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "a copy that is only read has the positions of the original",
-        "group/positions.py",
+        "group/consumer/positions.py",
         (("            commit = lowered_commit(commit, lowered_to)\n",
           "            _ = lowered_to\n"),),
         "copies",
     ),
     Bug(
         "a copy that is only read has the published positions of the original",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("        return last.sequence, {**positions, **lowered}\n",
           "        return last.sequence, {**positions, **dict.fromkeys(())}\n"),),
         "copies",

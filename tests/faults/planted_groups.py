@@ -8,7 +8,7 @@ from faults.planted_bug import Bug
 BUGS_OF_GROUPS = (
     Bug(
         "a position is cached under the lock: a commit does not read the file again",
-        "group/membership.py",
+        "group/member/membership.py",
         (("            self.file.refresh_held(self.slots)\n            return work()\n",
           "            return work()\n"),),
         "groups",
@@ -16,7 +16,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "the next generation is made without reading the last one again",
-        "group/membership.py",
+        "group/member/membership.py",
         (("        self.file.refresh_held(self.slots)\n"
           "        slot = self._take_slot()\n",
           "        slot = self._take_slot()\n"),),
@@ -25,7 +25,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a partition is taken without reading what was committed for it meanwhile",
-        "group/membership.py",
+        "group/member/membership.py",
         (("        self.file.refresh_held(self.slots)\n"
           "        state = self.file.state\n"
           "        me = state.member(self.id)\n",
@@ -37,7 +37,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a member leaves without reading the file again",
-        "group/membership.py",
+        "group/member/membership.py",
         (("        self.file.refresh_held(self.slots)\n"
           "        state = self.file.state\n"
           "        alive = set(self._others())\n",
@@ -48,7 +48,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "published positions are read once, and not again with the turn to publish",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("        last, published = self._positions.read()\n",
           "        kept = self._slots.__dict__\n"
           "        if \"once\" not in kept:\n"
@@ -60,7 +60,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a partition is let go of before `on_revoke` has run",
-        "group/core.py",
+        "group/consumer/core.py",
         (("            told = [key for key in keys if key in self._told]\n"
           "            self.call(self.callbacks.revoke, told)\n",
           "            told = [key for key in keys if key in self._told]\n"
@@ -73,7 +73,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "the child of a fork holds the locks of its parent on",
-        "group/slots.py",
+        "group/file/slots.py",
         (("    for slots in list(_open_files):\n        slots.after_fork()\n",
           "    for slots in list(_open_files):\n        pass\n"),),
         "groups",
@@ -82,7 +82,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "the identity of a live group is forgotten as others are",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("                pinned=True,\n", "                pinned=False,\n"),),
         "groups",
         ("transactions, quiet",),
@@ -90,7 +90,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a record is committed that was not delivered",
-        "group/core.py",
+        "group/consumer/core.py",
         (("                found[key] = OffsetAndMetadata(reader.position)\n",
           "                found[key] = OffsetAndMetadata(reader.position + 1)\n"),),
         "groups",
@@ -99,7 +99,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a member that was thrown out commits",
-        "group/membership.py",
+        "group/member/membership.py",
         (("            if state.member(self.id) is None:\n"
           "                raise self._fenced(\"it was thrown out",
           "            if False:\n"
@@ -113,7 +113,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "the lock of a member that was thrown out keeps its partition",
-        "group/membership.py",
+        "group/member/membership.py",
         (("        topics, rows = self._next_rows(state, members, fenced)\n"
           "        is_same",
           "        topics, rows = self._next_rows(state, members, ())\n"
@@ -124,7 +124,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a member goes on with the file from before its compaction",
-        "group/group_log.py",
+        "group/file/group_log.py",
         (("        if self._file is None or (info.device, info.inode) != "
           "self._identity:\n",
           "        if self._file is None:\n"),
@@ -135,7 +135,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a commit in one call does not look where the file ends",
-        "group/commit_calls.py",
+        "group/file/commit_calls.py",
         (("        self._steps.set_size(_FILE, end)\n", ""),),
         "groups",
         ("commits",),
@@ -152,7 +152,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a poll that is interrupted has delivered what it has read",
-        "group/consumer.py",
+        "group/consumer/consumer.py",
         (("            for reader, position in before:\n"
           "                reader.back_to(position)\n"
           "            raise\n", "            raise\n"),

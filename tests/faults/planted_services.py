@@ -17,7 +17,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a group's file takes its name before its bytes are synced",
-        "group/group_log.py",
+        "group/file/group_log.py",
         (("        files.write(file.fd, data, 0)\n        files.sync(file.fd)\n",
           "        files.write(file.fd, data, 0)\n"),),
         "disk_states",
@@ -41,7 +41,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "positions are published beside their records, not with them",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("                metadata=metadata,\n                pinned=True,\n",
           "                metadata=b'{\"at\":[]}' if staged else metadata,\n"
           "                pinned=True,\n"),
@@ -62,7 +62,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a member takes the failed sync of another for durable",
-        "group/slots.py",
+        "group/file/slots.py",
         (("is_now and any(boot), is_doubtful and is_now)",
           "is_now and any(boot), False)"),),
         "failing_calls",
@@ -72,7 +72,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "nothing was committed, says a sync that could not begin",
-        "group/group_log.py",
+        "group/file/group_log.py",
         (("            raise self._not_durable(error) from error\n\n    def _sync(",
           "            raise\n\n    def _sync("),),
         "failing_calls",
@@ -95,7 +95,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a commit of a group that is made in one call is not synced",
-        "group/commit_calls.py",
+        "group/file/commit_calls.py",
         (("                native.Step(native.STEP_SYNC, file.fd),\n",
           "                native.Step(native.STEP_UNLOCK, slots.fd, 5000),\n"),),
         "recorded_calls",
@@ -103,7 +103,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a group's file that was written anew is not synced",
-        "group/group_log.py",
+        "group/file/group_log.py",
         (("        files.write(file.fd, data, 0)\n        files.sync(file.fd)\n",
           "        files.write(file.fd, data, 0)\n"),),
         "recorded_calls",
@@ -111,7 +111,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "positions of a transaction are lost",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("                metadata=metadata,\n                pinned=True,\n",
           "                metadata=b'{\"at\":[]}' if staged else metadata,\n"
           "                pinned=True,\n"),
@@ -152,7 +152,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "positions are published, and their records are lost",
-        "group/transaction.py",
+        "group/consumer/transaction.py",
         (("                staged,\n                identity=identity,\n",
           "                [],\n                identity=identity,\n"),),
         "kills",
@@ -160,7 +160,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a commit counts before it is written",
-        "group/group_file.py",
+        "group/file/group_file.py",
         (("        made = self._append_at_once(\n            slots, data, len(items), "
           "lambda: self._note(items), durable=durable\n        )\n",
           "        self._note(items)\n        return True\n"),),

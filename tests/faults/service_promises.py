@@ -12,8 +12,8 @@ from unittest import mock
 import logstore
 from faults.promises import Promises
 from logstore import Store, TopicPartition
-from logstore.group import group_file
-from logstore.group.transaction import GroupPositions
+from logstore.group.consumer.transaction import GroupPositions
+from logstore.group.file import group_file
 from logstore.io import layout
 from logstore.store.inside import files_directory
 

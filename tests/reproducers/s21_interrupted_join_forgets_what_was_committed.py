@@ -22,7 +22,7 @@ def trace(frame, event, arg):
     if (
         event == "call"
         and frame.f_code.co_name == "__init__"
-        and frame.f_code.co_filename.endswith("group/positions.py")
+        and frame.f_code.co_filename.endswith("group/consumer/positions.py")
         and frame.f_locals["file"] is not None
     ):
         sys.settrace(None)

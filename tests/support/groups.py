@@ -8,8 +8,8 @@ from typing import Any
 
 import logstore
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.group.group_file import GroupFile
-from logstore.group.slots import Slots
+from logstore.group.file.group_file import GroupFile
+from logstore.group.file.slots import Slots
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files

@@ -17,15 +17,15 @@ from logstore.aio.store import Store
 from logstore.aio.turns import Turns
 from logstore.config import check_int
 from logstore.errors import ConfigError
-from logstore.group.assignors import Assignor
-from logstore.group.consumer import Consumer as BlockingConsumer
-from logstore.group.options import (
+from logstore.group.consumer.consumer import Consumer as BlockingConsumer
+from logstore.group.consumer.options import (
     Callback,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetStore,
 )
-from logstore.group.transaction import ConsumerTransaction
+from logstore.group.consumer.transaction import ConsumerTransaction
+from logstore.group.member.assignors import Assignor
 from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import OnCorruption
 from logstore.record.record import TopicRecord

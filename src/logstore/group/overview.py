@@ -13,11 +13,11 @@ from typing import Final
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.errors import LogStoreError, storage_errors
-from logstore.group.group_file import GroupFile
-from logstore.group.lowering import is_of, lowered_commit
-from logstore.group.slots import LockFile, SlotInfo, clock_ms
-from logstore.group.state import BY_TRANSACTIONS, Member
-from logstore.group.transaction import GroupPositions, identity_of_file
+from logstore.group.consumer.lowering import is_of, lowered_commit
+from logstore.group.consumer.transaction import GroupPositions, identity_of_file
+from logstore.group.file.group_file import GroupFile
+from logstore.group.file.slots import LockFile, SlotInfo, clock_ms
+from logstore.group.file.state import BY_TRANSACTIONS, Member
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files

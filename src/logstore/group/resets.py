@@ -12,16 +12,16 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError, TopicNotFoundError
+from logstore.group.consumer.lowering import is_of, lowered_commit
+from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.errors import (
     CommitFailedError,
     GroupNotEmptyError,
     GroupNotFoundError,
 )
-from logstore.group.group_file import GroupFile, record_id
-from logstore.group.lowering import is_of, lowered_commit
-from logstore.group.slots import BusyError, LockFile, Slots
-from logstore.group.state import BY_TRANSACTIONS
-from logstore.group.transaction import GroupPositions
+from logstore.group.file.group_file import GroupFile, record_id
+from logstore.group.file.slots import BusyError, LockFile, Slots
+from logstore.group.file.state import BY_TRANSACTIONS
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition

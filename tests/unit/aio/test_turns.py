@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 import logstore.aio
-from logstore.group.transaction import ConsumerTransaction
+from logstore.group.consumer.transaction import ConsumerTransaction
 from support.groups import T0, store_with
 from support.tasks import every_loop, run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.group.inputs import ConsumerInputs
+from logstore.group.consumer.inputs import ConsumerInputs
 from logstore.group.overview import Group, Groups, groups
 from logstore.io import layout
 from support.damage import snapshot_of

@@ -15,9 +15,9 @@ import pytest
 
 import logstore
 from logstore import TopicPartition
-from logstore.group import lowering
-from logstore.group.group_file import GroupFile
-from logstore.group.slots import Slots
+from logstore.group.consumer import lowering
+from logstore.group.file.group_file import GroupFile
+from logstore.group.file.slots import Slots
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files

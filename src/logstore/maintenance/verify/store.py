@@ -17,7 +17,7 @@ from logstore.errors import (
     is_system_error,
     storage_error,
 )
-from logstore.group.group_file import GroupFile
+from logstore.group.file.group_file import GroupFile
 from logstore.io import layout
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory

@@ -1,0 +1,1 @@
+"""The consumer: reads, commits, and publishes."""

@@ -1,0 +1,87 @@
+"""Records that a consumer has read, of any of its partitions, and has not delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from logstore.errors import LogStoreError
+from logstore.group.consumer.reading import Before, PartitionReader
+from logstore.io.layout import TopicPartition
+from logstore.record.record import TopicRecord
+
+__all__ = ["Ahead"]
+
+
+class Ahead:
+    """The partitions with such records, in the order in which they are delivered."""
+
+    def __init__(self) -> None:
+        self._readers: list[PartitionReader] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._readers)
+
+    def clear(self) -> None:
+        """Deliver nothing of them before they are read again."""
+        self._readers = []
+
+    def fill(
+        self,
+        readers: Iterable[PartitionReader],
+        read: Callable[[PartitionReader, int], bool | None],
+        limit: int,
+    ) -> bool:
+        """Read at most `limit` records; whether there are any.
+
+        Args:
+            read: reads at most so many of one partition; whether it has any.
+
+        Raises: what `read` raises, if no other partition has any before it.
+        """
+        found: list[PartitionReader] = []
+        for reader in readers:
+            try:
+                has_any = read(reader, limit)
+            except LogStoreError:
+                if found:
+                    break  # the next call meets it again
+                raise
+            if has_any:
+                found.append(reader)
+                limit -= reader.ahead
+                if limit <= 0:
+                    break
+        self._readers = found
+        return bool(found)
+
+    def next(self) -> TopicRecord | None:
+        """Deliver one of them."""
+        at = 0
+        while at < len(self._readers):
+            if self._readers[at].is_paused:
+                at += 1
+                continue
+            record = self._readers[at].next_ahead()
+            if record is not None:
+                return record
+            del self._readers[at]
+        return None
+
+    def many(
+        self, limit: int, before: Before
+    ) -> dict[TopicPartition, list[TopicRecord]]:
+        """Deliver at most `limit` of them.
+
+        Args:
+            before: gets the positions before it.
+        """
+        found: dict[TopicPartition, list[TopicRecord]] = {}
+        for reader in self._readers:
+            if reader.is_paused or not reader.ahead:
+                continue
+            before.append((reader, reader.position))
+            records = found[reader.key] = reader.take_ahead(limit)
+            limit -= len(records)
+            if limit <= 0:
+                break
+        return found

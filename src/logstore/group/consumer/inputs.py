@@ -1,0 +1,137 @@
+"""What a transaction needs of its consumer: the positions, and what becomes of them.
+
+`begin_transaction` is called inside a call on the consumer, and so is everything that a
+transaction calls here. The consumer keeps the `TransactionState`, and no reference to
+the transaction: it is closed with its last reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+from logstore._native.locks import logger
+from logstore.errors import ConfigError, LogStoreError
+from logstore.group.consumer.core import Core
+from logstore.group.consumer.options import OffsetAndMetadata
+from logstore.group.consumer.positions import commit_of
+from logstore.group.consumer.transaction import (
+    ConsumerTransaction,
+    GroupPositions,
+    Positioned,
+    TransactionState,
+)
+from logstore.group.errors import CommitFailedError
+from logstore.group.file.state import BY_TRANSACTIONS
+from logstore.io.layout import TopicPartition
+
+__all__ = ["ConsumerInputs", "begin_transaction"]
+
+
+def begin_transaction(
+    core: Core,
+    call: Callable[[], AbstractContextManager[object]],
+    timeout_ms: int | None,
+) -> ConsumerTransaction:
+    """See `Consumer.transaction` and `ConsumerTransaction`.
+
+    Raises:
+        CommitFailedError: the last one was left without an end; now it is aborted.
+        ConfigError: the consumer cannot have transactions.
+    """
+    member = core.in_group()
+    last = core.transaction_state
+    if last is not None and last.is_used:
+        last.ended = last.ended or "left"
+        core.settle()
+        raise CommitFailedError(
+            "the last transaction of this consumer was neither committed nor aborted: "
+            "it is aborted now, and the next poll delivers again what it has read. "
+            "Begin another one",
+            group=member.group,
+        )
+    if core.options.offsets is not None:
+        raise ConfigError(
+            "a consumer that keeps its offsets elsewhere has no transactions: keep the "
+            "results there, too",
+            name="offsets",
+        )
+    state = TransactionState()
+    made = ConsumerTransaction(
+        core.store,
+        GroupPositions(core.store, member.group),
+        member.slots,
+        ConsumerInputs(core),
+        call,
+        state,
+        timeout_ms,
+    )
+    core.transaction_state = state
+    return made
+
+
+class ConsumerInputs:
+    """See `logstore.group.consumer.transaction.Inputs`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
+        """See `logstore.group.consumer.transaction.Inputs`."""
+        member = self._core.in_group()
+        if self._core.given_up:
+            names = ", ".join(map(str, sorted(self._core.given_up)))
+            raise CommitFailedError(
+                f"records of partitions {names} were delivered, and others have them "
+                f"now, or their logs were cut. Nothing was published; commit in "
+                f"`on_revoke`, or read again",
+                group=member.group,
+            )
+        readers = [r for r in self._core.readers.values() if r.position is not None]
+        if self._core.wanted is None:
+            self._core.have_alone([r.key for r in readers if r.key not in member.held])
+        member.begin_transaction([reader.key for reader in readers])
+        return {
+            reader.key: (
+                Positioned(
+                    reader.position or 0,
+                    reader.topic_id,
+                    self._core.positions.proof_of(reader, reader.position or 0),
+                ),
+                reader.committed,
+            )
+            for reader in readers
+        }
+
+    def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
+        """See `logstore.group.consumer.transaction.Inputs`."""
+        member = self._core.in_group()
+        for key, position in positions.items():
+            self._core.readers[key].set_committed(position.offset)
+        for reader in self._core.readers.values():
+            reader.has_delivered = False
+        # For those that look at the group; the publication is what counts.
+        now_ms = self._core.files.now_ms()
+        commits = [
+            commit_of(
+                member.file.group,
+                key,
+                OffsetAndMetadata(at.offset),
+                at.topic_id,
+                now_ms,
+                at.proof,
+            )
+            for key, at in positions.items()
+        ]
+        try:
+            member.commit(commits, durable=False, way=BY_TRANSACTIONS)
+        except LogStoreError as error:
+            logger.warning(
+                "group %s: its positions are published, and its file does not have "
+                "them: %s",
+                member.group[:100],
+                error,
+            )
+
+    def settle(self) -> None:
+        self._core.settle()

@@ -1,0 +1,1 @@
+"""The two files of a group: its log, and its locks."""

@@ -1,0 +1,136 @@
+"""The batches of a group's file: its records, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from logstore import _native as native
+from logstore.broker.kafka_records import (
+    OffsetCommit,
+    format_group_key,
+    format_offset_key,
+    format_offset_value,
+)
+from logstore.config import TopicConfig
+from logstore.group.file.state import HEADER, GroupState, format_state
+from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
+from logstore.record.encoder import Encoder, pack_rows
+
+__all__ = ["BATCH_BYTES_MAX", "RECORD_BYTES", "Batches", "Item"]
+
+# A batch is at most so long: more than any record of a group needs.
+BATCH_BYTES_MAX: Final = 32 << 20
+# A record has so many bytes at most besides its key, value and header.
+RECORD_BYTES: Final = 24
+
+# Positions in a batch of one record without headers (docs/format.md), and how many
+# bytes follow the value.
+_OFFSET_END: Final = 8
+_CRC_POS: Final = 17
+_CRC_END: Final = 21
+_TIMES_POS: Final = 27
+_TIMES_END: Final = 43
+_AFTER_VALUE: Final = 1
+# So many keys, and batches of so many bytes, are kept at most.
+_KEYS_MAX: Final = 4096
+_KEPT_BYTES_MAX: Final = 1024
+
+# Key, value (None: the key is removed), and the value of the header (None: none).
+Item: TypeAlias = "tuple[bytes, bytes | None, bytes | None]"
+
+
+class Batches:
+    """Encodes the records of one group, for one thread at a time."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._encoder = Encoder(
+            TopicConfig(max_message_bytes=BATCH_BYTES_MAX, message_format=2)
+        )
+        self._keys: dict[tuple[str, str, int], bytes] = {}
+        # By key, the batch of its last commit and the length of the value there.
+        self._last: dict[bytes, tuple[bytearray, int]] = {}
+
+    def items(
+        self,
+        group: str,
+        commits: Iterable[OffsetCommit] = (),
+        removed: Iterable[TopicPartition] = (),
+        state: GroupState | None = None,
+    ) -> list[Item]:
+        """The records that say so much: see `GroupFile.append`.
+
+        Raises:
+            ConfigError: a text is too long for a record.
+        """
+        found: list[Item] = []
+        if state is not None:
+            found.append((format_group_key(group), *format_state(group, state)))
+        for commit in commits:
+            key = self._key(group, commit.topic, commit.partition)
+            found.append((key, format_offset_value(commit), None))
+        for one in removed:
+            found.append((self._key(group, *one), None, None))
+        return found
+
+    def _key(self, group: str, topic: str, partition: int) -> bytes:
+        """The key of the committed offset of a partition."""
+        key = self._keys.get((group, topic, partition))
+        if key is None:
+            if len(self._keys) >= _KEYS_MAX:
+                self._keys.clear()
+            key = format_offset_key(group, topic, partition)
+            self._keys[group, topic, partition] = key
+        return key
+
+    def batch(self, items: Sequence[Item], offset: int) -> bytes:
+        """One batch of some records, the first of which has an offset."""
+        now_ms = self._files.now_ms()
+        if len(items) == 1 and items[0][2] is None:
+            key, value, _ = items[0]
+            if value is not None:
+                return self._of_one(key, value, offset, now_ms)
+        has_headers = any(header is not None for _, _, header in items)
+        headers = [
+            () if header is None else ((HEADER, header),) for _, _, header in items
+        ]
+        rows = pack_rows(
+            [value for _, value, _ in items],
+            [key for key, _, _ in items],
+            None,
+            headers if has_headers else None,
+            now_ms=now_ms,
+            magic=2,
+        )
+        self._encoder.measure(rows)
+        return self._encoded(rows, offset, now_ms)
+
+    def _encoded(self, rows: native.Rows, offset: int, now_ms: int) -> bytes:
+        parts = [
+            bytes(native.buffer_of(data, size))
+            for data, size in self._encoder.encode(rows, offset, now_ms, 0)
+        ]
+        return b"".join(parts)
+
+    def _of_one(self, key: bytes, value: bytes, offset: int, now_ms: int) -> bytes:
+        """The batch of the commit of one partition, as nearly always. Most have another
+        one before them, and differ from it in numbers only."""
+        last = self._last.get(key)
+        if last is None or last[1] != len(value):
+            rows = self._encoder.rows_of_one(value, key, now_ms)
+            data = self._encoded(rows, offset, now_ms)
+            if len(self._last) >= _KEYS_MAX:
+                self._last.clear()
+            if len(data) <= _KEPT_BYTES_MAX:
+                self._last[key] = bytearray(data), len(value)
+            return data
+        before = last[0]
+        time = now_ms.to_bytes(8, "big", signed=True)
+        before[:_OFFSET_END] = offset.to_bytes(8, "big")
+        before[_TIMES_POS:_TIMES_END] = time + time
+        before[-_AFTER_VALUE - len(value) : -_AFTER_VALUE] = value
+        rest = bytes(before[_CRC_END:])
+        before[_CRC_POS:_CRC_END] = native.crc32c(rest).to_bytes(4, "big")
+        return bytes(before)

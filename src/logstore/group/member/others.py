@@ -1,0 +1,96 @@
+"""What a member sees of the others: which hang, which do not take what is theirs."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from logstore._native.locks import logger
+from logstore.group.file.slots import Slots, clock_ms
+from logstore.group.file.state import GroupState
+from logstore.io.layout import TopicPartition
+
+__all__ = ["Others"]
+
+# A partition that its member leaves free for so long goes to another one.
+_IDLE_S: Final = 1.0
+# The time between two looks for members that are stuck.
+_STUCK_CHECK_S: Final = 0.25
+
+
+class Others:
+    """The other members; for one thread at a time.
+
+    Args:
+        slots: the member's open lock file.
+        group: the id of the group.
+        evicts: whether members that are stuck are to be thrown out.
+    """
+
+    def __init__(self, slots: Slots, group: str, *, evicts: bool) -> None:
+        self._slots = slots
+        self._files = slots.files
+        self._group = group
+        self._evicts = evicts
+        # Their partitions that are free, and since when.
+        self._free_since: dict[TopicPartition, float] = {}
+        self._stuck_checked = -_STUCK_CHECK_S
+        self._reported: set[int] = set()
+
+    def idle(self, state: GroupState, own: str) -> frozenset[str]:
+        """The members, but for `own`, that have not taken what they are to have, for
+        too long."""
+        taken = {*self._slots.held_rows(), *self._slots.rows}
+        now, since = self._files.monotonic(), self._free_since
+        self._free_since = {}
+        found = set()
+        for one, member in state.assigned().items():
+            row = state.rows.get(one)
+            if member.id == own or row is None or row.number in taken:
+                continue
+            began = self._free_since[one] = since.get(one, now)
+            if now - began >= _IDLE_S and not member.is_idle:
+                found.add(member.id)
+        return frozenset(found)
+
+    def forget_free(self) -> None:
+        """A new generation has begun: what is free from now on counts."""
+        self._free_since.clear()
+
+    def due_s(self) -> float:
+        """In how many seconds `idle` may find another member; infinite: nothing is
+        free."""
+        now = self._files.monotonic()
+        ends = [began + _IDLE_S - now for began in self._free_since.values()]
+        # One that is over was found already; a wait may end a millisecond early.
+        return min((left for left in ends if left > 0), default=math.inf) + 0.001
+
+    def stuck(self, state: GroupState, own: str) -> frozenset[str]:
+        """The members, but for `own`, that are to be thrown out because they have not
+        polled; those that are not thrown out are logged, once."""
+        now = self._files.monotonic()
+        if now - self._stuck_checked < _STUCK_CHECK_S:
+            return frozenset()
+        self._stuck_checked = now
+        at_ms, found = clock_ms(self._files), set()
+        for member in state.members:
+            if member.id == own:
+                continue
+            info = self._slots.info(member.slot)
+            stuck_ms = info.stuck_ms(at_ms)
+            if stuck_ms is None:
+                self._reported.discard(member.slot)
+            elif not self._slots.is_alive(member.slot):
+                continue  # it has ended, and the next generation is without it
+            elif self._evicts:
+                found.add(member.id)
+            elif member.slot not in self._reported:
+                self._reported.add(member.slot)
+                logger.warning(
+                    "group %s: process %d has not polled for %d ms; it keeps its "
+                    "partitions (on_stuck='report')",
+                    self._group[:100],
+                    info.process.pid,
+                    stuck_ms + info.interval_ms,
+                )
+        return frozenset(found)

@@ -1,0 +1,379 @@
+"""A commit whose calls are made at once is the same as one made step by step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import TopicPartition
+from logstore import _native as native
+from logstore.broker.kafka_records import OffsetCommit
+from logstore.group.file import batches as batches_module
+from logstore.group.file import slots as slots_module
+from logstore.group.file.batches import Batches
+from logstore.io.files import Files
+from support.disk import MemoryDisk
+from support.groups import T0, T1, OneMember, offset_in, store_with
+
+NAME = ".logstore-group-g"
+
+
+class ByCall(Files):
+    """System calls of a group's files, one by one."""
+
+
+class Recorded(Files):
+    """Those that were made at once: how many had the right result."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def make_steps(
+        self, steps: native.Steps, end: int, begin: int = 0
+    ) -> tuple[int, OSError | None]:
+        done, error = steps.make(end, begin)
+        self.made.append(done)
+        return done, OSError(error, os.strerror(error)) if error else None
+
+
+def commit_of(offset: int, key: TopicPartition = T0) -> list[OffsetCommit]:
+    return [OffsetCommit("g", *key, offset, commit_ms=1)]
+
+
+@pytest.fixture
+def files() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def one(tmp_path: Path, files: Recorded) -> Iterator[OneMember]:
+    """A member that has committed durably."""
+    member = OneMember(tmp_path, files=files)
+    member.commit(0, durable=True)
+    yield member
+    member.close()
+
+
+def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> None:
+    """With a sync, or without one; the first one makes the file."""
+    one.commit(1, durable=True)
+    one.commit(2)
+    one.commit(3, durable=True)
+    assert files.made == [11, 6, 11]
+    assert one.slots.durable_point().size == one.file.end[1]
+
+
+@pytest.mark.parametrize("kind", [Files, ByCall])
+def test_both_ways_write_the_same(tmp_path: Path, kind: type[Files]) -> None:
+    """The bytes of both files, but for the times."""
+    found = []
+    for at_once in (False, True):
+        path = tmp_path / f"{at_once}"
+        path.mkdir()
+        files = kind()
+        vars(files)["now_ms"] = lambda: 5
+        one = OneMember(path, files=files if kind is ByCall else None)
+        one.file._batches._files = files
+        one.at_once = at_once
+        for offset in range(20):
+            one.commit(offset, (T0, T1)[offset % 2], durable=offset % 3 == 0)
+        point = one.slots.durable_point()
+        found.append(((path / NAME).read_bytes(), point.size, point.is_of_this_boot))
+        assert one.slots.take(3)
+        assert point.file == one.file._id
+        one.close()
+    assert found[0] == found[1]
+
+
+def test_what_another_member_did_is_read_first(
+    one: OneMember, files: Recorded, tmp_path: Path
+) -> None:
+    """Its batch is not overwritten, and what it has locked is waited for."""
+    other = OneMember(tmp_path)
+    other.commit(7, T1, durable=True)
+    assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
+    assert files.made == [3]
+    one.commit(1, durable=True)
+    assert offset_in(tmp_path) == 1
+    assert offset_in(tmp_path, T1) == 7
+    assert other.slots.take_sync_turn()
+    # The turn is another member's: the append counts, and the sync waits for it.
+    assert one.file.append_at_once(one.slots, commit_of(2), durable=False)
+    other.slots.end_sync_turn()
+
+    def held() -> None:
+        before = len(files.made)
+        assert not one.file.append_at_once(one.slots, commit_of(3), durable=False)
+        assert files.made[before:] == [1]
+
+    other.slots.locked(held, 1)
+    other.close()
+    assert offset_in(tmp_path) == 2
+
+
+def test_end_of_the_file_that_is_not_looked_at_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: whatever size the file has is right, and commits are lost."""
+
+    def commit_in_turn(path: Path) -> list[int | None]:
+        path.mkdir()
+        one, two = OneMember(path), OneMember(path)
+        for offset in range(10):
+            one.commit(offset, T0)
+            two.commit(offset, T1)
+        one.commit(10, T0)
+        return [offset_in(path, T0), offset_in(path, T1)]
+
+    assert commit_in_turn(tmp_path / "right") == [10, 9]
+    monkeypatch.setattr(native.Steps, "set_size", lambda self, number, size: None)
+    try:
+        found: object = commit_in_turn(tmp_path / "wrong")
+    except logstore.LogStoreError as error:
+        found = error
+    assert found != [10, 9]
+
+
+def test_taken_turn_and_changed_point_are_synced_step_by_step(
+    one: OneMember, files: Recorded, tmp_path: Path
+) -> None:
+    """Whichever shows that another member syncs, the commit is durable in the end."""
+    other = OneMember(tmp_path)
+    size = one.file.end[1]
+    other.slots.set_durable_point(one.file._id, size - 1)
+    one.commit(1, durable=True)
+    assert one.slots.durable_point().size == one.file.end[1] > size
+    one.commit(2, durable=True)
+    other.slots.set_durable_point(one.file._id, one.file.end[1] - 1)
+    one.commit(3, durable=True)
+    assert files.made[-2:] == [0, 11]  # the point was read again
+    assert one.slots.durable_point().size == one.file.end[1]
+    one.commit(4, durable=True)
+    assert files.made[-1] == 11
+    assert other.slots.take_sync_turn()  # it was given back
+    other.close()
+
+
+@pytest.mark.parametrize("is_doubtful", [False, True])
+def test_point_that_changes_meanwhile_is_read_again(
+    tmp_path: Path, is_doubtful: bool
+) -> None:
+    """Between the append and the turn to sync: the commit counts, and is durable, or an
+    error says that it may not be."""
+
+    class Changing(Files):
+        def lock_byte(self, fd: int, pos: int) -> bool:
+            if self.changes and pos == slots_module._SYNC:
+                self.changes = False
+                assert one.file._id is not None
+                size = one.file.end[1]
+                other.slots.set_durable_point(
+                    one.file._id, size - 1, is_doubtful=is_doubtful
+                )
+            return super().lock_byte(fd, pos)
+
+        changes = False
+
+    files = Changing()
+    one, other = OneMember(tmp_path, files=files), OneMember(tmp_path)
+    one.commit(0, durable=True)
+    one.commit(1, durable=True)
+    files.changes = True
+    if is_doubtful:
+        with pytest.raises(logstore.SyncFailedError):
+            one.commit(2, durable=True)
+    else:
+        one.commit(2, durable=True)
+        assert one.slots.durable_point().size == one.file.end[1]
+    assert not files.changes
+    assert offset_in(tmp_path) == 2
+    one.commit(3, durable=True)
+    point = one.slots.durable_point()
+    assert (point.size, point.is_doubtful) == (one.file.end[1], False)
+    one.close()
+    other.close()
+
+
+def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) -> None:
+    """Then the sync makes the right one durable first."""
+    other = OneMember(tmp_path)
+    other.slots.set_durable_point(one.file._id._replace(inode=3), 5, is_new=True)
+    for offset in (1, 2):
+        one.commit(offset, durable=True)
+        point = one.slots.durable_point()
+        assert (point.file, point.size) == (one.file._id, one.file.end[1])
+    other.close()
+
+
+@pytest.mark.parametrize("name", [NAME, f"{NAME}.lock"])
+def test_replaced_file_is_found(one: OneMember, tmp_path: Path, name: str) -> None:
+    """The one that has the name counts."""
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+    (tmp_path / "filler").touch()
+    (tmp_path / name).write_bytes(data)
+    assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
+    (tmp_path / name).unlink()
+    assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
+    if name != NAME:
+        with pytest.raises(logstore.FencedError, match="removed or replaced"):
+            one.commit(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "nth", "error"),
+    [
+        ("lock_byte", f"{NAME}.lock", 1, logstore.StorageError),
+        ("lock_byte", f"{NAME}.lock", 2, None),
+        ("stat_name", f"{NAME}.lock", 1, logstore.StorageError),
+        ("stat_name", NAME, 1, logstore.StorageError),
+        ("write", NAME, 1, logstore.StorageError),
+        ("write", f"{NAME}.lock", 1, None),
+        ("unlock_byte", f"{NAME}.lock", 1, None),
+        ("unlock_byte", f"{NAME}.lock", 2, None),
+        ("read", f"{NAME}.lock", 1, logstore.StorageError),
+        ("sync", NAME, 1, logstore.SyncFailedError),
+    ],
+)
+def test_refused_call_is_a_named_error_and_leaves_no_lock(
+    call: str, name: str, nth: int, error: type[logstore.StorageError] | None
+) -> None:
+    """Whichever it is. Behind the append the commit counts, and the rest is tried again
+    step by step."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    for offset in range(2):
+        one.commit(offset, durable=True)
+    disk.fail(call, errno.EIO, name=name, nth=nth, times=1)
+    if error is None:
+        assert one.file.append_at_once(one.slots, commit_of(2), durable=True)
+        assert one.slots.durable_point().size == one.file.end[1]
+    else:
+        with pytest.raises(error) as caught:
+            one.file.append_at_once(one.slots, commit_of(2), durable=True)
+        assert f"/store/{name}: " in f"{caught.value}: "
+        assert type(caught.value) is error
+    disk.heal()
+    other = OneMember("/store", files=disk.process())
+    assert other.slots.take_sync_turn()
+    other.slots.end_sync_turn()
+    found = other.slots.locked(lambda: other.offset(), 0)
+    assert found == one.offset()
+    assert found == (2 if error in (None, logstore.SyncFailedError) else 1)
+    other.commit(3, durable=True)
+    one.commit(4, durable=True)
+    assert other.offset() == 4
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) -> None:
+    """It comes when so many calls were made, before their result is known."""
+
+    class Interrupting(Files):
+        def make_steps(
+            self, steps: native.Steps, end: int, begin: int = 0
+        ) -> tuple[int, OSError | None]:
+            steps.make(min(count, end), begin)
+            raise Interrupted
+
+    one.commit(1, durable=True)
+    assert one.file._calls is not None
+    one.file._calls._files = Interrupting()
+    with pytest.raises(Interrupted):
+        one.file.append_at_once(one.slots, commit_of(2), durable=True)
+    one.file._calls._files = Files()
+    other = OneMember(tmp_path)
+    assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 4 else 1)
+    assert other.slots.take_sync_turn()
+    other.slots.end_sync_turn()
+    one.commit(3, durable=True)
+    assert other.offset() == 3
+    other.close()
+
+
+def test_file_that_is_large_enough_is_written_anew(
+    one: OneMember, files: Recorded, tmp_path: Path
+) -> None:
+    """Step by step."""
+    one.file._rewrite_at = one.file.end[1] + 100
+    one.commit(1, durable=True)
+    assert files.made == []
+    one.commit(2, durable=True)
+    assert offset_in(tmp_path) == 2
+
+
+def test_batch_is_the_same_as_from_the_encoder() -> None:
+    """Also if it was made from the one before."""
+    rng = random.Random(1)
+    files = Files()
+    vars(files)["now_ms"] = lambda: now
+    kept = Batches(files)
+    for number in range(300):
+        now = rng.choice([-1, 0, 1, rng.randrange(1 << 42)])
+        commit = OffsetCommit(
+            "g",
+            rng.choice("tu"),
+            rng.randrange(3),
+            rng.choice([0, rng.randrange(1 << 63)]),
+            rng.choice([-1, 7]),
+            "m" * rng.choice([0, 0, 3, 130, 2000]),
+            rng.randrange(1 << 42),
+            None,
+            rng.choice([None, "ab" * 16]),
+        )
+        items = kept.items("g", [commit])
+        assert kept.batch(items, number) == Batches(files).batch(items, number)
+    sizes = [len(data) for data, _ in kept._last.values()]
+    assert sizes
+    assert max(sizes) <= batches_module._KEPT_BYTES_MAX
+
+
+def test_only_so_many_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a group of very many partitions."""
+    monkeypatch.setattr(batches_module, "_KEYS_MAX", 3)
+    one = Batches(Files())
+    for number in range(10):
+        (item,) = one.items("g", commit_of(1, TopicPartition("t", number)))
+        assert one.batch([item], 0)
+        assert len(one._last) <= 3
+        assert len(one._keys) <= 3
+
+
+def test_consumer_commits_at_once(tmp_path: Path) -> None:
+    """Its second commit, of one partition or of several."""
+    path = store_with(tmp_path / "store")
+    with logstore.Consumer(path, group="g", topics=["t"], reset="earliest") as one:
+        one.poll()
+        one.commit()
+        assert one._core.member is not None
+        file = one._core.member.file
+        made = []
+        calls = native.Steps.make
+
+        class Seen(native.Steps):
+            def make(self, end: int, begin: int = 0) -> tuple[int, int]:
+                result = calls(self, end, begin)
+                made.append(result)
+                return result
+
+        one.commit({T0: 1})
+        assert file._calls is not None
+        steps = file._calls._steps
+        seen = Seen([steps[number] for number in range(len(steps))])
+        file._calls._steps = seen
+        one.commit({T0: 2, T1: 3})
+        one.commit({T0: 4}, durable=False)
+        assert made == [(11, 0), (6, 0)]
+    assert offset_in(path) == 4
+    assert offset_in(path, T1) == 3

@@ -1,0 +1,453 @@
+"""The lock file of a group: one member each slot, one holder each partition."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import _native as native
+from logstore.group.file import slots as slots_module
+from logstore.group.file.slots import (
+    MEMBERS_MAX,
+    BusyError,
+    FileId,
+    LockFile,
+    SlotInfo,
+    Slots,
+)
+from logstore.io.directory import Directory
+from logstore.io.files import Files, ProcessId
+
+NAME = ".logstore-group-g"
+FILE = FileId(5, b"a" * 12)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Directory]:
+    directory = Directory.open_root(Files(), str(tmp_path))
+    yield directory
+    directory.close()
+
+
+def opened(root: Directory) -> Slots:
+    return Slots(root, NAME, "g")
+
+
+def test_group_without_members_has_no_lock_file(root: Directory) -> None:
+    """Looking at a group makes no file."""
+    with pytest.raises(FileNotFoundError):
+        LockFile(root, NAME)
+    assert root.names() == []
+
+
+def test_mutex_excludes_another_member_of_the_same_process(root: Directory) -> None:
+    """The lock belongs to the open file, not to the process."""
+    one, two = opened(root), opened(root)
+
+    def inside() -> None:
+        with pytest.raises(BusyError):
+            two.locked(lambda: pytest.fail("both have it"), 0)
+
+    one.locked(inside, 0)
+    assert two.locked(lambda: 7, 0) == 7
+
+
+def test_mutex_is_free_after_an_error(root: Directory) -> None:
+    """Whatever the work raises."""
+    one, two = opened(root), opened(root)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        one.locked(interrupted, 0)
+    assert two.locked(lambda: 7, 0) == 7
+
+
+def test_mutex_is_waited_for(root: Directory) -> None:
+    """As long as the caller says."""
+    one, two = opened(root), opened(root)
+    ends = []
+
+    def release_soon() -> None:
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        ends.append(time.monotonic())
+
+    one.locked(release_soon, 0)
+    assert two.locked(time.monotonic, 5) >= ends[0]
+
+
+def test_removed_lock_file_fences(root: Directory) -> None:
+    """Two files of one name would be two groups."""
+    one = opened(root)
+    root.unlink(f"{NAME}.lock")
+    with pytest.raises(logstore.FencedError, match="removed or replaced"):
+        one.locked(lambda: 7, 0)
+    two = opened(root)
+    with pytest.raises(logstore.FencedError, match="removed or replaced") as caught:
+        one.locked(lambda: 7, 0)
+    assert caught.value.group == "g"
+    assert two.locked(lambda: 7, 0) == 7
+
+
+def test_slots_are_taken_lowest_first(root: Directory) -> None:
+    """A slot is free again when its member has left."""
+    members = [opened(root) for _ in range(3)]
+    assert [one.join(100) for one in members] == [0, 1, 2]
+    assert members[0].members() == [1, 2]
+    assert members[2].is_alive(1)
+    members[1].leave()
+    assert not members[2].is_alive(1)
+    assert opened(root).join(100) == 1
+
+
+def test_slots_may_be_left_out(root: Directory) -> None:
+    """Those that have another meaning, although they are free."""
+    one, two = opened(root), opened(root)
+    assert one.join(100, {0, 2}) == 1
+    assert two.join(100, range(MEMBERS_MAX)) is None
+    assert two.join(100, {0}) == 2
+
+
+def test_slots_are_limited(root: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is free if all are taken."""
+    monkeypatch.setattr(slots_module, "MEMBERS_MAX", 1)
+    one, two = opened(root), opened(root)
+    assert one.join(100) == 0
+    assert two.join(100) is None
+
+
+def test_member_says_who_it_is(root: Directory, monkeypatch: Any) -> None:
+    """Its process, when it joined, and when it polled last, by both clocks."""
+    now = {"wall": 5_000, "at": 70.0}
+    monkeypatch.setattr(Files, "now_ms", lambda _: now["wall"])
+    monkeypatch.setattr(Files, "monotonic", lambda _: now["at"])
+    one = opened(root)
+    one.join(100)
+    look = LockFile(root, NAME)
+    info = look.info(0)
+    assert info.process == Files().process_id()
+    assert info.process.pid == os.getpid()
+    assert (info.since_ms, info.interval_ms) == (5_000, 100)
+    assert (info.polled_ms, info.polled_at_ms) == (5_000, 70_000)
+    now.update(wall=9_000, at=70.009)
+    one.polled()  # too soon to be written
+    assert look.info(0) == info
+    now.update(wall=4_000, at=70.011)  # the clock was put back
+    one.polled()
+    assert look.info(0).polled_ms == 4_000
+    assert look.info(0).polled_at_ms == 70_011
+    assert look.info(0).since_ms == 5_000
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "stuck"), [(1000, None), (1110, None), (1111, 11), (2000, 900)]
+)
+def test_member_is_stuck_after_its_interval(at_ms: int, stuck: int | None) -> None:
+    """What it has not written yet counts for it; the time of day does not count."""
+    info = SlotInfo(0, ProcessId(1, 2, b""), 1000, 77, 1000, 100)
+    assert info.stuck_ms(at_ms) == stuck
+    assert info._replace(polled_at_ms=None).stuck_ms(at_ms) is None
+
+
+def test_member_of_an_earlier_version_is_not_stuck(root: Directory) -> None:
+    """It writes its times over the first ones of who had the slot before; and where
+    nobody has written, nothing is known."""
+    one = opened(root)
+    one.join(100)
+    path = root.path_of(one.name)
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(struct.pack("<IIQ16sqq", 1, 100, 2, bytes(16), 8_000, 9_000))
+    info = LockFile(root, NAME).info(0)
+    assert (info.since_ms, info.polled_ms, info.polled_at_ms) == (8_000, 9_000, None)
+    assert LockFile(root, NAME).info(7).polled_at_ms is None
+
+
+def test_partition_has_one_holder(root: Directory) -> None:
+    """And the file says which slot it has."""
+    one, two = opened(root), opened(root)
+    one.join(100)
+    two.join(100)
+    look = LockFile(root, NAME)
+    assert look.holder(7) is None
+    assert one.take(7)
+    assert not two.take(7)
+    assert (look.holder(7), look.held_rows(), look.is_held(7)) == (0, [7], True)
+    assert two.held_rows() == [7]
+    one.release(7)
+    assert not look.is_held(7)
+    assert two.take(7)
+    assert (look.holder(7), two.rows) == (1, {7})
+
+
+def test_locks_of_many_rows_are_found(root: Directory) -> None:
+    """Whoever holds them, and wherever there are gaps."""
+    members = [opened(root) for _ in range(3)]
+    for row in range(0, 300, 2):
+        assert members[row % 3].take(row)
+    assert LockFile(root, NAME).held_rows() == list(range(0, 300, 2))
+
+
+def test_leaving_gives_everything_back(root: Directory) -> None:
+    """The slot and the partitions."""
+    one = opened(root)
+    one.join(100)
+    one.take(1)
+    one.take(2)
+    one.leave()
+    look = LockFile(root, NAME)
+    assert (look.members(), look.held_rows()) == ([], [])
+    assert (one.slot, one.rows) == (None, set())
+
+
+def test_end_of_a_process_frees_its_locks(root: Directory) -> None:
+    """Also by SIGKILL."""
+    ready, begin = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child = opened(root)
+        child.join(100)
+        child.take(3)
+        os.write(begin, b".")
+        time.sleep(60)
+        os._exit(1)
+    os.read(ready, 1)
+    look = LockFile(root, NAME)
+    assert (look.members(), look.held_rows()) == ([0], [3])
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert (look.members(), look.held_rows()) == ([], [])
+
+
+def held_after_the_end_of_a_parent(root: Directory) -> bool:
+    """Whether a lock is held on by the child of a process that has ended."""
+    ready, begin = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        one = opened(root)
+        one.join(100)
+        if os.fork() == 0:
+            os.write(begin, b".")
+            time.sleep(60)
+            os._exit(1)
+        time.sleep(60)
+        os._exit(1)
+    os.read(ready, 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return bool(LockFile(root, NAME).members())
+
+
+def test_child_of_a_fork_does_not_hold_the_locks_on(root: Directory) -> None:
+    """It closes the open file that it shares."""
+    assert not held_after_the_end_of_a_parent(root)
+
+
+def test_missing_hook_of_forks_is_found(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: the test above can fail."""
+    monkeypatch.setattr(slots_module, "_close_in_child", lambda: None)
+    assert held_after_the_end_of_a_parent(root)
+
+
+def test_turns_exclude(root: Directory) -> None:
+    """One syncs, one publishes."""
+    one, two = opened(root), opened(root)
+    assert one.take_sync_turn()
+    assert not two.take_sync_turn()
+    assert two.take_publish_turn()
+    assert not one.take_publish_turn()
+    one.end_sync_turn()
+    two.end_publish_turn()
+    assert two.take_sync_turn()
+    assert one.take_publish_turn()
+
+
+def test_durable_point_is_of_one_file(root: Directory) -> None:
+    """And of one start of the machine."""
+    one = opened(root)
+    assert one.durable_point()[:3] == (FileId(), 0, False)
+    one.set_durable_point(FILE, 7, is_new=True)
+    assert opened(root).durable_point()[:3] == (FILE, 7, True)
+
+
+@pytest.mark.parametrize("first", [FILE.first, b"b" * 12])
+def test_new_durable_point_is_in_the_place_of_all_before(
+    root: Directory, first: bytes
+) -> None:
+    """The number of a file comes again: what an earlier one had says nothing."""
+    one = opened(root)
+    one.set_durable_point(FILE, 7, is_new=True)
+    one.set_durable_point(FILE, 90)
+    one.set_durable_point(FileId(), 0, is_new=True)
+    assert one.durable_point()[:3] == (FileId(), 0, True)
+    one.set_durable_point(FileId(FILE.inode, first), 8, is_new=True)
+    assert one.durable_point()[:3] == (FileId(FILE.inode, first), 8, True)
+
+
+def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
+    """Not even with the same number."""
+    one = opened(root)
+    one.set_durable_point(FILE, 7, is_new=True)
+    one.set_durable_point(FileId(FILE.inode, b"b" * 12), 90)
+    assert one.durable_point()[:3] == (FILE, 7, True)
+    one.set_durable_point(FILE, 80)
+    assert one.durable_point()[:3] == (FILE, 80, True)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_doubt_is_seen_by_all_until_the_next_durable_point(
+    root: Directory, *, is_known: bool
+) -> None:
+    """What was durable before stays so."""
+    one, other = opened(root), opened(root)
+    if is_known:
+        one.set_durable_point(FILE, 7, is_new=True)
+        one.set_durable_point(FILE, 9)
+    one.doubt(FILE)
+    one.doubt(FILE)
+    assert other.durable_point() == (FILE, 9 if is_known else 0, True, True)
+    other.set_durable_point(FILE, 20, is_new=True)
+    assert one.durable_point() == (FILE, 20, True, False)
+
+
+def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
+    """What is read then is on disk."""
+    first = opened(Directory.open_root(Files(), str(tmp_path)))
+    first.set_durable_point(FILE, 6, is_new=True)
+    first.doubt(FILE)
+    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
+    assert second.durable_point() == (FILE, 6, False, False)
+
+
+class NextBoot(Files):
+    def process_id(self) -> ProcessId:
+        return super().process_id()._replace(boot=bytes(range(16)))
+
+
+def test_durable_point_of_an_earlier_start_is_known(tmp_path: Path) -> None:
+    """What was appended since the sync may be in any state then."""
+    first = opened(Directory.open_root(Files(), str(tmp_path)))
+    first.set_durable_point(FILE, 6, is_new=True)
+    first.set_durable_point(FILE, 7)
+    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
+    assert second.durable_point()[:3] == (FILE, 7, False)
+
+
+def test_wake_is_reported(root: Directory) -> None:
+    """To those that watch the lock file; so is the end of a member."""
+    one, two = opened(root), opened(root)
+    files = root.files
+    watch = files.new_watch()
+    files.watch(watch, one.fd, native.WATCH_WRITES)
+    assert not files.wait_for_change(watch, 0)
+    two.wake()
+    assert files.wait_for_change(watch, 5)
+    two.close()
+    assert files.wait_for_change(watch, 5)
+    assert not files.wait_for_change(watch, 0)
+    files.close(watch)
+
+
+def test_names_are_reported_without_what_is_written(root: Directory) -> None:
+    """So that commits do not wake everyone."""
+    files = root.files
+    watch = files.new_watch()
+    with root.use() as fd:
+        files.watch(watch, fd, native.WATCH_NAMES)
+    one = root.create("x")
+    assert files.wait_for_change(watch, 5)
+    files.write(one, b"x", 0)
+    files.close(one)
+    assert not files.wait_for_change(watch, 0)
+    files.close(watch)
+
+
+def test_read_only_file_system_is_a_named_error(root: Directory) -> None:
+    """The error names the lock file."""
+
+    class ReadOnly(Files):
+        def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
+            raise OSError(30, os.strerror(30))
+
+    other = Directory.open_root(ReadOnly(), root.path)
+    with pytest.raises(logstore.StorageError, match="Read-only") as caught:
+        Slots(other, NAME, "g")
+    assert caught.value.filename == f"{root.path}/{NAME}.lock"
+
+
+def test_failing_system_calls_are_named_errors(root: Directory) -> None:
+    """Of locks, writes and reads."""
+    one = opened(root)
+
+    def refuse(*_: object) -> int:
+        raise OSError(5, os.strerror(5))
+
+    class Failing(Files):
+        lock_byte = refuse  # type: ignore[assignment]
+        write = refuse  # type: ignore[assignment]
+        read = refuse  # type: ignore[assignment]
+
+    one.files = Failing()
+    with pytest.raises(logstore.StorageError, match="lock"):
+        one.take(1)
+    with pytest.raises(logstore.StorageError, match="write"):
+        one.wake()
+    with pytest.raises(logstore.StorageError, match="read"):
+        one.durable_point()
+
+
+def test_constants_are_those_of_the_format() -> None:
+    """docs/format.md has them."""
+    assert (MEMBERS_MAX, slots_module.ROWS_MAX) == (1024, 2048)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("members", ()), ("held_rows", ()), ("is_alive", (3,)), ("is_held", (3,))],
+)
+def test_locks_that_cannot_be_looked_at_are_a_named_error(
+    root: Directory,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    arguments: tuple[int, ...],
+) -> None:
+    slots = opened(root)
+    monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
+        getattr(slots, name)(*arguments)
+
+
+def test_lock_file_that_cannot_be_looked_at_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(root.files, "stat", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"look at .*logstore-group-g"):
+        opened(root)
+
+
+def test_lock_file_that_cannot_be_read_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(root)
+    looked = LockFile(root, NAME)
+    monkeypatch.setattr(looked.files, "read", _refuse)
+    with pytest.raises(logstore.StorageError, match=r"read .*logstore-group-g"):
+        looked.info(0)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOMEM, "no memory")
