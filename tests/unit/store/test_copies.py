@@ -439,7 +439,7 @@ def test_position_whose_group_stands_still_holds_up_an_opening_once(
         shutil.copy2(file, copy)
     monkeypatch.setattr(lowering, "_WAIT_S", 0.3)
     root = Directory.open_root(Files(), str(copy))
-    members = [Slots(root, f".logstore-group-g{n}.lock", f"g{n}") for n in (0, 1)]
+    members = [Slots(root, f".logstore-group-g{n}", f"g{n}") for n in (0, 1)]
 
     def opened() -> tuple[list[str], float]:
         before = time.monotonic()
