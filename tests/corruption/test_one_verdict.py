@@ -253,6 +253,8 @@ def test_judges_do_not_contradict_each_other(
                 if refused:
                     after = answers_of(later)
                     assert bool(after.damage) is bool(before.damage)
+                    found = [p.kind for p in logstore.doctor(later).problems]
+                    assert ("damage" in found) is bool(before.damage)
                 elif before.damage:
                     assert not logstore.verify(later, deep=True).ok
         except Exception as error:
