@@ -18,12 +18,9 @@ from logstore.io import filesystem, layout
 from logstore.io.directory import Directory
 from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
 from logstore.io.lock import holder_of
+from logstore.maintenance.finding import ENVIRONMENT, NOTE, OK, PROBLEM, Finding
 
 __all__ = ["EnvironmentFinding", "EnvironmentReport", "doctor"]
-
-OK: Final = "ok"
-NOTE: Final = "note"
-PROBLEM: Final = "problem"
 
 _TEST_FILE: Final = ".logstore-doctor"
 _TEST_BYTES: Final = 4096
@@ -121,7 +118,11 @@ def doctor(
             findings = [*_Doctor(root).checks()]
             if write_test:
                 findings.append(_write_test(root))
-            return EnvironmentReport(full, tuple(findings))
+            views = (
+                EnvironmentFinding(one.kind, one.severity, one.message, {**one.values})
+                for one in findings
+            )
+            return EnvironmentReport(full, tuple(views))
     finally:
         root.close()
 
@@ -133,8 +134,14 @@ class _Doctor:
         self.root = root
         self.files = root.files
 
-    def checks(self) -> Iterator[EnvironmentFinding]:
-        checks: tuple[Callable[[], Iterator[EnvironmentFinding]], ...] = (
+    def _say(
+        self, kind: str, severity: str, text: str, values: dict[str, Any]
+    ) -> Finding:
+        path = self.root.path
+        return Finding(ENVIRONMENT, kind, severity, path, text, values=values)
+
+    def checks(self) -> Iterator[Finding]:
+        checks: tuple[Callable[[], Iterator[Finding]], ...] = (
             self.file_system,
             self.mount,
             self.preloaded,
@@ -147,22 +154,22 @@ class _Doctor:
         for check in checks:
             yield from check()
 
-    def file_system(self) -> Iterator[EnvironmentFinding]:
+    def file_system(self) -> Iterator[Finding]:
         kind, is_network = filesystem.kind_of(self.root)
         if is_network:
             text = f"{kind}: locks, renames and syncs do not mean what they must"
-            yield EnvironmentFinding("file-system", PROBLEM, text, {"kind": kind})
+            yield self._say("file-system", PROBLEM, text, {"kind": kind})
         elif kind in ("tmpfs", "ramfs"):
             text = f"{kind}: in memory, everything is lost when the machine stops"
-            yield EnvironmentFinding("file-system", NOTE, text, {"kind": kind})
+            yield self._say("file-system", NOTE, text, {"kind": kind})
         else:
-            yield EnvironmentFinding("file-system", OK, kind, {"kind": kind})
+            yield self._say("file-system", OK, kind, {"kind": kind})
 
-    def mount(self) -> Iterator[EnvironmentFinding]:
+    def mount(self) -> Iterator[Finding]:
         mount = filesystem.mount_of(self.root)
         if mount is None:
             text = "the mount cannot be told (no /proc?)"
-            yield EnvironmentFinding("mount", NOTE, text, {})
+            yield self._say("mount", NOTE, text, {})
             return
         values = {
             "point": mount.point,
@@ -175,80 +182,78 @@ class _Doctor:
         for option in bad:
             why = f"{text} with {option}: {_BAD_OPTIONS[option]}"
             level = NOTE if option == "nodatacow" else PROBLEM
-            yield EnvironmentFinding("mount", level, why, values)
+            yield self._say("mount", level, why, values)
         if "ro" in mount.options:
-            yield EnvironmentFinding("mount", NOTE, f"{text}, read-only", values)
+            yield self._say("mount", NOTE, f"{text}, read-only", values)
         elif not bad:
-            yield EnvironmentFinding("mount", OK, text, values)
+            yield self._say("mount", OK, text, values)
 
-    def preloaded(self) -> Iterator[EnvironmentFinding]:
+    def preloaded(self) -> Iterator[Finding]:
         """Checks only this process; its user often starts the writer as well."""
         preload = os.environ.get("LD_PRELOAD", "")
         if "eatmydata" in preload:
-            yield EnvironmentFinding(
+            yield self._say(
                 "preload",
                 PROBLEM,
                 "LD_PRELOAD has eatmydata here: syncs do nothing",
                 {"LD_PRELOAD": preload},
             )
 
-    def space(self) -> Iterator[EnvironmentFinding]:
+    def space(self) -> Iterator[Finding]:
         with self.root.use() as fd:
             space = self.files.space(fd)
         values = space._asdict()
         text = f"{space.free_bytes} of {space.bytes} bytes are free"
         level = NOTE if space.free_bytes < _FEW_BYTES else OK
-        yield EnvironmentFinding("space", level, text, values)
+        yield self._say("space", level, text, values)
         if space.inodes >= 0:
             text = f"{space.free_inodes} of {space.inodes} inodes are free"
             level = NOTE if space.free_inodes < _FEW_INODES else OK
-            yield EnvironmentFinding("inodes", level, text, values)
+            yield self._say("inodes", level, text, values)
 
-    def limits(self) -> Iterator[EnvironmentFinding]:
+    def limits(self) -> Iterator[Finding]:
         open_files, file_bytes = self.files.resource_limits()
         values = {"open_files": open_files, "file_bytes": file_bytes}
         some = "any number of" if open_files is None else f"{open_files}"
         text = f"this process may have {some} open files (RLIMIT_NOFILE)"
         few = open_files is not None and open_files < _FEW_FILES
-        yield EnvironmentFinding("limits", NOTE if few else OK, text, values)
+        yield self._say("limits", NOTE if few else OK, text, values)
         if file_bytes is not None:
             text = f"a file may have {file_bytes} bytes (RLIMIT_FSIZE)"
-            yield EnvironmentFinding("limits", NOTE, text, values)
+            yield self._say("limits", NOTE, text, values)
 
-    def owner(self) -> Iterator[EnvironmentFinding]:
+    def owner(self) -> Iterator[Finding]:
         info = self.root.info()
         values = {"uid": info.uid, "gid": info.gid, "mode": f"{info.mode:04o}"}
         why = filesystem.who_else(info, self.files.user(), group_access=False)
         if why:
             text = f"not opened for writing without a setting: {why}"
             level = PROBLEM if info.mode & 0o002 else NOTE
-            yield EnvironmentFinding("owner", level, text, values)
+            yield self._say("owner", level, text, values)
             return
         text = f"user {info.uid}, group {info.gid}, mode {info.mode:04o}"
         wider = info.mode & ~DIRECTORY_MODE & 0o777
-        yield EnvironmentFinding("owner", NOTE if wider else OK, text, values)
+        yield self._say("owner", NOTE if wider else OK, text, values)
 
-    def lock(self) -> Iterator[EnvironmentFinding]:
+    def lock(self) -> Iterator[Finding]:
         try:
             holder = holder_of(self.root)
         except FileNotFoundError:
             return
         except OSError as error:
             text = f"the lock file cannot be looked at: {error.strerror}"
-            yield EnvironmentFinding("lock", NOTE, text, {})
+            yield self._say("lock", NOTE, text, {})
             return
         if holder is None:
-            yield EnvironmentFinding(
-                "lock", OK, "no writer has the store", {"pid": None}
-            )
+            yield self._say("lock", OK, "no writer has the store", {"pid": None})
             return
         who = f"process {holder}" if holder else "a process"
         text = f"{who} has the store open for writing"
-        yield EnvironmentFinding("lock", OK, text, {"pid": holder})
+        yield self._say("lock", OK, text, {"pid": holder})
 
     # -- the files in it
 
-    def entries(self) -> Iterator[EnvironmentFinding]:
+    def entries(self) -> Iterator[Finding]:
         tally = _Tally(self.root.info().uid)
         names = self.root.names()
         for name in names[:_ENTRIES_MAX]:
@@ -265,10 +270,15 @@ class _Doctor:
             tally.add(name, info, is_known=is_known)
             if is_partition:
                 self._partition(name, tally)
-        yield from tally.findings()
+        for kind, level, some, text in tally.rows():
+            if some:
+                shown = ", ".join(some[:3]) + (", ..." if len(some) > 3 else "")
+                values = {"count": len(some), "first": some[:3]}
+                message = f"{text} {shown} ({len(some)} in all)"
+                yield self._say(kind, level, message, values)
         if len(names) > _ENTRIES_MAX:
             text = f"only the first {_ENTRIES_MAX} of {len(names)} names were looked at"
-            yield EnvironmentFinding("entries", NOTE, text, {"names": len(names)})
+            yield self._say("entries", NOTE, text, {"names": len(names)})
 
     def _partition(self, name: str, tally: _Tally) -> None:
         directory = self.root.child(name)
@@ -326,8 +336,9 @@ class _Tally:
         ):
             self.leftovers.append(name)
 
-    def findings(self) -> Iterator[EnvironmentFinding]:
-        rows = (
+    def rows(self) -> tuple[tuple[str, str, list[str], str], ...]:
+        """Kind, severity, names and text of each finding, if there are names."""
+        return (
             ("modes", PROBLEM, self.open_to_all, "everybody may write to"),
             ("modes", NOTE, self.wider, "group or others have access to"),
             ("owners", NOTE, self.of_others, "another user than the store's owns"),
@@ -337,15 +348,9 @@ class _Tally:
             ("damage", PROBLEM, self.damaged, "damage was found, not repaired yet:"),
             ("unreadable", PROBLEM, self.unreadable, "cannot be listed:"),
         )
-        for kind, level, names, text in rows:
-            if names:
-                shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-                values = {"count": len(names), "first": names[:3]}
-                message = f"{text} {shown} ({len(names)} in all)"
-                yield EnvironmentFinding(kind, level, message, values)
 
 
-def _write_test(root: Directory) -> EnvironmentFinding:
+def _write_test(root: Directory) -> Finding:
     """Measure how long a sync takes here, and whether space can be reserved."""
     files = root.files
     name = f"{_TEST_FILE}-{os.urandom(8).hex()}.tmp"
@@ -370,4 +375,5 @@ def _write_test(root: Directory) -> EnvironmentFinding:
         "sync_ms_max": worst,
         "can_reserve": can_reserve,
     }
-    return EnvironmentFinding("write-test", OK if can_reserve else NOTE, text, values)
+    level = OK if can_reserve else NOTE
+    return Finding(ENVIRONMENT, "write-test", level, root.path, text, values=values)

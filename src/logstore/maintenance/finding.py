@@ -78,7 +78,6 @@ IN_USE: Final = "in-use"
 OTHER_WRITER: Final = "other-writer"
 UNPUBLISHED: Final = "unpublished"
 FOREIGN: Final = "foreign"
-NOT_LOOKED_INTO: Final = "not-looked-into"
 
 _OF_RECORDS: Final = frozenset(
     (
