@@ -203,7 +203,7 @@ BUGS = (
     Bug(
         "index entries counted before they are synced",
         "log/write/durable_point.py",
-        (("        self._sync_indexes(state)\n", ""),),
+        (("            self._sync_indexes(state)\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "append_batches", "delete_before"),
     ),
@@ -454,9 +454,9 @@ BUGS = (
     Bug(
         "the offset that is expected is chosen before the caller's code has run",
         "store/partition.py",
-        (("        rows = pack_rows(\n            values, keys",
-          "        expected_offset = writer.end_offset\n"
-          "        rows = pack_rows(\n            values, keys"),),
+        (("        rows = pack_rows(values, keys, timestamps_ms",
+          "        expected_offset = self._appends.next_offset()\n"
+          "        rows = pack_rows(values, keys, timestamps_ms"),),
         "reentry",
         quick=1,
     ),

@@ -65,7 +65,7 @@ BUGS_OF_LIVES = (
     Bug(
         "the background raises what has failed there",
         "store/open_topics.py",
-        (("self.open_partition(topic, number).compact_due()",
+        (("upkeep_of(self.open_partition(topic, number)).compact_due()",
           "self.open_partition(topic, number).compact()"),),
         "lives",
     ),
