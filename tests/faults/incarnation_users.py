@@ -400,6 +400,8 @@ class _Transactional(_Committer):
             outputs = {r.value for r in store["out"][0].read()}
         # What had been deleted, and is there again, lies below the position.
         outputs |= {*self.case.below.values()}
+        if self.is_cut and "compact" in self.case.steps:
+            return ""  # it may have removed the batch that disproves the position
         missing = [v for v in self.case.log.values() if v not in outputs]
         return f"{len(missing)} inputs were left out: {missing[:3]}" if missing else ""
 
