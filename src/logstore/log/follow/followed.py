@@ -115,6 +115,8 @@ class FollowedLog:
         )
 
     def _signs_now(self) -> Signs:
+        if self.is_ended:
+            return self._signs_of_ended()
         info, state = self._directory.info_and_stamp(PARTITION_STATE)
         is_foreign, epochs = self.files.is_foreign, self._epochs
         now = Signs(
@@ -124,14 +126,25 @@ class FollowedLog:
             state,
             epochs.rows,
         )
-        if self.is_ended:
-            is_last_other = self.files.is_last_other(self.segments)
-            return now._replace(stamp=None if is_last_other else self._loader.stamp())
         if is_foreign:
             now = now._replace(epochs=epochs.now(self._directory).rows)
         # Otherwise the names show it.
         is_same = (info.mtime_ns, state) == (self._mtime_ns, self._state)
         return now._replace(has_next=is_same and self._has_next())
+
+    def _signs_of_ended(self) -> Signs:
+        """The signs of a log with damage, or that is about to be cut: everything that
+        the stamp has, and the bytes at its end."""
+        stamp = self._loader.stamp()
+        is_same = stamp == self._stamp and not self.files.is_last_other(self.segments)
+        return Signs(
+            stamp.directory_id,
+            None if self.files.is_foreign else stamp.ownership.owner,
+            stamp.mtime_ns,
+            stamp.state,
+            self._epochs.rows,
+            stamp if is_same else None,
+        )
 
     def _has_next(self) -> bool:
         """Whether there is a new segment although the directory's time has not
