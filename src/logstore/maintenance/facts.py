@@ -135,7 +135,7 @@ def look_at(
         OSError: the system refuses.
     """
     store = StoreFacts(root)
-    directories = tuple(sorted(root.directories()))
+    directories, names = tuple(sorted(root.directories())), frozenset(root.names())
     partitions = []
     for name in directories:
         key = layout.parse_partition_directory(name)
@@ -155,11 +155,11 @@ def look_at(
         root,
         directories,
         frozenset(name for name in directories if _is_identified(root, name)),
-        frozenset(root.names()),
+        names,
         _meta(root),
         holder,
         store.own,
-        store.clean or layout.CLEAN_SHUTDOWN in root.names(),
+        store.clean or layout.CLEAN_SHUTDOWN in names,
         store.clean,
         store.points,
         _settings(root),
