@@ -185,6 +185,10 @@ def _truncated(seed: int) -> Program:
 def _half_published(seed: int) -> Program:
     """A kill in the middle of a publication that could not be undone."""
     program = _at_work(seed)
+    # Nothing is appended to a partition without a state file.
+    for picked in program.partitions():
+        program.pick = functools.partial(_given, picked)  # type: ignore[method-assign]
+        program.do_append()
     program.disk.fail("write", errno.EIO, name=layout.PUBLICATION)
     program.disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
     with contextlib.suppress(LogStoreError):

@@ -51,7 +51,7 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     if offset == extent.start and slot_of(extent.segments, offset) == 0:
         return offset
     context.services.begin_writing(is_deletion=True)
-    writer = log.writable()
+    writer = log.writable(is_append=False)
     if offset == extent.end and writer.state.size:
         writer = log.roll_or_undo(writer)
     point = writer.state.copy()

@@ -23,6 +23,7 @@ from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext
 from logstore.log.write.extent import Extent
+from logstore.log.write.health import Health
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.segment import Segment
 
@@ -44,9 +45,9 @@ class DurablePoint:
             removed: readers in other processes do not look there.
         must_record: before the first append, and before the end of the log counts as
             recorded, the state file must be written: it says that a truncation is under
-            way, so that an opening would cut what is appended; or there is none of a
-            log that another program wrote, so that an opening would take our records
-            for those of the other program; or a cut that was undone is not in it.
+            way, so that an opening would cut what is appended; or there is none, so
+            that an opening would take our records for those of another program; or a
+            cut that was undone is not in it.
         is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync, or at opening if all
             of it was durable then; else that of no segment. It is one object, which C
@@ -59,6 +60,7 @@ class DurablePoint:
         "_active",
         "_context",
         "_file",
+        "_health",
         "_in_file",
         "_is_unclean",
         "_pos",
@@ -74,9 +76,14 @@ class DurablePoint:
     )
 
     def __init__(
-        self, context: LogContext, active: ActiveSegment, loaded: RecoveredLog
+        self,
+        context: LogContext,
+        health: Health,
+        active: ActiveSegment,
+        loaded: RecoveredLog,
     ) -> None:
         self._context = context
+        self._health = health
         self._active = active
         self.is_barred = False
         is_of_others = bool(loaded.segments) and not loaded.is_recorded
@@ -164,7 +171,9 @@ class DurablePoint:
             if not is_truncating:
                 sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
                 self._in_file = _constants(point), sealed, _indexed_base(point)
-        self._written(state)
+                self.must_record = False
+        self.is_recorded = True
+        self._looked_after(state)
 
     def _tail(self, state: native.SegmentState) -> LogTail | None:
         """The last batch of the active segment at a state of it."""
@@ -206,8 +215,7 @@ class DurablePoint:
         self._in_file = None
         self.compactions += 1
 
-    def _written(self, state: native.SegmentState) -> None:
-        self.is_recorded = True
+    def _looked_after(self, state: native.SegmentState) -> None:
         self._pos = state.size
         self._time = self._context.files.monotonic()
 
@@ -275,18 +283,24 @@ class DurablePoint:
         state: native.SegmentState,
         *,
         is_truncating: bool = False,
+        is_needed: bool = False,
     ) -> bool:
         """Record a changed list of segments, or raise.
 
         A full disk must not stop a call that frees space: the state file is changed in
         place, and if there is no room for that either, it is removed. Without it the
         next opening loads the partition as Kafka would. This costs only time, if the
-        log starts at the base of its first segment.
+        log starts at the base of its first segment. Before the next append, it must be
+        written again.
+
+        Args:
+            is_needed: records may be appended next.
 
         Returns False if the state file was removed.
 
         Raises:
-            StorageError: the state file is unchanged, or its content is unknown.
+            StorageError: the state file is unchanged, or its content is unknown; if
+                `is_needed`, it may be removed.
         """
         directory = self._context.directory
         try:
@@ -302,7 +316,11 @@ class DurablePoint:
                 directory.sync()
             except OSError:
                 raise failed from error
-            self._written(state)
+            self._looked_after(state)
+            self.is_recorded = False
+            self.must_record = self._health.is_blocked = True
+            if is_needed:
+                raise failed from error
             return False
         return True
 

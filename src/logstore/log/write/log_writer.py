@@ -173,7 +173,7 @@ class LogWriter:
         )
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)
-        self.point = DurablePoint(self.context, self.active, loaded)
+        self.point = DurablePoint(self.context, self.health, self.active, loaded)
         self.page = DurablePage(self.context, self.rest)
         self.epochs = LeaderEpochs(self.context)
         self.idempotence = Idempotence(self.context, loaded.end_offset)
@@ -255,6 +255,8 @@ class LogWriter:
         """Raise the reason if nothing may be written; finish what an interrupted call
         left half done."""
         self.health.check(self.repair)
+        if self.point.must_record:
+            self.active.retire()  # `writable` writes the state file
 
     def repair(self) -> None:
         """Finish what an interrupted call left half done.
@@ -401,8 +403,16 @@ class LogWriter:
 
     # ------------------------------------------------------------ segments
 
-    def writable(self) -> SegmentWriter:
-        """The active segment; the first append opens it for writing."""
+    def writable(self, *, is_append: bool = True) -> SegmentWriter:
+        """The active segment; the first append opens it for writing.
+
+        Args:
+            is_append: the caller may append to it.
+
+        Raises:
+            StorageError: the file cannot be opened, or, if `is_append`, the state file
+                cannot be written and must be.
+        """
         active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
             services.begin_writing()
@@ -412,10 +422,9 @@ class LogWriter:
             context.identify(is_empty=not self.extent.segments)
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
-                self.point.record(self.extent, active.state)
+                self.point.must_record = True
             if self.point.must_record:
-                self.point.commit(self.extent, active.state)
-                self.point.must_record = False
+                self.point.commit(self.extent, active.state, is_needed=is_append)
             segments = self.extent.segments
             active.writer = active.open(segments[-1], self.rest)
             # Also what a recovery has made durable.

@@ -319,7 +319,7 @@ class PartitionWriter:
         if writer is None and (point.is_known or not record_end or not self.segments):
             self.is_end_recorded = True
             return
-        writer = writer or log.writable()
+        writer = writer or log.writable(is_append=False)
         log.active.sync(writer, log.extent.durable)
         log.set_durable(log.extent.end)
         try:
