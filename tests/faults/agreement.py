@@ -34,7 +34,7 @@ from logstore.io.checkpoint.recovery_report import (
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, LOG, TIME_INDEX, parse_segment_file, segment_file
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS
-from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.report import VerifyReport
 from logstore.maintenance.verify.store import verify
 from logstore.store.store import open_store
@@ -215,7 +215,7 @@ def _context(tree: Tree) -> PartitionMetadata:
     files = MemoryFiles(tree)
     root = Directory.open_root(files, ROOT)
     try:
-        return StoreFacts(root).context(root.child("orders-0"), None)
+        return StoreMetadata(root).context(root.child("orders-0"), None)
     finally:
         root.close()
 

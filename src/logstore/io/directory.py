@@ -188,6 +188,15 @@ class Directory:
         with self.use() as fd:
             return self.files.list(fd, directories=True)
 
+    def infos(self) -> dict[str, FileInfo]:
+        """The infos of all that is in it, by name; not of what goes away meanwhile."""
+        found = {}
+        with self.use() as fd:
+            for name in self.files.list(fd):
+                with contextlib.suppress(FileNotFoundError):
+                    found[name] = self.files.stat_name(fd, name)
+        return found
+
     def exists(self, name: str) -> bool:
         return self.stamp(name) is not None
 

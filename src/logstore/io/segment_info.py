@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OffsetPosition", "SegmentInfo"]
+__all__ = ["OffsetPosition", "SegmentInfo", "newest_ms"]
 
 
 class OffsetPosition(NamedTuple):
@@ -39,3 +39,10 @@ class SegmentInfo(NamedTuple):
     modified_ms: int
     is_active: bool
     path: str
+
+
+def newest_ms(segment: SegmentInfo) -> int:
+    """The time of its newest record, Unix milliseconds; if no record has a time, when
+    the file was changed."""
+    largest = segment.max_timestamp_ms
+    return segment.modified_ms if largest < 0 else largest

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from logstore.config import TopicConfig
-from logstore.segment import SegmentInfo
+from logstore.io.segment_info import SegmentInfo, newest_ms
 
 __all__ = [
     "Deletion",
@@ -67,10 +67,8 @@ def _age_base(segment: SegmentInfo, now_ms: int) -> int:
     """The time a segment's age counts from: its largest record timestamp, else the time
     its file was changed. If the timestamp is in the future, the latter is used, so that
     a wrong clock cannot keep a segment for ever."""
-    largest = segment.max_timestamp_ms
-    if largest < 0 or largest > now_ms:
-        return min(segment.modified_ms, now_ms)
-    return largest
+    newest = newest_ms(segment)
+    return newest if newest <= now_ms else min(segment.modified_ms, now_ms)
 
 
 class RetainAge(RetentionPolicy):

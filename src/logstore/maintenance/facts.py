@@ -1,34 +1,69 @@
-"""The facts about a directory that is about to change hands."""
+"""The facts about a store, collected once: names, files, small files, and the logs as a
+reader has them. Judges look at these alone."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from logstore.config import TopicConfig, from_stored
-from logstore.errors import ConfigError, CorruptCheckpointError, LogStoreError
+from logstore.config import StoreConfig, TopicConfig, from_stored
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    LogStoreError,
+    TopicNotFoundError,
+    storage_error,
+)
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
 from logstore.maintenance.cluster import cluster_topics
 from logstore.maintenance.finding import Finding
 from logstore.maintenance.names import broker_checkpoint_fault
-from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.sampling import HeaderFacts, Sampler, Sums
+from logstore.maintenance.verify.context import NOTHING_KNOWN, StoreMetadata
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
+from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
-from logstore.store.store import open_store
+from logstore.store.partition import Partition
+from logstore.store.store import Store, open_store
 
-__all__ = ["Facts", "PartitionFacts", "look_at", "properties_of"]
+__all__ = ["PartitionFacts", "ReaderFacts", "StoreFacts", "look_at", "properties_of"]
 
 _TOPIC_ID: Final = re.compile(r"topic_id:[ \t]*([A-Za-z0-9_-]{22})\s*")
 _SMALL_BYTES_MAX: Final = 64 << 10
+# Attempts to open a partition whose topic is created or deleted meanwhile.
+_TRIES: Final = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReaderFacts:
+    """A partition as a reader has it.
+
+    Attributes:
+        start_offset, end_offset, durable_offset: -1 if it cannot be opened.
+        stable_offset: where read_committed stops, if there are transactions; else -1.
+        segments: those that a reader sees.
+        headers: sums over the batches, if they were asked for.
+        fault: why it cannot be opened; "" if it can, or was not asked for.
+    """
+
+    start_offset: int = -1
+    end_offset: int = -1
+    durable_offset: int = -1
+    stable_offset: int = -1
+    segments: tuple[SegmentInfo, ...] = ()
+    headers: HeaderFacts = dataclasses.field(default_factory=HeaderFacts)
+    fault: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,38 +72,60 @@ class PartitionFacts:
 
     Attributes:
         context: what the checkpoints, and logstore's own state, say of its log.
-        sizes: bytes of each `.log` file, by base offset.
-        files: the names of its regular files that do not wait for their removal.
+        files: bytes of each regular file, by name.
+        segments: the `.log` files as they are on disk, in order; `next_offset` is that
+            of the next file's name, -1 of the last.
         magics: those that the segments begin with, in order.
-        segments: as a reader has them; none if they cannot be read, or were not asked
-            for.
         topic_id: 22 characters; empty: none is stated.
-        has_bad_epochs, has_bad_metadata: that file does not follow its format.
+        has_bad_epochs, has_bad_metadata: that file does not follow its format, or
+            cannot be read.
+        reader: the log as a reader has it.
+        takes_appends: an opening for writing would let it be appended to.
+        is_listed: the system lets the directory be read.
     """
 
     key: TopicPartition
     path: str
     context: PartitionMetadata
-    sizes: dict[int, int]
-    files: frozenset[str]
-    magics: tuple[int, ...]
-    topic_id: str
-    has_bad_epochs: bool
-    has_bad_metadata: bool
+    files: Mapping[str, int] = dataclasses.field(default_factory=dict)
     segments: tuple[SegmentInfo, ...] = ()
+    magics: tuple[int, ...] = ()
+    topic_id: str = ""
+    has_bad_epochs: bool = False
+    has_bad_metadata: bool = False
+    reader: ReaderFacts = dataclasses.field(default_factory=ReaderFacts)
+    takes_appends: bool = True
+    is_listed: bool = True
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return self.path.rpartition("/")[2]
 
     @property
     def unflushed(self) -> dict[int, int]:
-        """The segments from the recovery point on: what is read again without a clean
-        stop."""
+        """Bytes of the segments from the recovery point on, by base offset: what is
+        read again without a clean stop."""
         point = self.context.recovery_point
-        floor = max((base for base in self.sizes if base <= point), default=0)
-        return {base: size for base, size in self.sizes.items() if base >= floor}
+        bases = [one.base_offset for one in self.segments]
+        floor = max((base for base in bases if base <= point), default=0)
+        return {
+            one.base_offset: one.size_bytes
+            for one in self.segments
+            if one.base_offset >= floor
+        }
+
+    @property
+    def all_segments(self) -> list[SegmentInfo]:
+        """The segments that a reader sees, and the later ones that are only on disk."""
+        seen = self.reader.segments
+        last = seen[-1].base_offset if seen else -1
+        return [*seen, *(one for one in self.segments if one.base_offset > last)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
-    """A directory that is about to change hands.
+class StoreFacts:
+    """The directory of a store, of logstore or of a broker.
 
     Attributes:
         directories: the names of its directories, sorted.
@@ -84,6 +141,9 @@ class Facts:
         refused: checkpoint of offsets -> why a broker refuses it.
         cluster: the ids of the topics that a KRaft cluster has; None: unknown.
         contents: what `verify` finds.
+        others: directories of partitions that cannot be listed, and one of another name
+            that was asked for.
+        sums: of the batches of all partitions, if they were asked for.
     """
 
     root: Directory
@@ -102,6 +162,8 @@ class Facts:
     partitions: tuple[PartitionFacts, ...]
     contents: tuple[Finding, ...]
     now_ms: int
+    others: tuple[PartitionFacts, ...] = ()
+    sums: Sums = dataclasses.field(default_factory=Sums)
 
     @property
     def path(self) -> str:
@@ -119,39 +181,52 @@ class Facts:
 
 def look_at(
     root: Directory,
-    contents: tuple[Finding, ...],
+    run: Run,
     only: str | None = None,
     *,
-    with_segments: bool = False,
-) -> Facts:
-    """The facts about a directory.
+    reader: StoreConfig | None = None,
+    with_headers: bool = False,
+) -> StoreFacts:
+    """The facts about a store.
 
     Args:
-        contents: what `verify` finds.
+        run: with the findings of `verify`.
         only: the one directory of a partition to be looked at.
-        with_segments: with the times of the records, for retention.
+        reader: settings of the store that reads the partitions; None: they are not
+            opened.
+        with_headers: the reader walks over the headers of the batches, too.
 
     Raises:
         OSError: the system refuses.
     """
-    store = StoreFacts(root)
+    store = StoreMetadata(root)
     directories, names = tuple(sorted(root.directories())), frozenset(root.names())
-    partitions = []
-    for name in directories:
-        key = layout.parse_partition_directory(name)
-        if key is not None and only in (None, name):
-            directory = root.child(name)
-            try:
-                partitions.append(_partition(directory, key, store))
-            except OSError:
-                pass  # deleted meanwhile, or among the contents
-            finally:
-                directory.close()
     try:
         holder = holder_of(root)
     except FileNotFoundError:
         holder = None
-    return Facts(
+    found = []
+    for name in directories if only is None else [only]:
+        key = layout.parse_partition_directory(name)
+        if only is None and key is None:
+            continue
+        key, directory = key or TopicPartition(name, -1), root.child(name)
+        try:
+            found.append(_partition(directory, key, store, run))
+        except OSError as error:
+            if root.exists(name):  # else it was deleted meanwhile
+                seen = ReaderFacts(
+                    fault=str(storage_error(error, "read", directory.path))
+                )
+                one = PartitionFacts(key, directory.path, NOTHING_KNOWN, reader=seen)
+                found.append(dataclasses.replace(one, is_listed=False))
+        finally:
+            directory.close()
+    sums = Sums()
+    if reader is not None:
+        is_held = holder is not None
+        found, sums = _as_read(root, found, reader, is_held, with_headers)
+    return StoreFacts(
         root,
         directories,
         frozenset(name for name in directories if _is_identified(root, name)),
@@ -165,10 +240,92 @@ def look_at(
         _settings(root),
         _refused(root),
         cluster_topics(root),
-        tuple(_with_segments(root, partitions) if with_segments else partitions),
-        contents,
+        tuple(one for one in found if one.is_listed and one.key.partition >= 0),
+        tuple(dict.fromkeys(run.findings)),
         root.files.now_ms(),
+        tuple(one for one in found if not one.is_listed or one.key.partition < 0),
+        sums,
     )
+
+
+def _as_read(
+    root: Directory,
+    found: Iterable[PartitionFacts],
+    config: StoreConfig,
+    is_held: bool,
+    with_headers: bool,
+) -> tuple[list[PartitionFacts], Sums]:
+    """The partitions as a reader has them, without those that do not exist any more, or
+    not yet, and sums over all batches."""
+    store, reason = None, ""
+    try:
+        store = open_store(root.path, read_only=True, config=config, files=root.files)
+    except LogStoreError as error:
+        reason = str(error)
+    with store or contextlib.nullcontext():
+        opened = [
+            (seen, partition)
+            for one in found
+            for seen, partition in _opened(root, store, one, reason, is_held)
+        ]
+        if not with_headers:
+            return [one for one, _ in opened], Sums()
+        descriptors = Descriptors(root.files, 16)
+        segments = [segment for one, _ in opened for segment in one.all_segments]
+        sampler = Sampler(
+            descriptors,
+            sum(segment.size_bytes for segment in segments),
+            len(segments),
+            config.max_batch_decompressed_bytes,
+        )
+        walked = []
+        for one, partition in opened:
+            directory = root.child(one.name)
+            headers = sampler.walk(directory, one.key.topic, one.all_segments)
+            directory.close()
+            stable = -1
+            if headers.has_transactions and partition is not None:
+                with contextlib.suppress(LogStoreError):  # this may take a walk
+                    stable = partition.last_stable_offset()
+            reader = dataclasses.replace(
+                one.reader, headers=headers, stable_offset=stable
+            )
+            walked.append(dataclasses.replace(one, reader=reader))
+        descriptors.close()
+        return walked, sampler.sums
+
+
+def _opened(
+    root: Directory,
+    store: Store | None,
+    one: PartitionFacts,
+    reason: str,
+    is_held: bool,
+) -> Iterator[tuple[PartitionFacts, Partition | None]]:
+    """A partition with what a reader sees of it; nothing if it does not exist any more,
+    or not yet."""
+    fault, is_part = one.reader.fault or reason, True
+    if one.key.partition < 0:
+        fault = f"{one.name} is not named as a partition: topic-number"
+    for _ in range(0 if fault else _TRIES):
+        assert store is not None  # else there is a reason
+        try:
+            partition = store.topic(one.key.topic)[one.key.partition]
+            segments, end = partition.segments, partition.end_offset
+            bounds = partition.start_offset, end, min(partition.durable_offset, end)
+        except TopicNotFoundError as error:
+            fault, is_part = f"it is not part of the store: {error}", False
+            if not root.exists(one.name):
+                return
+        except LogStoreError as error:
+            fault, is_part = str(error), True
+            break
+        else:
+            reader = ReaderFacts(*bounds, segments=segments)
+            yield dataclasses.replace(one, reader=reader), partition
+            return
+    if is_part or not is_held:
+        yield dataclasses.replace(one, reader=ReaderFacts(fault=fault)), None
 
 
 def _is_identified(root: Directory, name: str) -> bool:
@@ -209,22 +366,6 @@ def _refused(root: Directory) -> dict[str, str]:
     return found
 
 
-def _with_segments(
-    root: Directory, partitions: Iterable[PartitionFacts]
-) -> Iterator[PartitionFacts]:
-    try:
-        store = open_store(root.path, read_only=True, files=root.files)
-    except LogStoreError:
-        yield from partitions  # what is wrong is among the contents
-        return
-    with store:
-        for one in partitions:
-            segments: tuple[SegmentInfo, ...] = ()
-            with contextlib.suppress(LogStoreError):
-                segments = store.topic(one.key.topic)[one.key.partition].segments
-            yield dataclasses.replace(one, segments=segments)
-
-
 def _meta(root: Directory) -> dict[str, str] | None:
     try:
         data = root.read_file(layout.META_PROPERTIES, _SMALL_BYTES_MAX)
@@ -244,50 +385,55 @@ def properties_of(text: str) -> dict[str, str]:
 
 
 def _partition(
-    directory: Directory, key: TopicPartition, store: StoreFacts
+    directory: Directory, key: TopicPartition, store: StoreMetadata, run: Run
 ) -> PartitionFacts:
-    files: dict[str, int] = {}
-    for name in directory.names():
-        if name.endswith(layout.DELETED):
-            continue  # there may be very many
-        with contextlib.suppress(FileNotFoundError):
-            info = directory.stat(name)
-            if info.is_file:
-                files[name] = info.size
-    sizes = {
-        parsed.base_offset: size
-        for name, size in files.items()
+    files = {name: info for name, info in directory.infos().items() if info.is_file}
+    logs = sorted(
+        (parsed.base_offset, name)
+        for name in files
         if (parsed := layout.parse_segment_file(name))
         and parsed.suffix == layout.LOG
         and not parsed.transition
-    }
+    )
+    segments = tuple(
+        SegmentInfo(
+            base,
+            following,
+            files[name].size,
+            -1,
+            files[name].mtime_ns // 1_000_000,
+            False,
+            directory.path_of(name),
+        )
+        for (base, name), (following, _) in itertools.pairwise([*logs, (-1, "")])
+    )
     has_bad_epochs = False
     try:
         checkpoints.read_epochs(directory)
-    except CorruptCheckpointError:
+    except FileNotFoundError:
+        pass
+    except (CorruptCheckpointError, OSError):
         has_bad_epochs = True
     topic_id, has_bad_metadata = _topic_id(directory)
     return PartitionFacts(
         key,
         directory.path,
         store.context(directory, None),
-        dict(sorted(sizes.items())),
-        frozenset(files),
-        tuple(sorted(_magics(directory, sizes))),
+        {name: info.size for name, info in files.items()},
+        segments,
+        tuple(sorted(_magics(directory, (name for _, name in logs)))),
         topic_id,
         has_bad_epochs,
         has_bad_metadata,
+        takes_appends=directory.path not in run.refusing,
     )
 
 
-def _magics(directory: Directory, bases: Iterable[int]) -> set[int]:
+def _magics(directory: Directory, names: Iterable[str]) -> set[int]:
     found = set()
-    for base in bases:
+    for name in names:
         head = bytearray(17)
-        with (
-            contextlib.suppress(FileNotFoundError),
-            directory.opened(layout.segment_file(base, layout.LOG)) as fd,
-        ):
+        with contextlib.suppress(OSError), directory.opened(name) as fd:
             if directory.files.read(fd, head, 0) == len(head):
                 found.add(head[16])
     return found
@@ -297,8 +443,8 @@ def _topic_id(directory: Directory) -> tuple[str, bool]:
     """(the topic id that is stated, whether the file does not follow its format)."""
     try:
         data = directory.read_file(layout.PARTITION_METADATA, _SMALL_BYTES_MAX)
-    except FileNotFoundError:
-        return "", False
+    except OSError as error:
+        return "", not isinstance(error, FileNotFoundError)
     text = data.decode("utf-8", "replace")
     match = _TOPIC_ID.search(text)
     if not text.startswith("version:") or match is None:

@@ -1,7 +1,8 @@
 """A Kafka broker and a directory that it starts on: the findings, in its order.
 
-Each of these was seen with a broker of the release (tests/interop/test_handover.py),
-which has this directory alone. A broker with several leaves out one that it refuses.
+Each of these was seen with a broker (tests/interop/test_handover.py) that has this
+directory alone, most of them with each release (docs/cli.md). A broker with several
+directories leaves out one that it refuses.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any, Final
 from logstore.config import TopicConfig
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
+from logstore.io.segment_info import newest_ms
 from logstore.log import retention
 from logstore.maintenance import finding as kinds
-from logstore.maintenance.facts import Facts, PartitionFacts
+from logstore.maintenance.facts import PartitionFacts, StoreFacts
 from logstore.maintenance.finding import (
     BROKER,
     CHANGES,
@@ -49,9 +51,7 @@ class _BrokerAge(retention.RetainAge):
         self, segments: Sequence[SegmentInfo], now_ms: int
     ) -> Iterator[SegmentInfo]:
         for segment in segments:
-            largest = segment.max_timestamp_ms
-            base = segment.modified_ms if largest < 0 else largest
-            if now_ms - base <= self.retention_ms:
+            if now_ms - newest_ms(segment) <= self.retention_ms:
                 return
             yield segment
 
@@ -61,7 +61,7 @@ class Broker:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: StoreFacts,
         release: str,
         cluster_id: str | None,
         node_id: int | None,
@@ -225,17 +225,18 @@ class Broker:
 
     def _segments(self) -> Iterator[Finding]:
         for one in self._facts.partitions:
-            for base, size in one.sizes.items():
-                path = f"{one.path}/{layout.segment_file(base, layout.LOG)}"
+            for segment in one.segments:
+                path, size = segment.path, segment.size_bytes
                 if size > _SEGMENT_BYTES_MAX:
                     text = f"{path} has {size} bytes, more than {_SEGMENT_BYTES_MAX}"
                     values = {"bytes": size}
                     yield Finding(BROKER, "segment", REFUSES, path, text, values=values)
             missing = [
                 name
-                for base in one.sizes
+                for segment in one.segments
                 for suffix in (layout.INDEX, layout.TIME_INDEX)
-                if (name := layout.segment_file(base, suffix)) not in one.files
+                if (name := layout.segment_file(segment.base_offset, suffix))
+                not in one.files
             ]
             if missing:
                 text = f"{_shown(missing)} of {one.path} are missing, and built"
@@ -385,7 +386,7 @@ class Broker:
     def _expired(
         self, one: PartitionFacts, policies: list[retention.RetentionPolicy]
     ) -> Iterator[Finding]:
-        now_ms, segments = self._facts.now_ms, one.segments
+        now_ms, segments = self._facts.now_ms, one.reader.segments
         deletions = retention.plan(one.key.partition, segments, policies, now_ms, 0)
         if deletions:
             size = sum(deletion.segment.size_bytes for deletion in deletions)

@@ -84,9 +84,8 @@ def check_handover(
             run = examine(
                 full, True, on_progress, store_config=store_config, files=files
             )
-            facts = look_at(
-                root, tuple(dict.fromkeys(run.findings)), with_segments=not from_kafka
-            )
+            reader = None if from_kafka else store_config or StoreConfig()
+            facts = look_at(root, run, reader=reader)
             to_logstore = not facts.is_own if from_kafka is None else from_kafka
             if to_logstore:
                 findings = [*Opening(facts).findings()]

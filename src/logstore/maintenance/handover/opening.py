@@ -7,7 +7,7 @@ from typing import Final
 
 from logstore.io import layout
 from logstore.maintenance import finding as kinds
-from logstore.maintenance.facts import Facts
+from logstore.maintenance.facts import StoreFacts
 from logstore.maintenance.finding import (
     CHANGES,
     LOSES,
@@ -33,7 +33,7 @@ _ENDS: Final = {
 class Opening:
     """The opening of a directory that a broker has written to."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: StoreFacts) -> None:
         self._facts = facts
 
     def findings(self) -> Iterator[Finding]:

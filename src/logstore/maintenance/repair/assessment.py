@@ -27,7 +27,7 @@ from logstore.maintenance.finding import (
     Finding,
 )
 from logstore.maintenance.repair.plan import Source
-from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
@@ -139,7 +139,7 @@ class Assessment:
 
 
 def assess(
-    run: Run, facts: StoreFacts, directory: Directory, threads: int
+    run: Run, facts: StoreMetadata, directory: Directory, threads: int
 ) -> Assessment:
     """Check a partition and collect the facts for a decision."""
     context = facts.context(directory, run)

@@ -18,7 +18,7 @@ from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.context import StoreMetadata
 
 
 class RepairedOwnership:
@@ -28,7 +28,7 @@ class RepairedOwnership:
         store_epoch: the one that state files are written with.
     """
 
-    def __init__(self, root: Directory, facts: StoreFacts) -> None:
+    def __init__(self, root: Directory, facts: StoreMetadata) -> None:
         self._root = root
         self._ownership = Ownership(root)
         self._is_own = facts.own

@@ -77,7 +77,7 @@ from logstore.maintenance.repair.report import (
     RepairAction,
 )
 from logstore.maintenance.repair.rewrite import Rewrite
-from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.report import Run
@@ -135,7 +135,7 @@ class PartitionRepair:
         directory: Directory,
         key: TopicPartition,
         config: TopicConfig,
-        facts: StoreFacts,
+        facts: StoreMetadata,
         ownership: RepairedOwnership,
         mode: str | None,
         outside: str | None,

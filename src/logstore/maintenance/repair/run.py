@@ -20,7 +20,7 @@ from logstore.maintenance.repair.partition import PartitionRepair
 from logstore.maintenance.repair.report import RepairAction, RepairReport
 from logstore.maintenance.repair.store_files import repair_root
 from logstore.maintenance.verify import Problem
-from logstore.maintenance.verify.context import StoreFacts, topic_config
+from logstore.maintenance.verify.context import StoreMetadata, topic_config
 from logstore.maintenance.verify.parallel import check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
@@ -145,11 +145,11 @@ def _partitions(root: Directory) -> list[str]:
     ]
 
 
-def _facts_of(root: Directory) -> StoreFacts:
+def _facts_of(root: Directory) -> StoreMetadata:
     """The facts in the store's files. A file that the system refuses to read is an
     error, and not treated as missing."""
     run = Run(root.files, False, None)
-    facts = StoreFacts(root, run)
+    facts = StoreMetadata(root, run)
     for problem in run.problems:
         if problem.kind == UNREADABLE:
             raise StorageError(
@@ -229,7 +229,7 @@ class _StoreRepair:
     def _repair_partition(
         self,
         name: str,
-        facts: StoreFacts,
+        facts: StoreMetadata,
         ownership: RepairedOwnership,
         ends: dict[TopicPartition, int],
     ) -> None:
@@ -265,7 +265,7 @@ class _StoreRepair:
             check = StoreCheck(run, self.root)
             run_jobs(check.jobs(), self.threads, run.meter.stop)
         else:
-            facts = StoreFacts(self.root)
+            facts = StoreMetadata(self.root)
             for name in names:
                 directory = self.root.child(name)
                 part = PartitionCheck(run, directory, facts.context(directory, run))

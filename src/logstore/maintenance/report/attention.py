@@ -10,9 +10,9 @@ from logstore.maintenance.report.model import (
     INFO,
     WARNING,
     Finding,
-    PartitionFacts,
-    StoreFacts,
-    TopicFacts,
+    PartitionView,
+    StoreView,
+    TopicView,
 )
 from logstore.maintenance.report.units import (
     count_text,
@@ -36,13 +36,13 @@ _AHEAD_MS: Final = 3600 * 1000
 _NAMED_MAX: Final = 3
 
 
-def findings_of(facts: StoreFacts) -> list[Finding]:
+def findings_of(facts: StoreView) -> list[Finding]:
     """All findings, the worst first, in the order of the rules within a level."""
     findings = [finding for rule in _RULES for finding in rule(facts)]
     return sorted(findings, key=lambda one: _ORDER[one.level])
 
 
-def _unreadable(facts: StoreFacts) -> Iterator[Finding]:
+def _unreadable(facts: StoreView) -> Iterator[Finding]:
     for partition in facts.partitions:
         if partition.error:
             yield Finding(
@@ -54,7 +54,7 @@ def _unreadable(facts: StoreFacts) -> Iterator[Finding]:
             )
 
 
-def _damage(facts: StoreFacts) -> Iterator[Finding]:
+def _damage(facts: StoreView) -> Iterator[Finding]:
     for partition in facts.partitions:
         log = partition.damage
         if not log:
@@ -73,7 +73,7 @@ def _damage(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
-def _lost_directories(facts: StoreFacts) -> Iterator[Finding]:
+def _lost_directories(facts: StoreView) -> Iterator[Finding]:
     """Damage that no partition on the page has."""
     if facts.root_damage:
         yield Finding(
@@ -86,7 +86,7 @@ def _lost_directories(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
-def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
+def _other_problems(facts: StoreView) -> Iterator[Finding]:
     for partition in facts.partitions:
         rest = [t for _, t in partition.problems if t not in partition.damage]
         if not rest:
@@ -113,7 +113,7 @@ def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
-def _unclean(facts: StoreFacts) -> Iterator[Finding]:
+def _unclean(facts: StoreView) -> Iterator[Finding]:
     if facts.is_clean or facts.holder is not None or not facts.topics:
         return
     if facts.is_partition and facts.writer == "nobody":
@@ -132,7 +132,7 @@ def _unclean(facts: StoreFacts) -> Iterator[Finding]:
     )
 
 
-def _unsynced(facts: StoreFacts) -> Iterator[Finding]:
+def _unsynced(facts: StoreView) -> Iterator[Finding]:
     partitions = [one for one in facts.partitions if one.unsynced]
     if not partitions:
         return
@@ -165,7 +165,7 @@ def _unsynced(facts: StoreFacts) -> Iterator[Finding]:
     )
 
 
-def _retention(facts: StoreFacts) -> Iterator[Finding]:
+def _retention(facts: StoreView) -> Iterator[Finding]:
     for topic in facts.topics:
         due = sum(one.retention_due_segments for one in topic.partitions)
         soon = sum(one.retention_soon_segments for one in topic.partitions)
@@ -202,7 +202,7 @@ def _rule(rule: str) -> str:
     return f" ({rule})" if rule else ""
 
 
-def _skew(facts: StoreFacts) -> Iterator[Finding]:
+def _skew(facts: StoreView) -> Iterator[Finding]:
     for topic in facts.topics:
         heaviest = _heaviest(topic)
         if heaviest is None:
@@ -220,7 +220,7 @@ def _skew(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
-def _heaviest(topic: TopicFacts) -> PartitionFacts | None:
+def _heaviest(topic: TopicView) -> PartitionView | None:
     """The partition that has far more than its share, if one has."""
     count, total = len(topic.partitions), topic.size_bytes
     if count < 2 or total < _SKEW_BYTES_MIN:
@@ -230,7 +230,7 @@ def _heaviest(topic: TopicFacts) -> PartitionFacts | None:
     return heaviest if heaviest.size_bytes > limit * total else None
 
 
-def _clock(facts: StoreFacts) -> Iterator[Finding]:
+def _clock(facts: StoreView) -> Iterator[Finding]:
     ahead = [
         one for one in facts.partitions if one.last_time_ms > facts.made_ms + _AHEAD_MS
     ]
@@ -249,7 +249,7 @@ def _clock(facts: StoreFacts) -> Iterator[Finding]:
     )
 
 
-def _transactions(facts: StoreFacts) -> Iterator[Finding]:
+def _transactions(facts: StoreView) -> Iterator[Finding]:
     for partition in facts.partitions:
         stable = partition.stable_offset
         if not 0 <= stable < partition.end_offset:
@@ -266,7 +266,7 @@ def _transactions(facts: StoreFacts) -> Iterator[Finding]:
         )
 
 
-def _environment(facts: StoreFacts) -> Iterator[Finding]:
+def _environment(facts: StoreView) -> Iterator[Finding]:
     for kind, level, text in facts.environment:
         if level == "problem":
             yield Finding(CRITICAL, "environment", f"Environment: {kind}", text)
@@ -280,7 +280,7 @@ def _environment(facts: StoreFacts) -> Iterator[Finding]:
             )
 
 
-_RULES: Final[tuple[Callable[[StoreFacts], Iterator[Finding]], ...]] = (
+_RULES: Final[tuple[Callable[[StoreView], Iterator[Finding]], ...]] = (
     _unreadable,
     _damage,
     _lost_directories,

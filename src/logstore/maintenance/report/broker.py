@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from logstore.maintenance.facts import Facts
+from logstore.maintenance.facts import StoreFacts
 from logstore.maintenance.finding import (
     CHANGES,
     LOSES,
@@ -16,7 +16,7 @@ from logstore.maintenance.finding import (
     WARNS,
     Finding,
 )
-from logstore.maintenance.report.model import BrokerFacts, BrokerStep, StoreFacts
+from logstore.maintenance.report.model import BrokerStep, BrokerView, StoreView
 from logstore.maintenance.report.units import count_text, size_text
 
 __all__ = ["broker_facts"]
@@ -35,10 +35,10 @@ _PREPARED: Final = frozenset(("topic", "topic-id"))
 
 
 def broker_facts(
-    seen: Facts, findings: Iterable[Finding], facts: StoreFacts
-) -> BrokerFacts:
+    seen: StoreFacts, findings: Iterable[Finding], facts: StoreView
+) -> BrokerView:
     """The steps of a broker's start."""
-    broker = BrokerFacts()
+    broker = BrokerView()
     if not seen.is_clean:
         broker.recovered_segments, broker.recovered_bytes = seen.unflushed
     prefix = f"{facts.root.rstrip('/')}/"
@@ -62,7 +62,7 @@ def broker_facts(
     return broker
 
 
-def _verdict(broker: BrokerFacts, refused: list[Finding]) -> str:
+def _verdict(broker: BrokerView, refused: list[Finding]) -> str:
     if any(one.kind != "meta-properties" or one.values for one in refused):
         return "A Kafka broker would not start on this directory as it is."
     if broker.cut_records:

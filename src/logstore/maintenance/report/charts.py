@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from logstore.maintenance.report.markup import Html, join, raw, tag
-from logstore.maintenance.report.model import PartitionFacts, SegmentFacts, Series
+from logstore.maintenance.report.model import PartitionView, SegmentView, Series
 from logstore.maintenance.report.series import group_of
 from logstore.maintenance.report.units import (
     count_text,
@@ -61,14 +61,14 @@ def pattern() -> Html:
     )
 
 
-def blocks_of(segments: Sequence[SegmentFacts], most: int) -> list[list[SegmentFacts]]:
+def blocks_of(segments: Sequence[SegmentView], most: int) -> list[list[SegmentView]]:
     """Segments in runs: each by itself if there are at most `most`, else neighbours
     together, but damaged ones by themselves."""
     if len(segments) <= most:
         return [[one] for one in segments]
     share = sum(one.size_bytes for one in segments) / most
     count = -(-len(segments) // most)
-    blocks: list[list[SegmentFacts]] = []
+    blocks: list[list[SegmentView]] = []
     size = 0
     for one in segments:
         is_hurt = bool(one.damage or one.index_damage)
@@ -81,7 +81,7 @@ def blocks_of(segments: Sequence[SegmentFacts], most: int) -> list[list[SegmentF
 
 
 def segment_map(
-    partition: PartitionFacts, scale_bytes: int, edges: Sequence[int], most: int
+    partition: PartitionView, scale_bytes: int, edges: Sequence[int], most: int
 ) -> Html:
     """A row of the map: a rectangle for each segment, as wide as its bytes.
 
@@ -114,7 +114,7 @@ def segment_map(
 
 
 def _block(
-    block: list[SegmentFacts], pos: float, width: float, edges: Sequence[int]
+    block: list[SegmentView], pos: float, width: float, edges: Sequence[int]
 ) -> Html:
     newest = max(one.last_time_ms for one in block)
     first = block[0]
@@ -146,7 +146,7 @@ def _block(
     return join(marks)
 
 
-def _hint(block: list[SegmentFacts], newest: int) -> str:
+def _hint(block: list[SegmentView], newest: int) -> str:
     first, last = block[0], block[-1]
     what = f"Segment {first.base_offset}"
     if len(block) > 1:

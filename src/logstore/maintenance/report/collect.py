@@ -1,51 +1,40 @@
-"""Gathering the facts of a report: `verify`, `doctor`, a read-only store, and a walk
-over batch headers. Nothing is changed or locked."""
+"""The facts of a report, from `verify`, `doctor` and `maintenance.facts`, as the values
+that it shows. Nothing is changed or locked."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from logstore.config import StoreConfig, TopicConfig
-from logstore.errors import (
-    LogStoreError,
-    StoreNotFoundError,
-    TopicNotFoundError,
-    storage_errors,
-)
+from logstore.errors import LogStoreError, StoreNotFoundError, storage_errors
 from logstore.io import layout
-from logstore.io.checkpoint.recovery_report import RecoveryAction
-from logstore.io.directory import Directory
-from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
-from logstore.io.layout import LOG, parse_partition_directory
+from logstore.io.layout import parse_segment_file
+from logstore.io.segment_info import newest_ms
 from logstore.log import retention
 from logstore.maintenance.environment import doctor
-from logstore.maintenance.facts import Facts, look_at
-from logstore.maintenance.finding import OFFSETS
+from logstore.maintenance.facts import PartitionFacts, StoreFacts, look_at
+from logstore.maintenance.finding import OFFSETS, Finding
 from logstore.maintenance.handover.broker import Broker
 from logstore.maintenance.names import foreign_text
 from logstore.maintenance.report.broker import broker_facts
-from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
-from logstore.maintenance.report.sampling import Interval, Sampler
-from logstore.maintenance.report.series import bounds_of, series_of, sum_of
-from logstore.maintenance.report.snapshots import (
-    PartitionSnapshot,
-    mark,
-    segments_of,
-    take_snapshot,
-    union,
+from logstore.maintenance.report.model import (
+    PartitionView,
+    SegmentView,
+    StoreView,
+    TopicView,
 )
+from logstore.maintenance.report.series import bounds_of, series_of, sum_of
 from logstore.maintenance.report.units import size_text
 from logstore.maintenance.verify import VerifyReport
 from logstore.maintenance.verify.paths import no_log_directory
 from logstore.maintenance.verify.store import examine
-from logstore.segment import SegmentInfo
-from logstore.store.store import Store, open_store
 
 __all__ = ["SOON_MS", "Progress", "collect"]
 
@@ -54,8 +43,7 @@ Progress = Callable[[int, int], None]
 # Segments that retention deletes within this time are deleted "soon".
 SOON_MS: Final = 24 * 3600 * 1000
 _PRODUCERS_MAX: Final = 200
-# Attempts to find a partition whose topic is created or deleted meanwhile.
-_TRIES: Final = 5
+_OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "limits"})
 
 
 def collect(
@@ -67,7 +55,7 @@ def collect(
     on_progress: Progress | None,
     config: StoreConfig,
     files: Files,
-) -> tuple[StoreFacts, VerifyReport]:
+) -> tuple[StoreView, VerifyReport]:
     """The facts of a store or partition directory. Raises: as `logstore.report`."""
     if not is_directory(files, path):
         raise StoreNotFoundError(
@@ -80,22 +68,18 @@ def collect(
     run = examine(
         path, deep, on_progress, threads=threads, store_config=config, files=files
     )
-    root_path = path if only is None else os.path.dirname(path)
-    root = open_root(files, root_path)
+    root = open_root(files, path if only is None else os.path.dirname(path))
     try:
-        with storage_errors("look at", root_path):
-            facts = StoreFacts(path, root_path, version, files.now_ms())
-            facts.is_partition = only is not None
-            seen = look_at(root, tuple(dict.fromkeys(run.findings)), only)
-            _Collector(root, facts, seen, config).run(only)
-            broker = Broker(seen, "4.2", None, None, -1, -1)
-            facts.broker = broker_facts(seen, list(broker.findings()), facts)
+        with storage_errors("look at", root.path):
+            facts = look_at(root, run, only, reader=config, with_headers=True)
+            view = _view_of(facts, path, version)
+            _add_environment(view, files)
     finally:
         root.close()
     verified = run.report()
-    facts.verified_bytes, facts.verified_records = verified.bytes, verified.records
-    facts.seconds = files.monotonic() - begun
-    return facts, verified
+    view.verified_bytes, view.verified_records = verified.bytes, verified.records
+    view.seconds = files.monotonic() - begun
+    return view, verified
 
 
 def _partition_of(files: Files, path: str) -> str | None:
@@ -116,261 +100,206 @@ def _partition_of(files: Files, path: str) -> str | None:
         directory.close()
 
 
-class _Collector:
-    """Fills the facts of one store."""
+def _add_environment(view: StoreView, files: Files) -> None:
+    """The result of `doctor`; for a partition alone, without other files."""
+    with contextlib.suppress(LogStoreError):
+        for one in doctor(view.root, files=files).findings:
+            text = one.message
+            if one.kind == "space":
+                free, total = one.values["free_bytes"], one.values["bytes"]
+                view.free_bytes = free
+                text = f"{size_text(free)} of {size_text(total)} are free"
+            if not view.is_partition or one.kind in _OF_THE_DISK:
+                view.environment.append((one.kind, one.level, text))
 
-    def __init__(
-        self,
-        root: Directory,
-        facts: StoreFacts,
-        seen: Facts,
-        config: StoreConfig,
-    ) -> None:
-        self.root = root
-        self.files = root.files
-        self.facts = facts
-        self.seen = seen
-        self.config = config
-        self.descriptors = Descriptors(root.files, 16)
 
-    def run(self, only: str | None) -> None:
-        """Collect everything; with `only`, from that partition directory alone."""
-        self._ownership()
-        self._environment(only)
-        points = self.seen.points
-        names = [only] if only is not None else self.root.names()
-        self.facts.foreign = [n for n in self.seen.directories if foreign_text(n)]
-        snapshots = [
-            snapshot
-            for name in names
-            if only is not None or parse_partition_directory(name) is not None
-            if (snapshot := take_snapshot(self.root, name, points)) is not None
-        ]
-        store, reason = self._open_store()
-        with store or contextlib.nullcontext():
-            snapshots = self._open(store, snapshots, reason)
-            by_name = {snapshot.facts.name: snapshot for snapshot in snapshots}
-            self._findings(by_name)
-            self._sample(snapshots)
-            self._transactions(snapshots)
-        self.descriptors.close()
+# ---------------------------------------------------------------- the view
 
-    # -- the root
 
-    def _ownership(self) -> None:
-        seen = self.seen
-        if seen.is_own:
-            self.facts.writer = "logstore"
-        elif seen.meta is not None or seen.points:
-            self.facts.writer = "kafka"
-        self.facts.has_marker = layout.CLEAN_SHUTDOWN in seen.names
-        self.facts.has_meta = seen.meta is not None
-        self.facts.is_clean = seen.is_closed
-        self.facts.holder = seen.holder
+def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
+    """The facts as a report shows them, with what `verify` and a broker say."""
+    view = StoreView(path, facts.path, version, facts.now_ms)
+    view.is_partition = path != facts.path
+    if facts.is_own:
+        view.writer = "logstore"
+    elif facts.meta is not None or facts.points:
+        view.writer = "kafka"
+    view.has_marker = layout.CLEAN_SHUTDOWN in facts.names
+    view.has_meta = facts.meta is not None
+    view.is_clean, view.holder = facts.is_closed, facts.holder
+    view.foreign = [name for name in facts.directories if foreign_text(name)]
+    topics: dict[str, TopicView] = {}
+    for one in sorted((*facts.partitions, *facts.others), key=lambda one: one.key):
+        topic = topics.setdefault(one.key.topic, TopicView(one.key.topic))
+        topic.partitions.append(_partition_view(one, facts))
+    for topic in topics.values():
+        topic.settings = _settings_of(facts.settings.get(topic.name))
+    view.topics = list(topics.values())
+    _add_findings(view, facts)
+    _add_sums(view, facts)
+    broker = Broker(facts, "4.2", None, None, -1, -1)
+    view.broker = broker_facts(facts, list(broker.findings()), view)
+    return view
 
-    def _environment(self, only: str | None) -> None:
-        """The result of `doctor`; for a partition alone, without other files."""
-        with contextlib.suppress(LogStoreError):
-            for seen in doctor(self.root.path, files=self.files).findings:
-                text = seen.message
-                if seen.kind == "space":
-                    free, total = seen.values["free_bytes"], seen.values["bytes"]
-                    self.facts.free_bytes = free
-                    text = f"{size_text(free)} of {size_text(total)} are free"
-                if only is None or seen.kind in _OF_THE_DISK:
-                    row = seen.kind, seen.level, text
-                    self.facts.environment.append(row)
 
-    # -- partitions
+def _settings_of(config: TopicConfig | None) -> dict[str, str] | None:
+    """Those that differ from the defaults."""
+    if config is None:
+        return None
+    usual = TopicConfig()
+    return {
+        field.name: str(getattr(config, field.name))
+        for field in dataclasses.fields(config)
+        if getattr(config, field.name) != getattr(usual, field.name)
+    }
 
-    def _open_store(self) -> tuple[Store | None, str]:
-        """The store for reading, or why there is none."""
-        root, config = self.root.path, self.config
-        try:
-            store = open_store(root, read_only=True, config=config, files=self.files)
-        except LogStoreError as error:
-            return None, str(error)
-        return store, ""
 
-    def _open(
-        self, store: Store | None, snapshots: list[PartitionSnapshot], reason: str
-    ) -> list[PartitionSnapshot]:
-        """Look at the partitions as a reader; returns those that still exist."""
-        topics: dict[str, TopicFacts] = {}
-        kept = []
-        for snapshot in snapshots:
-            facts = snapshot.facts
-            if not self._open_one(store, snapshot, facts.error or reason):
-                continue  # its topic is being created or deleted
-            topic = topics.get(facts.topic)
-            if topic is None:
-                topic = topics[facts.topic] = TopicFacts(facts.topic)
-                topic.settings = self._settings_of(facts.topic)
-            topic.partitions.append(facts)
-            kept.append(snapshot)
-        for topic in topics.values():
-            topic.partitions.sort(key=lambda one: one.number)
-        self.facts.topics = [topics[name] for name in sorted(topics)]
-        return kept
-
-    def _settings_of(self, topic: str) -> dict[str, str] | None:
-        config, usual = self.seen.settings.get(topic), TopicConfig()
-        if config is None:
-            return None
-        return {
-            field.name: str(getattr(config, field.name))
-            for field in dataclasses.fields(config)
-            if getattr(config, field.name) != getattr(usual, field.name)
-        }
-
-    def _open_one(
-        self, store: Store | None, snapshot: PartitionSnapshot, reason: str
-    ) -> bool:
-        """Look at a partition as a reader does; False if it does not exist any more,
-        or not yet."""
-        facts = snapshot.facts
-        infos: tuple[SegmentInfo, ...] = ()
-        if facts.number < 0:
-            facts.error = f"{facts.name} is not named as a partition: topic-number"
-        elif store is None or reason:
-            facts.error = reason
-        else:
-            for _ in range(_TRIES):
-                try:
-                    infos = self._bounds(store, snapshot)
-                    facts.error = ""
-                    break
-                except TopicNotFoundError as error:
-                    facts.error = f"it is not part of the store: {error}"
-                    if not self.root.exists(facts.name):
-                        return False
-                except LogStoreError as error:
-                    facts.error = str(error)
-                    break
-            else:
-                if self.facts.holder is not None:
-                    return False
-        snapshot.segments = segments_of(snapshot, infos)
-        facts.segments = [segment for segment, _ in snapshot.segments]
-        facts.size_bytes = sum(segment.size_bytes for segment in facts.segments)
-        facts.missing_indexes = sum(
-            name.replace(LOG, layout.INDEX) not in snapshot.sizes
-            for _, name in snapshot.segments
+def _partition_view(one: PartitionFacts, facts: StoreFacts) -> PartitionView:
+    reader = one.reader
+    segments = [
+        SegmentView(
+            segment.base_offset,
+            segment.next_offset,
+            segment.size_bytes,
+            newest_ms(segment),
+            is_active=segment.is_active,
         )
-        facts.other_bytes = max(sum(snapshot.sizes.values()) - facts.size_bytes, 0)
-        return True
+        for segment in one.all_segments
+    ]
+    size = sum(segment.size_bytes for segment in segments)
+    view = PartitionView(
+        **dataclasses.asdict(reader.headers),
+        topic=one.key.topic,
+        number=one.key.partition,
+        name=one.name,
+        path=one.path,
+        start_offset=reader.start_offset,
+        end_offset=reader.end_offset,
+        durable_offset=reader.durable_offset,
+        stable_offset=reader.stable_offset,
+        recovery_point=one.context.recovery_point,
+        size_bytes=size,
+        other_bytes=max(sum(one.files.values()) - size, 0),
+        segments=segments,
+        missing_indexes=sum(
+            os.path.basename(segment.path).replace(layout.LOG, layout.INDEX)
+            not in one.files
+            for segment in one.all_segments
+        ),
+        leftovers=dict(
+            Counter(
+                parsed.transition
+                for name in one.files
+                if (parsed := parse_segment_file(name)) and parsed.transition
+            )
+        ),
+        error=reader.fault,
+    )
+    if (config := facts.settings.get(one.key.topic)) is not None:
+        due, due_bytes = _due(one, config, facts.now_ms)
+        soon, soon_bytes = _due(one, config, facts.now_ms + SOON_MS)
+        view.retention_due_segments, view.retention_due_bytes = due, due_bytes
+        view.retention_soon_segments = soon - due
+        view.retention_soon_bytes = soon_bytes - due_bytes
+    return view
 
-    def _bounds(
-        self, store: Store, snapshot: PartitionSnapshot
-    ) -> tuple[SegmentInfo, ...]:
-        facts = snapshot.facts
-        partition = snapshot.partition = store.topic(facts.topic)[facts.number]
-        infos = partition.segments
-        facts.start_offset = partition.start_offset
-        facts.end_offset = partition.end_offset
-        facts.durable_offset = min(partition.durable_offset, facts.end_offset)
-        if facts.topic in self.seen.settings:
-            self._retention(self.seen.settings[facts.topic], infos, facts)
-        return infos
 
-    def _retention(
-        self,
-        config: TopicConfig,
-        infos: tuple[SegmentInfo, ...],
-        facts: PartitionFacts,
-    ) -> None:
-        """Segments that retention would delete now, and those within `SOON_MS`."""
-        policies = retention.policies_of(config)
-        if not policies:
+def _due(one: PartitionFacts, config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    """(segments, bytes) that retention deletes at a time."""
+    deletions = retention.plan(
+        one.key.partition,
+        one.reader.segments,
+        retention.policies_of(config),
+        now_ms,
+        0,  # no policy of the settings is about free space
+        keeps_active=not one.takes_appends,
+    )
+    return len(deletions), sum(each.segment.size_bytes for each in deletions)
+
+
+def _add_findings(view: StoreView, facts: StoreFacts) -> None:
+    """What `verify` says, each finding at its partition and segment."""
+    partitions = {one.name: one for one in view.partitions}
+    files = {one.name: one.files for one in (*facts.partitions, *facts.others)}
+    lost_offsets: dict[str, list[tuple[int, int]]] = {}
+    # The page shows the path of the store once.
+    prefix = view.root.rstrip(os.sep) + os.sep
+    for one in facts.contents:
+        text = one.message.replace(prefix, "")
+        inner = os.path.relpath(one.path, view.root).split(os.sep)
+        partition = partitions.get(inner[0])
+        if partition is None:
+            view.root_notes.append((one.kind, text))
+            if one.touches_records:
+                view.root_damage.append(text)
+            elif one.is_problem:
+                view.root_problems.append(text)
+            continue
+        if not one.is_problem:
+            partition.notes.append((one.kind, text))
+            continue
+        partition.problems.append((one.kind, text))
+        _mark(partition, one, files[inner[0]].get(inner[-1], 0), text)
+        if not one.touches_records:
+            continue
+        partition.damage.append(text)
+        # Of a fault of order it may be unknown how many offsets it costs.
+        is_known = one.last_offset is not None or one.kind != OFFSETS
+        if one.first_offset is not None and is_known:
+            last = one.last_offset
+            end = partition.end_offset - 1 if last is None else last
+            lost_offsets.setdefault(inner[0], []).append((one.first_offset, end))
+    for name, ranges in lost_offsets.items():
+        partitions[name].lost_records = _union(ranges)
+
+
+def _mark(partition: PartitionView, problem: Finding, size: int, text: str) -> None:
+    """Record a problem of a file of `size` bytes at the segment that it belongs to."""
+    parsed = parse_segment_file(os.path.basename(problem.path))
+    if parsed is None:
+        return
+    for segment in partition.segments:
+        if segment.base_offset != parsed.base_offset:
+            continue
+        if parsed.suffix != layout.LOG:
+            segment.index_damage = segment.index_damage or text
             return
-        now, free = self.facts.made_ms, max(self.facts.free_bytes, 0)
-        due = retention.plan(facts.number, infos, policies, now, free)
-        soon = retention.plan(facts.number, infos, policies, now + SOON_MS, free)
-        facts.retention_due_segments = len(due)
-        facts.retention_due_bytes = sum(one.segment.size_bytes for one in due)
-        facts.retention_soon_segments = len(soon) - len(due)
-        facts.retention_soon_bytes = (
-            sum(one.segment.size_bytes for one in soon) - facts.retention_due_bytes
-        )
-
-    def _transactions(self, snapshots: list[PartitionSnapshot]) -> None:
-        """The last stable offsets, if there are transactions: this may take a walk."""
-        for snapshot in snapshots:
-            if snapshot.facts.has_transactions and snapshot.partition is not None:
-                with contextlib.suppress(LogStoreError):
-                    snapshot.facts.stable_offset = (
-                        snapshot.partition.last_stable_offset()
-                    )
-
-    # -- the findings of verify
-
-    def _findings(self, snapshots: dict[str, PartitionSnapshot]) -> None:
-        lost_offsets: dict[str, list[tuple[int, int]]] = {}
-        # The page shows the path of the store once.
-        prefix = self.root.path.rstrip(os.sep) + os.sep
-        for one in self.seen.contents:
-            text = one.message.replace(prefix, "")
-            inner = os.path.relpath(one.path, self.root.path).split(os.sep)
-            snapshot = snapshots.get(inner[0])
-            if snapshot is None:
-                self.facts.root_notes.append((one.kind, text))
-                if one.touches_records:
-                    self.facts.root_damage.append(text)
-                elif one.is_problem:
-                    self.facts.root_problems.append(text)
-                continue
-            if not one.is_problem:
-                snapshot.facts.notes.append((one.kind, text))
-                continue
-            snapshot.facts.problems.append((one.kind, text))
-            mark(snapshot, one, inner[-1], text)
-            if not one.touches_records:
-                continue
-            snapshot.facts.damage.append(text)
-            # Of a fault of order it may be unknown how many offsets it costs.
-            is_known = one.last_offset is not None or one.kind != OFFSETS
-            if one.first_offset is not None and is_known:
-                last = one.last_offset
-                end = snapshot.facts.end_offset - 1 if last is None else last
-                lost_offsets.setdefault(inner[0], []).append((one.first_offset, end))
-        for name, ranges in lost_offsets.items():
-            snapshots[name].facts.lost_records = union(ranges)
-
-    # -- headers
-
-    def _sample(self, snapshots: list[PartitionSnapshot]) -> None:
-        facts = self.facts
-        segments = [
-            segment for snapshot in snapshots for segment in snapshot.facts.segments
-        ]
-        sampler = Sampler(
-            self.descriptors,
-            sum(segment.size_bytes for segment in segments),
-            len(segments),
-            self.config.max_batch_decompressed_bytes,
-        )
-        intervals: dict[str, list[Interval]] = {}
-        for snapshot in snapshots:
-            rows = sampler.walk(snapshot.directory, snapshot.facts, snapshot.segments)
-            intervals.setdefault(snapshot.facts.topic, []).extend(rows)
-        sums = sampler.sums
-        facts.is_sampled, facts.read_bytes = sums.is_sampled, sums.read_bytes
-        facts.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)
-        facts.producer_count = sum(key >= 0 for key in sums.producers)
-        by_records = sorted(sums.producers.values(), key=lambda one: -one.records)
-        facts.producers = by_records[:_PRODUCERS_MAX]
-        facts.batch_sizes = dict(sorted(sums.batch_sizes.items()))
-        facts.record_sizes = dict(sorted(sums.record_sizes.items()))
-        everything = [one for rows in intervals.values() for one in rows]
-        bounds = bounds_of(everything)
-        for topic in facts.topics:
-            rows = intervals.get(topic.name, [])
-            topic.series = series_of(rows, bounds, topic.records)
-        facts.series = sum_of([topic.series for topic in facts.topics])
+        # Damage after the end of the log that readers see is shown as well.
+        size = max(size, segment.size_bytes)
+        partition.size_bytes += size - segment.size_bytes
+        segment.size_bytes = size
+        if not segment.damage:
+            if problem.position is not None and size:
+                segment.damage_at = min(problem.position / size, 1.0)
+            if problem.first_offset is not None:
+                segment.damage_offset = problem.first_offset
+        segment.damage = segment.damage or text
+        return
 
 
-_OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "limits"})
+def _union(ranges: list[tuple[int, int]]) -> int:
+    """Offsets in some ranges (both ends inclusive), each counted once."""
+    total, end = 0, -1
+    for first, last in sorted(ranges):
+        first = max(first, end + 1)
+        if last >= first:
+            total += last - first + 1
+            end = last
+    return total
 
 
-def _ignore(action: RecoveryAction) -> None:
-    """Do nothing: `verify` reports the same."""
+def _add_sums(view: StoreView, facts: StoreFacts) -> None:
+    """Codecs, producers, sizes, and records over time."""
+    sums = facts.sums
+    view.is_sampled, view.read_bytes = sums.is_sampled, sums.bytes_read
+    view.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)
+    view.producer_count = sum(key >= 0 for key in sums.producers)
+    by_records = sorted(sums.producers.values(), key=lambda one: -one.records)
+    view.producers = by_records[:_PRODUCERS_MAX]
+    view.batch_sizes = dict(sorted(sums.batch_sizes.items()))
+    view.record_sizes = dict(sorted(sums.record_sizes.items()))
+    bounds = bounds_of([one for rows in sums.intervals.values() for one in rows])
+    for topic in view.topics:
+        rows = sums.intervals.get(topic.name, [])
+        topic.series = series_of(rows, bounds, topic.records)
+    view.series = sum_of([topic.series for topic in view.topics])

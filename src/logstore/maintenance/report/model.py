@@ -9,20 +9,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
+from logstore.maintenance.sampling import Codec, HeaderFacts, Producer
+
 __all__ = [
     "CRITICAL",
     "INFO",
     "WARNING",
-    "BrokerFacts",
+    "BrokerView",
     "BrokerStep",
-    "Codec",
     "Finding",
-    "PartitionFacts",
-    "Producer",
-    "SegmentFacts",
+    "PartitionView",
+    "SegmentView",
     "Series",
-    "StoreFacts",
-    "TopicFacts",
+    "StoreView",
+    "TopicView",
 ]
 
 CRITICAL: Final = "critical"
@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclasses.dataclass(slots=True)
-class SegmentFacts:
+class SegmentView:
     """A segment of a partition, or a run of them.
 
     Attributes:
@@ -81,44 +81,6 @@ class SegmentFacts:
 
 
 @dataclasses.dataclass(slots=True)
-class Codec:
-    """Batches with one kind of compression.
-
-    Attributes:
-        records, batches, bytes: of it; estimated if the report is sampled.
-        sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, as they
-            are on disk and as they are inside.
-    """
-
-    name: str
-    records: float = 0
-    batches: float = 0
-    bytes: float = 0
-    sampled_bytes: int = 0
-    sampled_raw_bytes: int = 0
-
-    @property
-    def ratio(self) -> float | None:
-        """Raw bytes for one on disk; None if nothing was decompressed."""
-        if not self.sampled_bytes:
-            return None
-        return self.sampled_raw_bytes / self.sampled_bytes
-
-
-@dataclasses.dataclass(slots=True)
-class Producer:
-    """The data that one producer id wrote; -1 stands for all data without an id."""
-
-    producer_id: int
-    epoch: int = -1
-    is_transactional: bool = False
-    records: float = 0
-    bytes: float = 0
-    partitions: list[str] = dataclasses.field(default_factory=list)
-    last_time_ms: int = -1
-
-
-@dataclasses.dataclass(slots=True)
 class Series:
     """Records and bytes over time, in buckets of `step_ms` from `start_ms` on.
 
@@ -136,9 +98,9 @@ class Series:
     untimed: float = 0
 
 
-@dataclasses.dataclass(slots=True)
-class PartitionFacts:
-    """One partition.
+@dataclasses.dataclass(slots=True, kw_only=True)
+class PartitionView(HeaderFacts):
+    """One partition, with the sums over its batches.
 
     Attributes:
         name: ``topic-number``, the name of its directory.
@@ -146,9 +108,6 @@ class PartitionFacts:
         stable_offset: where read_committed stops, if there are transactions; else -1.
         recovery_point: Kafka's, from its checkpoint; 0 if there is none.
         size_bytes: of `.log` files; `other_bytes`: of all others in the directory.
-        records: in the log: counted if `is_counted`, else the offsets in use.
-        first_time_ms, last_time_ms: of batches that were seen.
-        magics: records by magic.
         problems, notes: what `verify` reports, as (kind, message).
         damage: the messages of those problems that are damage to records.
         lost_records: offsets that cannot be read, if their number is known.
@@ -166,14 +125,7 @@ class PartitionFacts:
     recovery_point: int = 0
     size_bytes: int = 0
     other_bytes: int = 0
-    records: float = 0
-    batches: float = 0
-    is_counted: bool = False
-    first_time_ms: int = -1
-    last_time_ms: int = -1
-    magics: dict[int, float] = dataclasses.field(default_factory=dict)
-    control_batches: float = 0
-    segments: list[SegmentFacts] = dataclasses.field(default_factory=list)
+    segments: list[SegmentView] = dataclasses.field(default_factory=list)
     problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     damage: list[str] = dataclasses.field(default_factory=list)
@@ -184,7 +136,6 @@ class PartitionFacts:
     retention_due_segments: int = 0
     retention_soon_bytes: int = 0
     retention_soon_segments: int = 0
-    has_transactions: bool = False
     stable_offset: int = -1
     error: str = ""
 
@@ -197,12 +148,12 @@ class PartitionFacts:
 
 
 @dataclasses.dataclass(slots=True)
-class TopicFacts:
+class TopicView:
     """One topic; `settings` are those that differ from the defaults, None if the
     directory does not have them (a broker keeps them in its cluster's metadata)."""
 
     name: str
-    partitions: list[PartitionFacts] = dataclasses.field(default_factory=list)
+    partitions: list[PartitionView] = dataclasses.field(default_factory=list)
     settings: dict[str, str] | None = None
     series: Series = dataclasses.field(default_factory=Series)
 
@@ -230,7 +181,7 @@ class BrokerStep:
 
 
 @dataclasses.dataclass(slots=True)
-class BrokerFacts:
+class BrokerView:
     """How a Kafka broker would treat the directory.
 
     Attributes:
@@ -249,7 +200,7 @@ class BrokerFacts:
 
 
 @dataclasses.dataclass(slots=True)
-class StoreFacts:
+class StoreView:
     """All facts of a report.
 
     Attributes:
@@ -280,7 +231,7 @@ class StoreFacts:
     has_meta: bool = False
     foreign: list[str] = dataclasses.field(default_factory=list)
     is_partition: bool = False
-    topics: list[TopicFacts] = dataclasses.field(default_factory=list)
+    topics: list[TopicView] = dataclasses.field(default_factory=list)
     codecs: list[Codec] = dataclasses.field(default_factory=list)
     producers: list[Producer] = dataclasses.field(default_factory=list)
     producer_count: int = 0
@@ -289,7 +240,7 @@ class StoreFacts:
     series: Series = dataclasses.field(default_factory=Series)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     environment: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
-    broker: BrokerFacts = dataclasses.field(default_factory=BrokerFacts)
+    broker: BrokerView = dataclasses.field(default_factory=BrokerView)
     root_notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     root_problems: list[str] = dataclasses.field(default_factory=list)
     root_damage: list[str] = dataclasses.field(default_factory=list)
@@ -301,6 +252,6 @@ class StoreFacts:
     seconds: float = 0.0
 
     @property
-    def partitions(self) -> list[PartitionFacts]:
+    def partitions(self) -> list[PartitionView]:
         """Of all topics, in order."""
         return [p for topic in self.topics for p in topic.partitions]

@@ -16,8 +16,8 @@ from logstore.maintenance.report.model import (
     CRITICAL,
     WARNING,
     Finding,
-    StoreFacts,
-    TopicFacts,
+    StoreView,
+    TopicView,
 )
 from logstore.maintenance.report.sections import (
     broker_section,
@@ -52,12 +52,12 @@ _WRITERS: Final = {
 }
 
 
-def title_of(facts: StoreFacts) -> str:
+def title_of(facts: StoreView) -> str:
     """The name of the report's subject: the last part of its path."""
     return facts.path.rstrip("/").rpartition("/")[2] or facts.path
 
 
-def page_of(facts: StoreFacts) -> str:
+def page_of(facts: StoreView) -> str:
     """The whole page."""
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -84,7 +84,7 @@ def page_of(facts: StoreFacts) -> str:
     return "<!doctype html>\n" + tag("html", head, body, lang="en")
 
 
-def _sections(facts: StoreFacts) -> list[Html]:
+def _sections(facts: StoreView) -> list[Html]:
     return [
         _header(facts),
         _tiles(facts),
@@ -100,7 +100,7 @@ def _sections(facts: StoreFacts) -> list[Html]:
     ]
 
 
-def _header(facts: StoreFacts) -> Html:
+def _header(facts: StoreView) -> Html:
     level, text = _verdict(facts)
     what = "partition" if facts.is_partition else "store"
     state = "closed cleanly" if facts.is_clean else "not closed cleanly"
@@ -127,7 +127,7 @@ def _header(facts: StoreFacts) -> Html:
     )
 
 
-def _verdict(facts: StoreFacts) -> tuple[str, str]:
+def _verdict(facts: StoreView) -> tuple[str, str]:
     critical = sum(one.level == CRITICAL for one in facts.findings)
     warnings = sum(one.level == WARNING for one in facts.findings)
     if critical:
@@ -138,7 +138,7 @@ def _verdict(facts: StoreFacts) -> tuple[str, str]:
     return "ok", "Sound"
 
 
-def _tiles(facts: StoreFacts) -> Html:
+def _tiles(facts: StoreView) -> Html:
     partitions = facts.partitions
     records = sum(one.records for one in partitions)
     about = "about " if not all(one.is_counted for one in partitions) else ""
@@ -163,7 +163,7 @@ def _tiles(facts: StoreFacts) -> Html:
     return tag("div", tiles, cls="tiles")
 
 
-def _attention(facts: StoreFacts) -> Html:
+def _attention(facts: StoreView) -> Html:
     if not facts.findings:
         items = [
             tag(
@@ -208,7 +208,7 @@ def _finding(one: Finding) -> Html:
     )
 
 
-def _over_time(facts: StoreFacts) -> Html:
+def _over_time(facts: StoreView) -> Html:
     series = facts.series
     if not series.records:
         return tag("p", "No record has a timestamp.", cls="lead")
@@ -232,7 +232,7 @@ def _over_time(facts: StoreFacts) -> Html:
     )
 
 
-def _topics(facts: StoreFacts) -> list[Html]:
+def _topics(facts: StoreView) -> list[Html]:
     if not facts.topics:
         return [tag("p", "There is no topic.", cls="lead")]
     scale = MapScale.of(facts)
@@ -263,20 +263,20 @@ def _topics(facts: StoreFacts) -> list[Html]:
     return parts
 
 
-def _shown(topics: Sequence[TopicFacts]) -> list[TopicFacts]:
+def _shown(topics: Sequence[TopicView]) -> list[TopicView]:
     """The topics that have a place on the page: those with problems, and the largest,
     in the order of their names."""
     ranked = sorted(topics, key=_rank)
     return sorted(ranked[:_TOPICS_MAX], key=lambda topic: topic.name)
 
 
-def _rank(topic: TopicFacts) -> tuple[bool, int]:
+def _rank(topic: TopicView) -> tuple[bool, int]:
     """Topics with problems first, then the largest."""
     has_problems = any(one.problems or one.error for one in topic.partitions)
     return not has_problems, -topic.size_bytes
 
 
-def _topic_table(topics: Sequence[TopicFacts]) -> Html:
+def _topic_table(topics: Sequence[TopicView]) -> Html:
     rows = []
     for topic in topics:
         problems = sum(len(p.problems) + bool(p.error) for p in topic.partitions)
@@ -300,7 +300,7 @@ def _topic_table(topics: Sequence[TopicFacts]) -> Html:
     return table(head, rows)
 
 
-def _footer(facts: StoreFacts) -> Html:
+def _footer(facts: StoreView) -> Html:
     how = "Every batch header was read."
     if facts.is_sampled:
         how = (

@@ -15,7 +15,7 @@ from logstore.io.files import Files
 from logstore.maintenance.report.attention import findings_of
 from logstore.maintenance.report.collect import Progress, collect
 from logstore.maintenance.report.markup import printable
-from logstore.maintenance.report.model import Finding, StoreFacts
+from logstore.maintenance.report.model import Finding, StoreView
 from logstore.maintenance.report.page import page_of, title_of
 from logstore.maintenance.verify import VerifyReport
 
@@ -37,7 +37,7 @@ class Report:
         verified: the `VerifyReport` that it is based on.
     """
 
-    def __init__(self, facts: StoreFacts, verified: VerifyReport) -> None:
+    def __init__(self, facts: StoreView, verified: VerifyReport) -> None:
         self._facts = facts
         self.path = facts.path
         self.verified = verified

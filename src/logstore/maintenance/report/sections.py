@@ -6,7 +6,7 @@ from typing import Final
 
 from logstore.maintenance.report.charts import icon
 from logstore.maintenance.report.markup import Html, join, tag
-from logstore.maintenance.report.model import Codec, StoreFacts
+from logstore.maintenance.report.model import StoreView
 from logstore.maintenance.report.tables import Cell, table
 from logstore.maintenance.report.units import (
     count_text,
@@ -14,6 +14,7 @@ from logstore.maintenance.report.units import (
     percent_text,
     size_text,
 )
+from logstore.maintenance.sampling import Codec
 
 __all__ = [
     "broker_section",
@@ -28,7 +29,7 @@ _PARTITIONS_NAMED: Final = 3
 _STEPS_MAX: Final = 40
 
 
-def sizes_section(facts: StoreFacts) -> Html:
+def sizes_section(facts: StoreView) -> Html:
     """How large batches and records are."""
     if not facts.batch_sizes:
         return join()
@@ -77,7 +78,7 @@ def _short(size: int) -> str:
     return f"{size}T"
 
 
-def codec_section(facts: StoreFacts) -> Html:
+def codec_section(facts: StoreView) -> Html:
     """The codecs in use, and how well they compress."""
     if not facts.codecs:
         return join()
@@ -117,7 +118,7 @@ def _ratio(codec: Codec) -> Cell:
     return Cell(f"{codec.ratio:.1f}", codec.ratio, True)
 
 
-def producer_section(facts: StoreFacts) -> Html:
+def producer_section(facts: StoreView) -> Html:
     """The producers of the data."""
     if not facts.producers:
         return join()
@@ -151,7 +152,7 @@ def producer_section(facts: StoreFacts) -> Html:
     )
 
 
-def broker_section(facts: StoreFacts) -> Html:
+def broker_section(facts: StoreView) -> Html:
     """How a Kafka broker would treat the directory."""
     steps = facts.broker.steps
     items = [
@@ -178,7 +179,7 @@ def broker_section(facts: StoreFacts) -> Html:
 _LEVELS: Final = {"ok": "ok", "note": "info", "problem": "critical"}
 
 
-def environment_section(facts: StoreFacts) -> Html:
+def environment_section(facts: StoreView) -> Html:
     """The store's surroundings, and the notes of `verify` that are not problems."""
     rows = [(_LEVELS[level], kind, text) for kind, level, text in facts.environment]
     notes: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ from operator import add
 from typing import Final
 
 from logstore.maintenance.report.model import Series
-from logstore.maintenance.report.sampling import Interval
+from logstore.maintenance.sampling import Interval
 
 __all__ = ["bounds_of", "series_of", "step_of", "sum_of"]
 

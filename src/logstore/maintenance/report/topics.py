@@ -7,7 +7,7 @@ from typing import Final
 
 from logstore.maintenance.report.charts import segment_map
 from logstore.maintenance.report.markup import Html, join, tag
-from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
+from logstore.maintenance.report.model import PartitionView, StoreView, TopicView
 from logstore.maintenance.report.series import quantile_edges
 from logstore.maintenance.report.style import AGES
 from logstore.maintenance.report.tables import Cell, table
@@ -45,7 +45,7 @@ class MapScale:
     rows: int
 
     @classmethod
-    def of(cls, facts: StoreFacts) -> MapScale:
+    def of(cls, facts: StoreView) -> MapScale:
         """The scale for a store."""
         segments = [one for p in facts.partitions for one in p.segments]
         times = [one.last_time_ms for one in segments if one.size_bytes] or [-1]
@@ -85,7 +85,7 @@ def _distinct(times: tuple[int, ...]) -> list[str]:
     return whole
 
 
-def topic_section(topic: TopicFacts, scale: MapScale, *, is_open: bool) -> Html:
+def topic_section(topic: TopicView, scale: MapScale, *, is_open: bool) -> Html:
     """One topic; a click opens one that is closed."""
     partitions = topic.partitions
     problems = sum(len(one.problems) + bool(one.error) for one in partitions)
@@ -126,7 +126,7 @@ def topic_section(topic: TopicFacts, scale: MapScale, *, is_open: bool) -> Html:
     )
 
 
-def _shown(partitions: list[PartitionFacts], most: int) -> list[PartitionFacts]:
+def _shown(partitions: list[PartitionView], most: int) -> list[PartitionView]:
     if len(partitions) <= most:
         return partitions
     ranked = sorted(
@@ -136,7 +136,7 @@ def _shown(partitions: list[PartitionFacts], most: int) -> list[PartitionFacts]:
     return sorted(ranked[:most], key=lambda one: one.number)
 
 
-def _settings(topic: TopicFacts) -> Html:
+def _settings(topic: TopicView) -> Html:
     if topic.settings is None:
         return join()  # the page shows it once
     if not topic.settings:
@@ -149,7 +149,7 @@ def _settings(topic: TopicFacts) -> Html:
     return tag("p", parts, cls="small", style="margin-top:0")
 
 
-def _row(partition: PartitionFacts, widest: int, scale: MapScale) -> Html:
+def _row(partition: PartitionView, widest: int, scale: MapScale) -> Html:
     if partition.segments:
         drawing = segment_map(partition, widest, scale.edges, scale.most)
     else:
@@ -163,7 +163,7 @@ def _row(partition: PartitionFacts, widest: int, scale: MapScale) -> Html:
     )
 
 
-def _problems(partitions: list[PartitionFacts]) -> Html:
+def _problems(partitions: list[PartitionView]) -> Html:
     problems = [(one.name, text) for one in partitions for _, text in one.problems]
     problems += [(one.name, one.error) for one in partitions if one.error]
     if not problems:
@@ -183,7 +183,7 @@ def _problems(partitions: list[PartitionFacts]) -> Html:
     )
 
 
-def _partition_table(partitions: list[PartitionFacts]) -> Html:
+def _partition_table(partitions: list[PartitionView]) -> Html:
     rows = [
         [
             Cell.number(one.number),

@@ -92,18 +92,13 @@ def _place(problem: Finding) -> tuple[str, str, int | None]:
 def seen(directory: Directory) -> object:
     """A value that changes whenever anything in a directory changes; None if the
     directory does not exist."""
-    files = directory.files
     try:
-        with directory.use() as fd:
-            root = files.stat(fd)
-            rows = []
-            for name in sorted(files.list(fd)):
-                try:
-                    info = files.stat_name(fd, name)
-                except FileNotFoundError:
-                    continue
-                rows.append((name, info.inode, info.mtime_ns, info.size))
-            return root.inode, root.mtime_ns, rows
+        root = directory.info()
+        rows = [
+            (name, info.inode, info.mtime_ns, info.size)
+            for name, info in sorted(directory.infos().items())
+        ]
+        return root.inode, root.mtime_ns, rows
     except FileNotFoundError:
         return None
     except OSError as error:

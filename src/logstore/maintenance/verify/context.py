@@ -42,7 +42,7 @@ _METADATA_TEXT: Final = re.compile(
 NOTHING_KNOWN: Final = PartitionMetadata(None, False, 0, 0, False, is_point_known=False)
 
 
-class StoreFacts:
+class StoreMetadata:
     """Facts from the files of a store's directory. With `run`, faults are reported."""
 
     def __init__(self, root: Directory, run: Run | None = None) -> None:
@@ -82,7 +82,7 @@ class StoreFacts:
         """The facts about a partition. Reads the ownership again if these facts are
         old: a writer may have opened or closed the store since."""
         is_old = ownership_key(self.root) != self.cache_key
-        facts = StoreFacts(self.root) if is_old else self
+        facts = StoreMetadata(self.root) if is_old else self
         return facts.context(directory, run)
 
     def _ownership(self) -> Ownership:
@@ -230,7 +230,7 @@ def context_of(
     except OSError:
         return NOTHING_KNOWN
     try:
-        return StoreFacts(root).context(directory, run)
+        return StoreMetadata(root).context(directory, run)
     except OSError:
         return NOTHING_KNOWN
     finally:

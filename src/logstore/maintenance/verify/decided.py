@@ -92,6 +92,8 @@ class Decided:
         self.context = context
         self.facts, self.plan = plan_of(run, directory, context)
         facts, plan = self.facts, self.plan
+        if plan.damage is not None:
+            run.refusing.add(directory.path)
         logs = classify(
             facts.names, readable(facts.swap_ends), facts.metadata.swapping
         ).logs

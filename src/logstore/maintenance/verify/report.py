@@ -138,6 +138,10 @@ class Run:
     A part that is checked concurrently with others collects its findings in a `child`,
     which is merged when its turn comes: the order is the same for any number of
     threads.
+
+    Attributes:
+        refusing: paths of the partitions that would take no appends if they were opened
+            for writing.
     """
 
     def __init__(
@@ -157,6 +161,7 @@ class Run:
 
     def _begin(self) -> None:
         self.findings: list[Finding] = []
+        self.refusing: set[str] = set()
         self.segments = self.batches = self.records = self.bytes = self.unopened = 0
 
     @property
@@ -176,6 +181,7 @@ class Run:
     def merge(self, child: Run) -> None:
         """Append the findings of a child to those of this run."""
         self.findings += child.findings
+        self.refusing |= child.refusing
         self.segments += child.segments
         self.batches += child.batches
         self.records += child.records

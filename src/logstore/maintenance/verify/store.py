@@ -57,7 +57,7 @@ from logstore.maintenance.verify.again import (
     seen,
 )
 from logstore.maintenance.verify.context import (
-    StoreFacts,
+    StoreMetadata,
     check_checkpoint,
     context_of,
     own_state,
@@ -196,9 +196,9 @@ class StoreCheck(Check):
         self._check_root()
         return self.run_of.problems
 
-    def _check_root(self) -> StoreFacts:
+    def _check_root(self) -> StoreMetadata:
         run, root = self.run_of, self.root
-        facts = StoreFacts(root, run)
+        facts = StoreMetadata(root, run)
         self._check_names(facts.names)
         for name in OFFSET_CHECKPOINTS:
             if name in facts.names:
@@ -226,7 +226,7 @@ class StoreCheck(Check):
         finally:
             file.close()
 
-    def _check_publication(self, facts: StoreFacts) -> None:
+    def _check_publication(self, facts: StoreMetadata) -> None:
         """Whether a publication was cut short, or is under way: a log has more than the
         journal commits."""
         run, publications = self.run_of, Publications(self.root)
@@ -252,7 +252,7 @@ class StoreCheck(Check):
                 f"opening for writing removes them",
             )
 
-    def _ends_after(self, facts: StoreFacts, key: TopicPartition, base: int) -> bool:
+    def _ends_after(self, facts: StoreMetadata, key: TopicPartition, base: int) -> bool:
         """Whether the log of a partition has records from an offset on, as far as can
         be seen; its own check says what is wrong with it."""
         run, directory = self.run_of, self.root.child(partition_directory(*key))
@@ -262,7 +262,7 @@ class StoreCheck(Check):
             return False
         return plan.end_offset > base
 
-    def _check_topics(self, facts: StoreFacts) -> None:
+    def _check_topics(self, facts: StoreMetadata) -> None:
         """Check that the partitions in logstore's list of topics exist.
 
         A topic that is in the list, and is being neither created nor deleted, has all
@@ -280,7 +280,7 @@ class StoreCheck(Check):
             path = root.path_of(name)
             run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
 
-    def _missing(self, run: Run, facts: StoreFacts) -> list[str]:
+    def _missing(self, run: Run, facts: StoreMetadata) -> list[str]:
         """The directories that the list of topics has and that do not exist."""
         value = own_state(self.root, layout.TOPICS, run)
         topics = value["topics"] if value and facts.own else {}

@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 from logstore.maintenance.report.charts import blocks_of
-from logstore.maintenance.report.model import SegmentFacts
+from logstore.maintenance.report.model import SegmentView
 from support import reports
 from support.damage import flip_bit, logs_in
 from support.reports import HOUR, NOW, Checker, filled
@@ -151,7 +151,7 @@ def test_report_of_a_thousand_segments_is_quick_and_small(tmp_path: Path) -> Non
 def test_page_stays_small_however_many_segments_there_are() -> None:
     """Beyond what can be seen, neighbours share a rectangle; damage never does."""
     segments = [
-        SegmentFacts(number * 10, number * 10 + 10, 1000, NOW) for number in range(9999)
+        SegmentView(number * 10, number * 10 + 10, 1000, NOW) for number in range(9999)
     ]
     segments[5000].damage = "hurt"
     blocks = blocks_of(segments, 500)

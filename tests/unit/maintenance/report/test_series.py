@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.maintenance.report.sampling import Interval
 from logstore.maintenance.report.series import (
     bounds_of,
     group_of,
@@ -12,6 +11,7 @@ from logstore.maintenance.report.series import (
     series_of,
     step_of,
 )
+from logstore.maintenance.sampling import Interval
 from support.reports import DAY, NOW
 
 

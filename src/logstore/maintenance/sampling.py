@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -17,18 +18,13 @@ from logstore.config import CODECS
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
+from logstore.io.segment_info import SegmentInfo, newest_ms
 from logstore.log.resync import next_valid
-from logstore.maintenance.report.model import (
-    Codec,
-    PartitionFacts,
-    Producer,
-    SegmentFacts,
-)
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.record.decoder import Damage, open_payload
 from logstore.segment import OffsetPosition
 
-__all__ = ["Interval", "Sampler", "Sums"]
+__all__ = ["Codec", "HeaderFacts", "Interval", "Producer", "Sampler", "Sums"]
 
 # A store up to this size is read whole; of a larger one, about this much is read.
 _WHOLE_BYTES: Final = 24 << 20
@@ -44,6 +40,65 @@ _SKIPS_MAX: Final = 64
 _OPENED_MAX: Final = 400
 _OPENED_OF_SEGMENT: Final = 2
 _OPENED_BYTES_MAX: Final = 1 << 20
+
+
+@dataclasses.dataclass(slots=True)
+class Codec:
+    """Batches with one kind of compression.
+
+    Attributes:
+        records, batches, bytes: of it; estimated if the report is sampled.
+        sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, as they
+            are on disk and as they are inside.
+    """
+
+    name: str
+    records: float = 0
+    batches: float = 0
+    bytes: float = 0
+    sampled_bytes: int = 0
+    sampled_raw_bytes: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Raw bytes for one on disk; None if nothing was decompressed."""
+        if not self.sampled_bytes:
+            return None
+        return self.sampled_raw_bytes / self.sampled_bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Producer:
+    """The data that one producer id wrote; -1 stands for all data without an id."""
+
+    producer_id: int
+    epoch: int = -1
+    is_transactional: bool = False
+    records: float = 0
+    bytes: float = 0
+    partitions: list[str] = dataclasses.field(default_factory=list)
+    last_time_ms: int = -1
+
+
+@dataclasses.dataclass(slots=True)
+class HeaderFacts:
+    """Sums over the batches of one partition; estimates unless `is_counted`.
+
+    Attributes:
+        records: without those of control batches.
+        is_counted: whether all batches were seen.
+        first_time_ms, last_time_ms: of batches that were seen; -1 for none.
+        magics: records by magic.
+    """
+
+    records: float = 0
+    batches: float = 0
+    control_batches: float = 0
+    is_counted: bool = False
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+    magics: dict[int, float] = dataclasses.field(default_factory=dict)
+    has_transactions: bool = False
 
 
 class Interval(NamedTuple):
@@ -64,13 +119,21 @@ class _Seen(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Sums:
-    """Sums over the batches of a store so far; weighted if they are a sample."""
+    """Sums over the batches of a store so far; weighted if they are a sample.
+
+    Attributes:
+        batch_sizes: batches by the power of two of their size; `record_sizes`: records
+            by that of the average size in their batch.
+        intervals: records and bytes by time, by topic.
+        bytes_read: bytes of logs that were read.
+    """
 
     codecs: dict[str, Codec] = dataclasses.field(default_factory=dict)
     producers: dict[int, Producer] = dataclasses.field(default_factory=dict)
     batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
-    read_bytes: int = 0
+    intervals: dict[str, list[Interval]] = dataclasses.field(default_factory=dict)
+    bytes_read: int = 0
     is_sampled: bool = False
 
     def codec(self, name: str) -> Codec:
@@ -109,44 +172,39 @@ class Sampler:
         self._stretches = max(min(_STRETCHES_MAX, share // _STRETCH_BYTES), 1)
         stretches = max(total_segments, 1) * self._stretches
         self._stretch_batches = max(_SAMPLED_BATCHES // stretches, _STRETCH_BATCHES)
+        self._name = ""  # of the partition
         self._opened = 0
         self._every = -(-total_segments * _OPENED_OF_SEGMENT // _OPENED_MAX) or 1
         self._segments = 0
 
     def walk(
-        self,
-        directory: Directory,
-        facts: PartitionFacts,
-        segments: Sequence[tuple[SegmentFacts, str]],
-    ) -> list[Interval]:
-        """Add the segments of a partition, given with the names of their files.
-
-        Returns records and bytes by time. Damaged parts that cannot be read are left
-        out: `verify` has reported them.
-        """
-        intervals: list[Interval] = []
-        facts.is_counted = True
-        for segment, name in segments:
+        self, directory: Directory, topic: str, segments: Sequence[SegmentInfo]
+    ) -> HeaderFacts:
+        """Add the segments of a partition. Damaged parts that cannot be read are left
+        out: `verify` has reported them."""
+        facts, self._name = HeaderFacts(is_counted=True), directory.name
+        intervals = self.sums.intervals.setdefault(topic, [])
+        for segment in segments:
             if not segment.size_bytes:
                 continue
             self._segments += 1
             raw = RawSegment(
                 directory,
                 self._descriptors,
-                name,
+                os.path.basename(segment.path),
                 segment.base_offset,
                 segment.size_bytes,
             )
             if segment.next_offset > segment.base_offset:
                 raw.next_offset = segment.next_offset
             with contextlib.suppress(OSError, LogStoreError):
-                intervals += self._segment(raw, facts, segment.last_time_ms)
-        return intervals
+                intervals += self._segment(raw, facts, newest_ms(segment))
+        return facts
 
     # -- one segment
 
     def _segment(
-        self, raw: RawSegment, facts: PartitionFacts, last_ms: int
+        self, raw: RawSegment, facts: HeaderFacts, last_ms: int
     ) -> list[Interval]:
         opened_max = 0
         if self._segments % self._every == 0:
@@ -217,7 +275,7 @@ class Sampler:
             try:
                 for header, used, at in raw.headers(place, buffer=buffer):
                     pos = at + header.size
-                    self.sums.read_bytes += header.size
+                    self.sums.bytes_read += header.size
                     count = header.record_count
                     if count < 0:  # a wrapper has only its last offset
                         is_known = last != native.OFFSET_UNKNOWN
@@ -252,7 +310,7 @@ class Sampler:
 
     # -- sums
 
-    def _add(self, facts: PartitionFacts, seen: list[_Seen], weight: float) -> None:
+    def _add(self, facts: HeaderFacts, seen: list[_Seen], weight: float) -> None:
         """Add batches; those of one kind together, as most of a log are."""
         kinds: dict[tuple[int, int, int, int], list[_Seen]] = {}
         for one in seen:
@@ -267,9 +325,7 @@ class Sampler:
         for alike in kinds.values():
             self._add_alike(facts, alike, weight)
 
-    def _add_alike(
-        self, facts: PartitionFacts, alike: list[_Seen], weight: float
-    ) -> None:
+    def _add_alike(self, facts: HeaderFacts, alike: list[_Seen], weight: float) -> None:
         sums, header = self.sums, alike[0].header
         batches = len(alike) * weight
         facts.batches += batches
@@ -297,15 +353,10 @@ class Sampler:
             bucket = (one.size // max(count, 1)).bit_length()
             more = count * weight
             sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + more
-        self._add_producer(facts, header, records, size, max(times, default=-1))
+        self._add_producer(header, records, size, max(times, default=-1))
 
     def _add_producer(
-        self,
-        facts: PartitionFacts,
-        header: native.BatchHeader,
-        records: float,
-        size: float,
-        last_ms: int,
+        self, header: native.BatchHeader, records: float, size: float, last_ms: int
     ) -> None:
         producer_id = max(header.producer_id, -1)
         producer = self.sums.producers.get(producer_id)
@@ -316,8 +367,8 @@ class Sampler:
         producer.records += records
         producer.bytes += size
         producer.last_time_ms = max(producer.last_time_ms, last_ms)
-        if not producer.partitions or producer.partitions[-1] != facts.name:
-            producer.partitions.append(facts.name)
+        if not producer.partitions or producer.partitions[-1] != self._name:
+            producer.partitions.append(self._name)
 
 
 def _points(seen: list[_Seen]) -> list[Interval]:
