@@ -7,7 +7,7 @@ from typing import Final
 
 from logstore.config import TopicConfig, check_int
 from logstore.errors import storage_error, storage_errors
-from logstore.io.layout import OFFSET_MAX, TopicPartition
+from logstore.io.layout import DAMAGED, OFFSET_MAX, TopicPartition
 from logstore.log import retention
 from logstore.log.compact.compactor import (
     CompactionOptions,
@@ -134,7 +134,12 @@ class PartitionUpkeep:
             self._views.check_alive()
             path = self._log.directory.path
             raise storage_error(error, "look for space on", path) from error
-        is_damaged = writer is not None and writer.health.damage is not None
+        # A reader relies on the verdicts that an opening for writing has recorded.
+        is_damaged = (
+            self._log.directory.exists(DAMAGED)
+            if writer is None
+            else writer.health.damage is not None
+        )
         deletions = retention.plan(
             self._views.number,
             infos,

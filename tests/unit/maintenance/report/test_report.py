@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -407,6 +408,31 @@ def test_retention_that_is_due_or_soon_is_told(tmp_path: Path) -> None:
         deleted = opened.topic("orders").apply_retention()
     partitions = report.to_dict()["topics"][0]["partitions"]
     assert sum(p["retention_due_segments"] for p in partitions) == len(deleted)
+
+
+def test_retention_of_a_damaged_log_is_the_same_for_all(tmp_path: Path) -> None:
+    """The last segment stays, since the log takes no new one: for the report before an
+    opening has found the damage, for a writer, for a reader, and for the report later.
+    """
+    path = filled(tmp_path / "data", retention_ms=1)
+    sound = [len(one["segments"]) for one in partitions_of(path)]
+    last = logs_in(path / "orders-0")[-1]
+    cut(last, last.stat().st_size - 1)
+    before = [one["retention_due_segments"] for one in partitions_of(path)]
+    assert before == [sound[0] - 1, sound[1]]
+    with logstore.open(path) as opened:
+        by_writer = opened.topic("orders").apply_retention(dry_run=True)
+        with logstore.open(path, read_only=True) as reading:
+            by_reader = reading.topic("orders").apply_retention(dry_run=True)
+    assert [one.segment for one in by_reader] == [one.segment for one in by_writer]
+    assert [one.partition for one in by_writer] == [0] * before[0] + [1] * before[1]
+    assert [one["retention_due_segments"] for one in partitions_of(path)] == before
+
+
+def partitions_of(path: Path) -> list[dict[str, Any]]:
+    (topic,) = logstore.report(path).to_dict()["topics"]
+    partitions: list[dict[str, Any]] = topic["partitions"]
+    return partitions
 
 
 def test_retention_of_a_broker_is_unknown_and_not_guessed() -> None:
