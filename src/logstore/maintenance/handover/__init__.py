@@ -2,7 +2,8 @@
 
 `check_handover` reads a directory that is about to change hands, and changes nothing.
 Its statements about a broker were observed: tests/interop/test_handover.py starts a
-broker of the release on a directory for each finding.
+broker on a directory for each finding. docs/cli.md names what was not seen with each
+release.
 """
 
 from logstore.maintenance.handover.check import check_handover
