@@ -18,6 +18,8 @@ import pytest
 
 import logstore
 from logstore import metrics
+from logstore.io.files import Files
+from logstore.store.store import open_store
 from support import golden
 from support.damage import FaultyFiles, crash, flip_bit, snapshot_of
 
@@ -377,6 +379,32 @@ def test_opentelemetry_observes_what_metrics_says(store: logstore.Store) -> None
     assert "logstore.writer_present" not in found  # of_directory has it
     store.close()
     assert collected(reader) == {}
+
+
+class Clock(Files):
+    """A clock that a test moves."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+def test_opentelemetry_reads_the_store_at_each_collection(tmp_path: Path) -> None:
+    """What was read counts for half a second."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader, clock = InMemoryMetricReader(), Clock()
+    meter = MeterProvider(metric_readers=[reader]).get_meter("test")
+    with open_store(tmp_path, files=clock) as store:
+        partition = store.create_topic("orders")[0]
+        metrics.opentelemetry(store, meter)
+        for end in range(3):
+            found = collected(reader)["kafka.partition.current_offset"]
+            assert found == {("orders", 0): end}
+            partition.append(b"x")
+            clock.ahead_s += 1
 
 
 def test_opentelemetry_keeps_no_store_open(tmp_path: Path) -> None:

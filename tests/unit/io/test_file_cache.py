@@ -86,3 +86,27 @@ def test_file_of_a_writer_that_rests_while_another_thread_evicts_it_leaves_the_s
     descriptors.borrow(3, directory, lambda: ("a",))
     resting.join()
     assert [owner for owner in (1, 2, 3) if descriptors.kept(owner)] == [3]
+
+
+def test_index_that_is_kept_again_counts_once() -> None:
+    """Only the size of its last content: others have room beside it."""
+    descriptors = Descriptors(Files(), 10)
+    for round_ in range(4):
+        descriptors.keep_index(1, ".index", f"first {round_}", 20 << 20)
+    descriptors.keep_index(2, ".index", "second", 40 << 20)
+    assert descriptors.index(1, ".index") == "first 3"
+    assert descriptors.index(2, ".index") == "second"
+
+
+def test_index_that_was_not_used_for_the_longest_time_makes_room() -> None:
+    """64 MiB are kept, and one of any size."""
+    descriptors = Descriptors(Files(), 10)
+    for owner in (1, 2, 3):
+        descriptors.keep_index(owner, ".index", owner, 20 << 20)
+    assert descriptors.index(1, ".index") == 1
+    descriptors.keep_index(4, ".index", 4, 20 << 20)
+    kept = [owner for owner in (1, 2, 3, 4) if descriptors.index(owner, ".index")]
+    assert kept == [1, 3, 4]
+    descriptors.keep_index(5, ".index", 5, 100 << 20)
+    kept = [n for n in range(1, 6) if descriptors.index(n, ".index")]
+    assert kept == [5]

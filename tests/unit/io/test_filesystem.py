@@ -10,6 +10,10 @@ import pytest
 
 import logstore
 from faults.checker import PATH, open_quietly
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.filesystem import prepare_beside
+from logstore.io.layout import OWNER
 from support.disk import MemoryDisk
 from support.power_cut import cuts
 from support.values import append_records, config_of
@@ -144,3 +148,34 @@ def test_store_whose_creation_was_cut_can_be_read_and_opened() -> None:
                         assert not store.recovery_report.actions, (moment.what, words)
             assert logstore.verify(PATH, files=left).ok, (moment.what, words)
     assert {(), (".logstore-owner.tmp",)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("owner", "directory", "group"),
+    [(0o660, 0o770, 0o060), (0o640, 0o750, 0o040), (0o600, 0o700, 0)],
+)
+def test_file_beside_those_of_the_owner_is_as_open_as_they_are(
+    tmp_path: Path, owner: int, directory: int, group: int
+) -> None:
+    """The owner may be another user of the group, and must read it."""
+    tmp_path.chmod(directory)
+    (tmp_path / OWNER).touch()
+    (tmp_path / OWNER).chmod(owner)
+    root = Directory.open_root(Files(), str(tmp_path))
+    prepare_beside(root, logstore.StoreConfig())
+    assert root.access.group & 0o060 == group
+    root.close()
+
+
+def test_directory_that_others_may_write_to_gets_no_file_beside(
+    tmp_path: Path,
+) -> None:
+    """That its group may is right only if the owner's files say so."""
+    (tmp_path / OWNER).touch(0o600)
+    for mode in (0o777, 0o770):
+        tmp_path.chmod(mode)
+        root = Directory.open_root(Files(), str(tmp_path))
+        with pytest.raises(logstore.ConfigError, match="is not written to"):
+            prepare_beside(root, logstore.StoreConfig())
+        root.close()
+    tmp_path.chmod(0o700)

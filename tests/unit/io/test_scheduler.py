@@ -132,3 +132,20 @@ def test_task_without_users_whose_store_is_closed_meanwhile_is_silent(
         sys.unraisablehook = hook
     assert done
     assert not reported
+
+
+def test_task_waits_for_each_user_of_its_files(scheduler: Scheduler) -> None:
+    """In whatever order they end."""
+
+    class User:
+        pass
+
+    users = {name: User() for name in "abc"}
+    done = threading.Event()
+    scheduler.when_unused(users.values(), done.set, 1)
+    for name in ("c", "a"):
+        del users[name]
+        # It looks at them five times in a second.
+        assert not done.wait(0.3)
+    users.clear()
+    assert done.wait(10)

@@ -55,3 +55,12 @@ def test_batch_without_its_end_may_be_one() -> None:
     assert not any(is_whole for _, is_whole in cut)
     assert found(data[: BATCH_BYTES_MIN - 10]) == []
     assert found(b"") == []
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_batch_of_a_large_offset_is_found_at_the_end(magic: int) -> None:
+    """Its first bytes are no zeros: it is one if all of it is there, to the byte."""
+    data = batch(magic, 5 << 32)
+    assert (0, True) in found(data)
+    assert (0, True) in found(data + b"\xff")
+    assert not any(at == 0 for at, _ in found(data[:-1]))

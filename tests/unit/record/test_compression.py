@@ -172,6 +172,18 @@ def test_threads_use_a_codec_at_once(codec: int) -> None:
         assert all(threads.map(work, range(160)))
 
 
+@pytest.mark.parametrize("frames", [1, 2])
+def test_zstd_frame_may_end_with_its_checksum(frames: int) -> None:
+    """It is optional; a cut in it is damage as any other."""
+    data = text(SIZE // 100)
+    packer = zstandard.ZstdCompressor(write_checksum=True)
+    stream = packer.compress(data) * frames
+    assert opened(ZSTD, stream) == data * frames
+    for cut in range(1, 5):
+        with pytest.raises(CodecError, match="ends early"):
+            opened(ZSTD, stream[:-cut])
+
+
 def test_zstd_level_is_that_of_the_call() -> None:
     """Also behind calls with another level, whose context is kept."""
     data = text(100_000)

@@ -9,9 +9,14 @@ import pytest
 import xxhash
 
 import logstore
+from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.segment_digest import read_digest
+from logstore.io.checkpoint.segment_digest import (
+    SegmentDigest,
+    read_digest,
+    write_digest,
+)
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from support.damage import crash, fix_crc, flip_bit, frames, logs_in, overwrite
@@ -206,3 +211,18 @@ def test_repair_puts_a_digest_aside_that_is_not_borne_out(tmp_path: Path) -> Non
     assert [action.label for action in report.actions] == ["put-aside"]
     assert 0 not in digests_in(directory)
     assert logstore.verify(tmp_path).ok
+
+
+def test_digest_of_another_segment_is_no_digest(root: Directory) -> None:
+    """It was copied with its file's name changed, or restored to the wrong place."""
+    digest = SegmentDigest(10, 20, 5, -1, -1, "0" * 32)
+    write_digest(root, digest)
+    assert read_digest(root, 10) == digest
+    assert read_digest(root, 20) is None
+    root.rename(layout.digest_file(10), layout.digest_file(20))
+    with pytest.raises(CorruptCheckpointError, match="that of the segment at 10"):
+        read_digest(root, 20)
+    value = {**digest.to_dict(), "size": "large"}
+    checkpoints.write_state(root, layout.digest_file(10), value)
+    with pytest.raises(CorruptCheckpointError, match="is no digest of this segment"):
+        read_digest(root, 10)

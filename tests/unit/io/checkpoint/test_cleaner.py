@@ -1,0 +1,79 @@
+"""Kafka's checkpoint of how far each partition is compacted."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from logstore.io.checkpoint.cleaner import CleanerCheckpoint
+from logstore.io.directory import Directory
+from logstore.io.layout import CLEANER_CHECKPOINT, TopicPartition
+from support.disk import MemoryDisk
+
+A, B, C = (TopicPartition("orders", number) for number in range(3))
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    return disk
+
+
+@pytest.fixture
+def checkpoint(disk: MemoryDisk) -> Iterator[CleanerCheckpoint]:
+    """It says 10 of partition 0, 20 of 1."""
+    root = Directory.open_root(disk, "/store")
+    found = CleanerCheckpoint(root)
+    found.set(A, 10)
+    found.set(B, 20)
+    yield found
+    root.close()
+
+
+def test_offsets_that_were_set_are_read(checkpoint: CleanerCheckpoint) -> None:
+    checkpoint.set(A, 12)
+    assert checkpoint.read() == {A: 12, B: 20}
+
+
+@pytest.mark.parametrize(("at", "after"), [(0, 0), (9, 9), (10, 10), (11, 10)])
+def test_cut_lowers_an_offset_and_never_raises_it(
+    checkpoint: CleanerCheckpoint, at: int, after: int
+) -> None:
+    """What lies below a cut is as compacted as before, and nothing else is."""
+    checkpoint.lower(A, at)
+    assert checkpoint.read() == {A: after, B: 20}
+    checkpoint.lower_to({B: 30, A: 50, C: 5})
+    assert checkpoint.read() == {A: after, B: 20}
+
+
+def test_partition_that_is_deleted_is_forgotten(checkpoint: CleanerCheckpoint) -> None:
+    checkpoint.forget([B, C])
+    assert checkpoint.read() == {A: 10}
+
+
+@pytest.mark.parametrize("change", ["lower", "forget"])
+def test_full_disk_prevents_no_cut(
+    disk: MemoryDisk, checkpoint: CleanerCheckpoint, change: str
+) -> None:
+    """The file is removed: then all is compacted again."""
+    disk.fail("write", errno.ENOSPC)
+    if change == "lower":
+        checkpoint.lower(A, 3)
+    else:
+        checkpoint.forget([A])
+    disk.heal()
+    assert checkpoint.read() == {}
+    assert CLEANER_CHECKPOINT not in disk.tree()
+
+
+def test_damaged_file_counts_as_empty(
+    disk: MemoryDisk, checkpoint: CleanerCheckpoint
+) -> None:
+    with Directory.open_root(disk, "/store").opened(
+        CLEANER_CHECKPOINT, write=True
+    ) as fd:
+        disk.write(fd, b"7", 0)
+    assert checkpoint.read() == {}

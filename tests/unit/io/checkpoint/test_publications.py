@@ -1,0 +1,100 @@
+"""The publications of a store, from its two files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.publications import (
+    Entry,
+    Journal,
+    Publications,
+    change_rows,
+    evict,
+    record_unknown,
+    remembered,
+    unknown_publications,
+)
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+EMPTY = Journal("epoch", {}, {})
+ENTRY = Entry(7, 3, 1_700_000_000_000, "note", True, b"\0\xff")
+
+
+def row(key: TopicPartition, base: int | None) -> list[Any]:
+    return [*key, base]
+
+
+def entry(*bases: list[Any], changes: list[list[Any]] | None = None) -> dict[str, Any]:
+    return {"bases": list(bases), "changes": changes or []}
+
+
+def test_log_is_synced_when_its_end_moves() -> None:
+    """Its first end may be of records that are in memory alone."""
+    first = EMPTY.after([entry(row(A, 5), row(B, 9))])
+    assert first.bases == {A: 5, B: 9}
+    assert first.synced == frozenset()
+    second = first.after([entry(row(A, 8))])
+    assert second.bases == {A: 8, B: 9}
+    assert second.synced == {A}
+    assert first.after([entry(row(A, 6)), entry(row(B, 10))]).synced == {A, B}
+    # A log that was cut or deleted has no end, and begins anew.
+    gone = second.after([entry(row(A, None))])
+    assert (gone.bases, gone.synced) == ({B: 9}, frozenset())
+    again = gone.after([entry(row(A, 3))])
+    assert (again.bases, again.synced) == ({A: 3, B: 9}, frozenset())
+
+
+def test_last_change_of_an_identity_counts_and_comes_last() -> None:
+    rows = change_rows({"a": ENTRY, "b": ENTRY._replace(metadata=b"")})
+    journal = EMPTY.after([entry(changes=rows), entry(changes=[["a"], ["c"]])])
+    assert list(journal.changes.items()) == [
+        ("b", ENTRY._replace(metadata=b"")),
+        ("a", None),
+        ("c", None),
+    ]
+    assert journal.after([entry(changes=rows)]).changes["a"] == ENTRY
+
+
+@pytest.mark.parametrize("is_appended", [False, True])
+def test_published_is_what_both_files_say(root: Directory, is_appended: bool) -> None:
+    """Also when the journal has grown since it was read."""
+    old = {"a": ENTRY, "b": ENTRY._replace(sequence=1), "c": ENTRY}
+    checkpoints.write_state(root, layout.PUBLISHED, remembered(old))
+    changes = change_rows({"a": ENTRY._replace(sequence=8), "b": None})
+    publications = Publications(root)
+    first = {"version": 3, "generation": "epoch", **entry(row(A, 5))}
+    if is_appended:
+        checkpoints.write_state(root, layout.PUBLICATION, first)
+        assert publications.published() == old
+        assert publications.journal() is not None
+    checkpoints.write_state(root, layout.PUBLICATION, {**first, "changes": changes})
+    assert list(publications.published().items()) == [
+        ("c", ENTRY),
+        ("a", ENTRY._replace(sequence=8)),
+    ]
+    root.unlink(layout.PUBLICATION)
+    assert publications.journal() is None
+    assert publications.published() == old
+
+
+def test_unknown_publications_are_read_as_they_were_recorded(root: Directory) -> None:
+    assert unknown_publications(root) == {}
+    record_unknown(root, {"b": 2, "a": 1})
+    assert unknown_publications(root) == {"a": 1, "b": 2}
+
+
+def test_oldest_are_forgotten_but_for_the_pinned_and_the_kept() -> None:
+    """10,000 that are not pinned are remembered."""
+    plain = ENTRY._replace(is_pinned=False)
+    published = {f"i{number}": plain for number in range(10_003)}
+    published["i1"] = ENTRY
+    assert evict(published, {"i2"}) == ["i0", "i3"]
+    assert len(published) == 10_001
+    assert {"i1", "i2", "i4"} <= published.keys()
+    assert evict(published) == []
