@@ -7,16 +7,11 @@ failure here, and so is a change whose lines are not in the source any more.
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
 import pathlib
 import signal
-import subprocess
-import sys
-import tempfile
 
 from faults.method import Part, Tally
-from faults.planted_bug import BUGS_OF_HAND_IN, Bug
+from faults.planted_bug import BUGS_OF_HAND_IN, Bug, hunt_all, run_on_copy
 from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
 from faults.planted_copies import BUGS_OF_COPIES
@@ -31,9 +26,6 @@ from faults.planted_storms import BUGS_OF_STORMS
 
 NAME = "planted"
 UNIT = "bugs caught"
-
-_TESTS = pathlib.Path(__file__).resolve().parents[1]
-
 
 # How a process ends that C has brought down.
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -607,35 +599,16 @@ def run_part(count: int, seed: int, part: Part, tally: Tally) -> None:
 def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
     has_own = all(bug.quick for bug in bugs)
 
-    def hunted(bug: Bug) -> tuple[bool, str]:
-        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            return _hunt(bug, pathlib.Path(folder), bug.quick if has_own else seed)
+    def hunt(bug: Bug, folder: pathlib.Path) -> tuple[bool, str]:
+        return _hunt(bug, folder, bug.quick if has_own else seed)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for bug, (is_caught, text) in zip(bugs, pool.map(hunted, bugs), strict=True):
-            if is_caught:
-                tally.passed()
-                tally.note(f"{bug.what}: {text}")
-            else:
-                tally.failed(f"{bug.what}: {text}")
+    hunt_all(bugs, hunt, tally)
 
 
 def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
     """What the method says of a copy with the bug, and whether that is the bug."""
-    problem = bug.plant(folder)
-    if problem:
-        return False, problem
-    path = [str(folder), str(folder / "connectors" / "spark"), str(_TESTS)]
-    command = [sys.executable, "-m", "faults.planted_hunt", str(BUGS.index(bug))]
-    done = subprocess.run(
-        [*command, "--seed", str(seed)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    number = str(BUGS.index(bug))
+    done = run_on_copy(folder, "faults.planted_hunt", number, "--seed", str(seed))
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode == 1 and last.startswith("caught"):
         return True, last

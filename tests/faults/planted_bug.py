@@ -1,18 +1,24 @@
-"""What a planted bug is, and those of hand-in."""
+"""A planted bug, how a list of them is hunted, and the bugs of hand-in."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import logstore
+from faults.method import Tally
 
 _SOURCE = pathlib.Path(logstore.__file__).parent
 _CONNECTOR = "connectors/spark/"
-_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+_TESTS = pathlib.Path(__file__).resolve().parents[1]
+_REPOSITORY = _TESTS.parent
 
 
 class Bug(NamedTuple):
@@ -25,7 +31,8 @@ class Bug(NamedTuple):
         method: which must catch it.
         only: steps of programs, scenarios, calls on a scene, kinds of histories, ends
             of file names, or kinds of lies that are enough; none: all. Of
-            `recorded_calls` the kind of states, and programs.
+            `recorded_calls` the kind of states, and programs; of `units` the test
+            files, relative to tests/unit.
         call: of `failing_calls`, only those where this method of the disk fails.
         quick: the seed of 1 to 10 that shows it soonest, for those of the smallest
             size; 0: it is not among them.
@@ -74,6 +81,64 @@ class Bug(NamedTuple):
             if done.returncode:
                 return f"it cannot be built: {done.stderr[-600:]}"
         return ""
+
+
+def unit_bug(
+    what: str, file: str, old: str, new: str, *tests: str, quick: int = 0
+) -> Bug:
+    """A bug that unit tests alone must catch: `old` is in the file once.
+
+    Args:
+        tests: the test files that must catch it, relative to tests/unit.
+    """
+    return Bug(what, file, ((old, new),), "units", tests, quick=quick)
+
+
+def run_on_copy(
+    folder: pathlib.Path, *module: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a module with the copy in `folder` in place of the repository's sources.
+
+    Args:
+        module: its name and its arguments.
+        env: variables that differ from this process's.
+    """
+    path = [str(folder), str(folder / "connectors" / "spark"), str(_TESTS)]
+    return subprocess.run(
+        [sys.executable, "-m", *module],
+        env={**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(path)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def hunt_all(
+    bugs: Sequence[Bug],
+    hunt: Callable[[Bug, pathlib.Path], tuple[bool, str]],
+    tally: Tally,
+) -> None:
+    """Hunt each bug in a directory of its own, as many at once as there are cores.
+
+    Args:
+        hunt: returns whether the bug in that directory's copy was caught, and a text.
+    """
+
+    def hunted(bug: Bug) -> tuple[bool, str]:
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            at = pathlib.Path(folder)
+            problem = bug.plant(at)
+            return (False, problem) if problem else hunt(bug, at)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for bug, (is_caught, text) in zip(bugs, pool.map(hunted, bugs), strict=True):
+            if is_caught:
+                tally.passed()
+                tally.note(f"{bug.what}: {text}")
+            else:
+                tally.failed(f"{bug.what}: {text}")
 
 
 BUGS_OF_HAND_IN = (
