@@ -24,6 +24,7 @@ from faults import (
     lying_disk,
     lying_input,
     planted,
+    planted_units,
     producers,
     readable,
     recorded_calls,
@@ -66,6 +67,7 @@ METHODS: tuple[Method, ...] = tuple(
             cancellations,
             java,
             planted,
+            planted_units,
         ),
     )
 )

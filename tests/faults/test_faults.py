@@ -1,24 +1,29 @@
 """The fault programme, in a size that there is time for, with the other tests."""
 
 import logging
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from faults import planted
+from faults import planted, planted_units
 from faults.method import SIZES, Method, Tally
 from faults.methods import METHODS
+from faults.planted_bug import unit_bug
 from support.levels import IS_ALL
 
 # All planted bugs take half an hour.
 SECONDS = 3600
+UNIT_TESTS = Path(__file__).parents[1] / "unit"
+PLANTED = {method.NAME: method for method in (planted, planted_units)}
 
 
 def _count(method: Method) -> int:
     """At the level ``all`` a commit's size, and each planted bug; at the commit level a
     tenth, and the bugs that are caught quickly."""
     count = method.COUNTS[SIZES[0]]
-    if method.NAME == planted.NAME:
-        return len(planted.BUGS) if IS_ALL else count
+    if method.NAME in PLANTED:
+        return len(PLANTED[method.NAME].BUGS) if IS_ALL else count
     return count if IS_ALL else count // 10
 
 
@@ -41,7 +46,9 @@ def test_commit_level_catches_most_planted_bugs():
     assert planted.COUNTS["commit"] >= 56
 
 
-@pytest.mark.parametrize("bug", planted.BUGS, ids=lambda bug: bug.what)
+@pytest.mark.parametrize(
+    "bug", [*planted.BUGS, *planted_units.BUGS], ids=lambda bug: bug.what
+)
 def test_bug_can_be_planted(bug):
     """Its lines are in the source: a list that rots catches nothing."""
     text = bug.source.read_text(encoding="utf-8")
@@ -50,3 +57,26 @@ def test_bug_can_be_planted(bug):
         text = text.replace(old, new)
     if bug.source.suffix == ".py":
         compile(text, bug.file, "exec")
+
+
+def test_unit_bugs_are_many_and_each_names_its_tests():
+    """At least 36, at most two in one file; the tests that must catch a bug exist."""
+    files = Counter(bug.file for bug in planted_units.BUGS)
+    assert len(planted_units.BUGS) >= 36
+    assert max(files.values()) <= 2
+    for bug in planted_units.BUGS:
+        assert bug.only
+        assert all((UNIT_TESTS / name).is_file() for name in bug.only), bug.what
+
+
+def test_unit_bugs_are_hunted_in_the_copy_alone():
+    """Tests that would run on other sources than the copy catch nothing."""
+    with pytest.raises(RuntimeError, match="not the copy"):
+        planted_units.main(["record/test_batch_search.py"])
+
+
+def test_unit_bug_that_changes_nothing_is_not_caught(tmp_path):
+    """Tests that pass are no catch."""
+    bug = unit_bug("none", "errors.py", "import os", "import os", "test_errors.py")
+    assert bug.plant(tmp_path) == ""
+    assert not planted_units.hunt(bug, tmp_path)[0]
