@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from logstore import _native as native
@@ -43,6 +42,7 @@ from logstore.io.layout import (
 )
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
 from logstore.record.decoder import Damage
+from logstore.record.file_walk import FileWalk
 
 __all__ = [
     "OffsetPosition",
@@ -55,12 +55,6 @@ __all__ = [
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
 LOOKUP_BYTES: Final = 16 * 1024
-# Base offset, length of the bytes after these two, magic.
-FRAME: Final = struct.Struct(">qi4xb")
-# The length of a frame excludes the offset and the length itself.
-LENGTH_END: Final = 12
-FRAME_BYTES: Final = 17
-
 
 _serials = itertools.count(1)
 
@@ -342,42 +336,21 @@ class Segment:
         *,
         checks: int | None = None,
         buffer: native.Buffer | None = None,
-        check: Callable[[], None] | None = None,
     ) -> Iterator[tuple[native.BatchHeader, native.Buffer, int]]:
         """The headers of all batches from a place (the start of the segment) on:
         (header, buffer, file position).
 
-        `header.pos` is its place in the buffer, which the next run reuses. `check` is
-        called after each call that reads, before the bytes are used.
+        `header.pos` is its place in the buffer, which the next run reuses.
 
         Raises:
             CorruptRecordError, UnsupportedError: after the headers before the damage.
         """
-        buffer = buffer or native.Buffer(READ_BYTES)
-        pos, last_offset = place or self.start
-        checks = self.checks if checks is None else checks
-        while pos < self.size:
-            n = self.read(buffer.view, pos)
-            if check is not None:
-                check()
-            scan_pos = 0
-            stop = native.STOP_FULL
-            while stop == native.STOP_FULL:
-                scan = native.scan_batches(
-                    buffer.c, n, pos=scan_pos, last_offset=last_offset, checks=checks
-                )
-                for header in scan.headers:
-                    yield header, buffer, pos + header.pos
-                scan_pos, last_offset, stop = scan.pos, scan.last_offset, scan.stop
-                if scan.error is not None:
-                    damage = Damage(
-                        scan.error.reason,
-                        scan.error.pos,
-                        unsupported=scan.error.is_unsupported,
-                    )
-                    raise self.error_of(damage, pos, last_offset + 1)
-            buffer = self.next_buffer(buffer, n, scan_pos, stop, pos, last_offset + 1)
-            pos += scan_pos
+        walk = FileWalk(self, place or self.start, buffer or native.Buffer(READ_BYTES))
+        while walk.read():
+            headers = walk.headers(self.checks if checks is None else checks)
+            for header in headers:
+                yield header, walk.buffer, walk.pos + header.pos
+            walk.take(headers)
 
     def seek(self, place: OffsetPosition, offset: int) -> OffsetPosition | None:
         """The place of the first batch with a last offset >= `offset`, from a place on;
@@ -386,78 +359,33 @@ class Segment:
         Raises:
             CorruptRecordError, UnsupportedError: damage before it.
         """
-        buffer = native.Buffer(LOOKUP_BYTES)
-        pos, last_offset = place
-        while pos < self.size:
-            n = self.read(buffer.view, pos)
+        walk = FileWalk(self, place, native.Buffer(LOOKUP_BYTES))
+        while walk.read():
             batch_pos, scan = native.seek_batch(
-                buffer.c,
-                n,
+                walk.buffer.c,
+                walk.n,
                 pos=0,
-                last_offset=last_offset,
+                last_offset=walk.last_offset,
                 checks=self.checks,
                 offset=offset,
             )
             if batch_pos >= 0:
-                return OffsetPosition(pos + batch_pos, scan.last_offset)
-            if scan.error is not None:
-                damage = Damage(
-                    scan.error.reason,
-                    scan.error.pos,
-                    unsupported=scan.error.is_unsupported,
-                )
-                raise self.error_of(damage, pos, offset)
-            buffer = self.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
-            pos, last_offset = pos + scan.pos, scan.last_offset
+                return OffsetPosition(walk.pos + batch_pos, scan.last_offset)
+            walk.take(scan, offset)
         return None
-
-    @staticmethod
-    def frame_bytes(buffer: native.Buffer, n: int) -> int:
-        """Length of the batch at the start of a buffer, from its frame; 0 if the buffer
-        holds no frame."""
-        if n < FRAME_BYTES:
-            return 0
-        return int(FRAME.unpack_from(buffer.raw)[1]) + LENGTH_END
-
-    def next_buffer(
-        self,
-        buffer: native.Buffer,
-        n: int,
-        consumed: int,
-        stop: int,
-        pos: int,
-        offset: int,
-    ) -> native.Buffer:
-        """The buffer for the next run: a larger one if a batch needs it.
-
-        Raises:
-            CorruptRecordError: the run cannot continue although the segment does.
-        """
-        at = pos + consumed
-        # The few bytes after the last batch of a buffer may be zeros that begin an
-        # offset: zeros are significant only at the start of a buffer.
-        if consumed or at >= self.size:
-            return buffer
-        length = self.frame_bytes(buffer, n)
-        if stop == native.STOP_PARTIAL and buffer.capacity < length <= self.size - pos:
-            return native.Buffer(length)
-        raise self.missing(at, offset)
 
     def first_header(
         self, pos: int, buffer: native.Buffer
     ) -> tuple[native.BatchHeader, native.Buffer] | None:
         """The header of the batch at `pos`, checksum checked; None if there is none."""
-        while True:
-            n = self.read(buffer.view, pos)
-            scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
+        walk = FileWalk(self, (pos, native.OFFSET_UNKNOWN), buffer)
+        while walk.read():
+            scan = native.first_header(walk.buffer.c, walk.n, checks=native.CHECK_CRC)
             if scan.headers:
-                return scan.headers[0], buffer
-            if scan.stop != native.STOP_PARTIAL:
-                return None
-            length = self.frame_bytes(buffer, n)
-            if not buffer.capacity < length <= self.size - pos:
-                return None
-            buffer = native.Buffer(length)
+                return scan.headers[0], walk.buffer
+            if not walk.grow(scan.stop):
+                break
+        return None
 
     # -- lookups
 

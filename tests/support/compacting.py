@@ -85,7 +85,7 @@ def _record(item: Item, base: int, time_ms: int, headers: int) -> bytes:
 
     body = b"\0" + varint(item.time_ms - time_ms) + varint(item.offset - base)
     body += text(item.key) + text(item.value) + varint(headers)
-    body += b"".join(text(b"h%d" % n) + text(b"x" * n) for n in range(headers))
+    body += b"".join(text(b"h%d" % n) + text(b"x" * (n % 64)) for n in range(headers))
     return varint(len(body)) + body
 
 

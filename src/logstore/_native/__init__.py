@@ -34,6 +34,7 @@ from logstore._native._records import find as find_record
 from logstore._native._records import find_time as find_offset_since
 from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
+    Headers,
     Scan,
     first_header,
     last_batch,
@@ -249,6 +250,7 @@ __all__ = [
     "Durations",
     "Flattened",
     "Group",
+    "Headers",
     "IndexCheck",
     "IndexCursor",
     "Mutex",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
@@ -41,12 +43,53 @@ def scan_batches(
 
     `data` is a pointer or a `Buffer`'s ``c``. Never raises for bad bytes: see `error`.
     """
-    out = ffi.new("ls_batch[]", count_max)
+    out = allocate("ls_batch[]", count_max)
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_batches(data, size, checks, out, count_max, walk)
     error = native_error(status, walk.error) if status < 0 else None
     headers = [header_of(out[i]) for i in range(walk.count)]
     return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
+
+
+class Headers:
+    """The headers of all batches of data[pos, size), in order; for one iteration.
+
+    Attributes:
+        pos, last_offset, stop, error: of the walk, as in `Scan`; valid once the
+            iteration has reached its end.
+    """
+
+    __slots__ = ("_data", "_size", "checks", "error", "last_offset", "pos", "stop")
+
+    def __init__(
+        self,
+        data: Any,
+        size: int,
+        *,
+        pos: int = 0,
+        last_offset: int = -1,
+        checks: int = CHECK_ALL,
+    ) -> None:
+        self._data, self._size = data, size
+        self.pos, self.last_offset, self.checks = pos, last_offset, checks
+        self.stop = STOP_FULL
+        self.error: NativeError | None = None
+
+    def __iter__(self) -> Iterator[BatchHeader]:
+        return itertools.chain.from_iterable(self._runs())
+
+    def _runs(self) -> Iterator[list[BatchHeader]]:
+        while self.stop == STOP_FULL:
+            scan = scan_batches(
+                self._data,
+                self._size,
+                pos=self.pos,
+                last_offset=self.last_offset,
+                checks=self.checks,
+            )
+            yield scan.headers
+            self.pos, self.last_offset = scan.pos, scan.last_offset
+            self.stop, self.error = scan.stop, scan.error
 
 
 def first_header(data: Any, size: int, *, pos: int = 0, checks: int) -> Scan:
@@ -113,18 +156,33 @@ def last_batch(data: Any, size: int) -> tuple[int, Scan]:
             return batch_pos, scan
 
 
-def walk_batches(
-    data: Any, size: int, *, pos: int, last_offset: int, checks: int
-) -> tuple[int, int, int, int, NativeError | None, bool]:
-    """Walk to the end without keeping headers.
+class Walk(NamedTuple):
+    """The result of a walk that keeps no headers: as `Scan`, with the number of batches
+    and whether a compressed one of magic 0 or 1 was among them."""
 
-    Returns (position, last offset, batches, stop, error, whether it met a wrapper).
-    """
+    pos: int
+    last_offset: int
+    batches: int
+    stop: int
+    error: NativeError | None
+    has_wrappers: bool
+
+
+def walk_batches(
+    data: Any,
+    size: int,
+    *,
+    pos: int = 0,
+    last_offset: int = -1,
+    checks: int = CHECK_ALL,
+) -> Walk:
+    """Walk over all batches of data[pos, size). Never raises for bad bytes."""
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_batches(data, size, checks, ffi.NULL, 0, walk)
     error = native_error(status, walk.error) if status < 0 else None
-    wrappers = bool(walk.wrappers)
-    return walk.pos, walk.last_offset, walk.count, walk.stop, error, wrappers
+    return Walk(
+        walk.pos, walk.last_offset, walk.count, walk.stop, error, bool(walk.wrappers)
+    )
 
 
 def shift_offsets(

@@ -304,6 +304,7 @@ static int32_t ls_map_one(ls_offset_map *map, const ls_outcomes *outcomes, const
         status = ls_map_put(map, columns, buf, &done);
     }
     if (status != LS_OK) {
+        walk->error.pos = batch.pos; /* a record's fault is that of its batch */
         walk->pos = before.pos;
         walk->last_offset = before.last_offset;
         return status;

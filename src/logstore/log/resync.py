@@ -20,13 +20,8 @@ from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.batch import RecordBatch
 from logstore.record.batch_search import BATCH_BYTES_MIN, possible_batches
 from logstore.record.decoder import Damage
-from logstore.segment import (
-    FRAME_BYTES,
-    LENGTH_END,
-    READ_BYTES,
-    OffsetPosition,
-    Segment,
-)
+from logstore.record.file_walk import FRAME_BYTES, LENGTH_END
+from logstore.segment import READ_BYTES, OffsetPosition, Segment
 
 __all__ = [
     "Sound",

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from logstore import _native as native
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
-from logstore.segment import READ_BYTES, Segment
+from logstore.record.file_walk import larger_buffer
+from logstore.segment import READ_BYTES
 
 __all__ = ["TailScan", "scan_log", "take_batches"]
 
@@ -119,7 +120,7 @@ def scan_log(
         pos = state.size
         n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
         end, last_offset, count, stop, error, has_wrappers = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=last_offset, checks=checks
+            buffer.c, n, last_offset=last_offset, checks=checks
         )
         wrappers |= has_wrappers
         batches += count
@@ -140,7 +141,7 @@ def scan_log(
         if error is not None or zeros or at >= size or n == 0:
             return TailScan(at, last_offset, batches, stop, error, size, wrappers)
         if end == 0:
-            length = Segment.frame_bytes(buffer, n)
-            if not buffer.capacity < length <= size - pos:
+            larger = larger_buffer(buffer, n, size - pos)
+            if larger is None:
                 return TailScan(at, last_offset, batches, stop, error, size, wrappers)
-            buffer = native.Buffer(length)
+            buffer = larger

@@ -81,7 +81,11 @@ class Damage(Exception):
 
 
 def damage_of(
-    error: native.NativeError, pos: int | None = None, next_offset: int | None = None
+    error: native.NativeError,
+    pos: int | None = None,
+    next_offset: int | None = None,
+    *,
+    offset: int = -1,
 ) -> Damage:
     """Damage that C found. The offset in the frame is not used: no checksum covers it,
     and a wrapper's is its last offset."""
@@ -95,6 +99,7 @@ def damage_of(
     return Damage(
         error.reason,
         error.pos if pos is None else pos,
+        offset,
         next_offset=next_offset,
         unsupported=error.is_unsupported,
         too_large=too_large,
@@ -263,45 +268,40 @@ class ChunkReader:
         batch_filter = self.batch_filter
         assert batch_filter is not None
         last_offset = self.decoder.last_offset
-        while True:
-            scan = native.scan_batches(
-                c, size, pos=pos, last_offset=last_offset, checks=self.checks
-            )
-            for header in scan.headers:
-                self.pos = header.pos
-                if max(header.base_offset, last_offset + 1) >= stop:
+        headers = native.Headers(
+            c, size, pos=pos, last_offset=last_offset, checks=self.checks
+        )
+        for header in headers:
+            self.pos = header.pos
+            if max(header.base_offset, last_offset + 1) >= stop:
+                self.decoder.begin(last_offset)
+                self.stop = native.STOP_OFFSET
+                return
+            deliver = header.last_offset >= start and not header.is_control
+            if deliver and header.is_transactional:
+                # Not asked below `start`: the markers there have not been read.
+                try:
+                    deliver = batch_filter(header)
+                except StopReading:
+                    self.decoder.begin(last_offset)
+                    self.ended = True
+                    self.stop = native.STOP_OFFSET
+                    return
+            if deliver and header.codec:
+                base = yield from self._one(header, raw, start, stop, last_offset)
+                if base >= stop:
                     self.decoder.begin(last_offset)
                     self.stop = native.STOP_OFFSET
                     return
-                deliver = header.last_offset >= start and not header.is_control
-                if deliver and header.is_transactional:
-                    # Not asked below `start`: the markers there have not been read.
-                    try:
-                        deliver = batch_filter(header)
-                    except StopReading:
-                        self.decoder.begin(last_offset)
-                        self.ended = True
-                        self.stop = native.STOP_OFFSET
-                        return
-                if deliver and header.codec:
-                    base = yield from self._one(header, raw, start, stop, last_offset)
-                    if base >= stop:
-                        self.decoder.begin(last_offset)
-                        self.stop = native.STOP_OFFSET
-                        return
-                elif deliver:
-                    yield from self._plain(header, c, raw, start, stop, owner)
-                last_offset = header.last_offset
-            pos = self.pos = scan.pos
-            self.decoder.begin(last_offset)
-            if scan.error is not None:
-                if last_offset + 1 >= stop:  # all wanted records are before it
-                    self.stop = native.STOP_OFFSET
-                    return
-                raise damage_of(scan.error)
-            self.stop = scan.stop
-            if scan.stop != native.STOP_FULL:
-                return
+            elif deliver:
+                yield from self._plain(header, c, raw, start, stop, owner)
+            last_offset = header.last_offset
+        self.pos, self.stop = headers.pos, headers.stop
+        self.decoder.begin(last_offset)
+        if headers.error is not None:
+            if last_offset + 1 < stop:
+                raise damage_of(headers.error)
+            self.stop = native.STOP_OFFSET  # all wanted records are before it
 
 
 class StopReading(Exception):

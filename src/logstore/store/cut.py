@@ -183,12 +183,5 @@ def _whole_batches(root: Directory, name: str) -> bytes:
     """The file of a group, without a batch that a member is writing. A damaged file is
     taken as it is."""
     data = root.read_file(name)
-    c, pos, last = native.pointer(data), 0, -1
-    while pos < len(data):
-        scan = native.scan_batches(c, len(data), pos=pos, last_offset=last)
-        if scan.error is not None:
-            return data
-        if not scan.headers:
-            break
-        pos, last = scan.pos, scan.last_offset
-    return data[:pos]
+    walk = native.walk_batches(native.pointer(data), len(data))
+    return data[: walk.pos] if walk.error is None else data

@@ -31,7 +31,7 @@ from logstore.group.file.commit_calls import CommitCalls, Made
 from logstore.group.file.slots import DurablePoint, FileId, LockFile, Slots
 from logstore.group.file.torn_append import may_be_torn, whole_batch
 from logstore.io.directory import Directory, held_open
-from logstore.record.decoder import ChunkReader, Damage, iter_records
+from logstore.record.decoder import ChunkReader, Damage, damage_of, iter_records
 from logstore.record.record import Record
 
 __all__ = ["GroupLog"]
@@ -247,30 +247,25 @@ class GroupLog:
         Raises:
             Damage: after the last of them, something else follows.
         """
-        c, pos, last = native.pointer(data), 0, self._last_offset
-        while True:
-            scan = native.scan_batches(c, len(data), pos=pos, last_offset=last)
-            if scan.headers:
-                self._take_in_whole(c, data, pos, scan.pos)
-                pos, last = scan.pos, scan.last_offset
-                self._last_offset = last
-            if scan.error is not None:
-                is_later = scan.error.is_unsupported
-                raise Damage(scan.error.reason, scan.pos, unsupported=is_later)
-            if not scan.headers or scan.stop != native.STOP_FULL:
-                return
+        c = native.pointer(data)
+        walk = native.walk_batches(c, len(data), last_offset=self._last_offset)
+        if walk.pos:
+            self._take_in_whole(c, data, walk.pos)
+            self._last_offset = walk.last_offset
+        if walk.error is not None:
+            raise damage_of(walk.error)
 
-    def _take_in_whole(self, c: Any, data: bytes, pos: int, end: int) -> None:
+    def _take_in_whole(self, c: Any, data: bytes, end: int) -> None:
         """Take in batches that were checked."""
         if not self._end:
             self._id = self._id_with(data)
-        capacity = min(16384, (end - pos) // RECORD_BYTES + 1)
+        capacity = min(16384, end // RECORD_BYTES + 1)
         reader = ChunkReader(BATCH_BYTES_MAX, capacity=capacity)
         reader.begin(self._last_offset, native.CHECK_ORDER)
-        for run in reader.columns(c, data, end, pos, 0, native.OFFSET_MAX):
+        for run in reader.columns(c, data, end, 0, 0, native.OFFSET_MAX):
             for record in iter_records(run):
                 self._take_in_record(record)
-        self._end += end - pos
+        self._end += end
 
     # ------------------------------------------------------------ damage
 

@@ -15,13 +15,13 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _native as native
-from logstore.errors import CorruptRecordError
 from logstore.index import TxnEntry
 from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
 from logstore.io.layout import OFFSET_MAX
 from logstore.log.producers import EXPIRY_MS, SEQUENCES
 from logstore.log.read.damage import make_batch
 from logstore.record.batch import ABORT, COMMIT
+from logstore.record.file_walk import FileWalk
 from logstore.segment import Segment
 
 __all__ = ["LogOutcomes", "Survey", "survey_log"]
@@ -196,7 +196,7 @@ def survey_log(segments: Sequence[Segment], end: int) -> Generator[int, None, Su
         end: of the log.
 
     Raises:
-        CorruptRecordError: damage.
+        CorruptRecordError, UnsupportedError: damage.
     """
     survey = Survey()
     for segment in segments:
@@ -214,44 +214,37 @@ def _headers(
 ) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]], int]]:
     """The batches of producers in a segment, markers with their type; buffer by buffer,
     each with the bytes that were read, and those of the buffer."""
-    buffer = native.Buffer(_BUFFER_BYTES)
-    pos, last_offset = segment.start
-    size = segment.size
-    while pos < min(size, segment.size):  # it may be cut meanwhile
-        n = segment.read(buffer.view[: min(buffer.capacity, size - pos)], pos)
-        scan_pos, stop = 0, native.STOP_FULL
+    walk = FileWalk(
+        segment,
+        segment.start,
+        native.Buffer(_BUFFER_BYTES),
+        end=segment.size,  # it may grow meanwhile, or be cut
+    )
+    while walk.read():
         found: list[tuple[native.BatchHeader, int | None]] = []
+        stop = native.STOP_FULL
         while stop == native.STOP_FULL:
             scan = native.scan_producers(
-                buffer.c,
-                n,
-                pos=scan_pos,
-                last_offset=last_offset,
+                walk.buffer.c,
+                walk.n,
+                pos=walk.at,
+                last_offset=walk.last_offset,
                 checks=segment.checks,
             )
-            segment.check_end(scan.last_offset, pos + scan_pos)
+            segment.check_end(scan.last_offset, walk.pos + walk.at)
             for header in scan.headers:
-                found.append((header, _marker_type(segment, header, buffer, pos)))
-            scan_pos, last_offset, stop = scan.pos, scan.last_offset, scan.stop
-            if scan.error is not None:
-                raise CorruptRecordError(
-                    scan.error.reason,
-                    path=segment.path,
-                    position=pos + scan.error.pos,
-                    offset=max(scan.error.offset, segment.base_offset),
-                )
-        yield n, found, buffer.capacity
-        offset = segment.base_offset
-        buffer = segment.next_buffer(buffer, n, scan_pos, stop, pos, offset)
-        pos += scan_pos
+                found.append((header, _marker_type(segment, header, walk)))
+            stop = scan.stop
+            walk.take(scan)
+        yield walk.n, found, walk.buffer.capacity
 
 
 def _marker_type(
-    segment: Segment, header: native.BatchHeader, buffer: native.Buffer, pos: int
+    segment: Segment, header: native.BatchHeader, walk: FileWalk
 ) -> int | None:
     """The type of a control batch's record; None if it has none."""
     if not header.is_control or header.record_count == 0:
         return None
-    batch = make_batch(segment, header, buffer, pos + header.pos, 1 << 20)
+    batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, 1 << 20)
     record = batch.control_record()
     return None if record is None else record.type

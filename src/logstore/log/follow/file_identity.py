@@ -19,6 +19,7 @@ from logstore.io.directory import Directory
 from logstore.io.files import FileInfo, settled
 from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
 from logstore.log.follow.observed import End
+from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, Segment
 
 __all__ = [
@@ -396,15 +397,11 @@ def last_batch_at(segment: Segment) -> int | None:
     """The position of the last batch of a segment; None if it cannot be found."""
     last = None
     with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
-        pos, offset = segment.locate(segment.next_offset - 1)
-        buffer = native.Buffer(READ_BYTES)
-        while pos < segment.size:
-            n = segment.read(buffer.view, pos)
-            at, scan = native.last_batch(buffer.c, n)
+        place = segment.locate(segment.next_offset - 1)
+        walk = FileWalk(segment, place, native.Buffer(READ_BYTES))
+        while walk.read():
+            at, scan = native.last_batch(walk.buffer.c, walk.n)
             if at >= 0:
-                last = pos + at
-            if scan.error is not None:
-                break
-            buffer = segment.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
-            pos += scan.pos
+                last = walk.pos + at
+            walk.take(scan)
     return last

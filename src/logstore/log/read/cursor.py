@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.errors import (
@@ -29,11 +29,9 @@ from logstore.log.read.damage import (
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
-from logstore.record.decoder import Damage
+from logstore.record.decoder import Damage, damage_of
+from logstore.record.file_walk import FRAME_BYTES, FileWalk
 from logstore.segment import (
-    FRAME,
-    FRAME_BYTES,
-    LENGTH_END,
     READ_BYTES,
     OffsetPosition,
     Segment,
@@ -41,49 +39,7 @@ from logstore.segment import (
     SegmentReplacedError,
 )
 
-__all__ = ["Chunk", "Cursor", "WholeReads"]
-
-
-# The most of a read that a walk may read again, as a part of it.
-_AGAIN: Final = 32
-
-
-class WholeReads:
-    """How much a walk reads at once, so that it reads little twice.
-
-    The batch that a read ends in has to be read again. That is half of each read if the
-    batches have 1 MiB and a buffer has twice as much. So if a batch would be read again
-    of which a considerable part was read, the next read is of as many batches as fit
-    into the buffer, if they all have its length. The length is not trusted: if it is
-    wrong, the walk reads less, or reads again.
-    """
-
-    __slots__ = ("_batch_bytes",)
-
-    def __init__(self) -> None:
-        self._batch_bytes = 0  # 0: reads fill their buffer
-
-    def room(self, buffer: native.Buffer) -> memoryview:
-        """The part of a buffer to read into."""
-        view, length = buffer.view, self._batch_bytes
-        if not 0 < length < len(view):
-            return view
-        return view[: len(view) // length * length]
-
-    def is_short(self, buffer: native.Buffer, n: int, end: int, stop: int) -> bool:
-        """Learn from a walk over the first `n` bytes of a buffer, which ended at `end`
-        for the reason `stop`. True: not even one batch was there, and there may be one
-        if the same place is read again."""
-        if stop == native.STOP_END:
-            return False
-        before, self._batch_bytes = self._batch_bytes, 0
-        if stop != native.STOP_PARTIAL:
-            return False
-        if end == 0 and 0 < before < buffer.capacity:
-            return True
-        if n - end >= max(n // _AGAIN, FRAME_BYTES):
-            self._batch_bytes = FRAME.unpack_from(buffer.raw, end)[1] + LENGTH_END
-        return False
+__all__ = ["Chunk", "Cursor"]
 
 
 class Chunk(NamedTuple):
@@ -165,7 +121,7 @@ class Cursor:
         self._follows = follows
         self._is_exact = is_exact
         self._is_to_end = stop >= view.end_offset
-        self._buffer: native.Buffer | None = None
+        self._walk: FileWalk | None = None
         self._is_used = False
         self._chunk: Chunk | None = None
         self._place = place
@@ -243,65 +199,62 @@ class Cursor:
         following = self._segments[0].base_offset if self._segments else self._end
         self.bound = min(self._end, following)
         self.offset = max(self.offset, segment.base_offset)
-        self._reads = WholeReads()
-        place, self._place = self._place, None
-        self._move(place or segment.locate(self.offset))
+        place = self._place or segment.locate(self.offset)
+        self._place = None
+        walk = self._walk
+        buffer = walk.buffer if walk else self._first_buffer(segment.size - place.pos)
+        self._walk = FileWalk(segment, place, buffer)
+        self._is_exact_now = not self._is_exact
 
     def _move(self, place: OffsetPosition) -> None:
-        self._pos, self._last_offset = place
+        assert self._walk is not None
+        self._walk.pos, self._walk.last_offset = place
         self._is_exact_now = not self._is_exact
 
     def _read(self) -> Chunk | None:
-        segment = self._segment
+        segment, walk = self._segment, self._walk
         assert segment is not None
+        assert walk is not None
         if segment.version != self._version:
             # A failed append was undone; this read may have seen part of it.
             self.check_for_change()
             self._version = segment.version
             self._move(segment.locate(self.offset))
         if not self._is_exact_now:
-            self._seek(segment)
-        if self._pos >= segment.size:
+            self._seek(segment, walk)
+        if walk.pos >= segment.size:
             self.check_for_change()
-            self._end_segment(segment)
+            self._end_segment(segment, walk.last_offset)
             return None
-        buffer = self._buffer_for(segment.size - self._pos)
-        n = segment.read(self._reads.room(buffer), self._pos)
+        if self._keeps and self._is_used:
+            walk.buffer, self._is_used = self._new_buffer(), False
+        walk.n = segment.read(walk.room(), walk.pos)
         if not self._is_exact:
             self.check_for_change()
         if segment.version != self._version:
             return None
-        return Chunk(segment, buffer, n, self._pos, self._last_offset)
+        return Chunk(segment, walk.buffer, walk.n, walk.pos, walk.last_offset)
 
-    def _seek(self, segment: Segment) -> None:
+    def _seek(self, segment: Segment, walk: FileWalk) -> None:
         """Go to the batch that has the offset, or the one after it."""
-        place = segment.seek(OffsetPosition(self._pos, self._last_offset), self.offset)
-        if place is not None:
-            self._pos, self._last_offset = place
-        else:
-            self._pos, self._last_offset = segment.size, self.offset - 1
+        place = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
+        end = OffsetPosition(segment.size, self.offset - 1)
+        walk.pos, walk.last_offset = place or end
         self._is_exact_now = True
 
-    def _buffer_for(self, room: int) -> native.Buffer:
-        buffer = self._buffer
-        if buffer is None:
-            size = min(self._first_bytes, max(room, READ_BYTES))
-            buffer = native.Buffer(max(size, FRAME_BYTES))
-        elif self._keeps and self._is_used:
-            buffer = self._new_buffer()
-        if buffer is not self._buffer:
-            self._buffer, self._is_used = buffer, False
-        return buffer
+    def _first_buffer(self, room: int) -> native.Buffer:
+        size = min(self._first_bytes, max(room, READ_BYTES))
+        return native.Buffer(max(size, FRAME_BYTES))
 
     def _new_buffer(self) -> native.Buffer:
         if self._pool is None:
             return native.Buffer(self._buffer_bytes)
         return self._pool.take()
 
-    def _end_segment(self, segment: Segment) -> None:
+    def _end_segment(self, segment: Segment, last: int) -> None:
         """Raise if the segment ends too early. A segment that is not the last may do so
         if its log may have gaps."""
-        last, stop = self._last_offset, min(self.bound, segment.next_offset)
+        stop = min(self.bound, segment.next_offset)
         is_whole = segment.is_contiguous or not self._segments
         if is_whole and last != native.OFFSET_UNKNOWN:
             if last + 1 < stop:
@@ -319,26 +272,19 @@ class Cursor:
 
         Raises: as `chunks`.
         """
-        chunk = self._chunk
+        chunk, walk = self._chunk, self._walk
         assert chunk is not None
-        segment = chunk.segment
+        assert walk is not None
         try:
             self._check_bound(chunk, last_offset)
             if stop == native.STOP_OFFSET or self.offset >= self.bound:
                 self._check_beyond(chunk, consumed, last_offset)
                 self._chunk = self._segment = None
                 return
-            if self._reads.is_short(chunk.buffer, chunk.n, consumed, stop):
-                self._chunk = None
-                return
-            buffer = segment.next_buffer(
-                chunk.buffer, chunk.n, consumed, stop, chunk.pos, self.offset
-            )
-            self._pos, self._last_offset = chunk.pos + consumed, last_offset
-            if buffer.capacity < self._buffer_bytes:
-                buffer = self._new_buffer()
-            if buffer is not chunk.buffer:
-                self._buffer, self._is_used = buffer, False
+            walk.advance(consumed, stop, last_offset, self.offset)
+            if walk.buffer.capacity < self._buffer_bytes:
+                walk.buffer = self._new_buffer()
+            self._is_used = walk.buffer is chunk.buffer
         except ChangedError as changed:
             self._go_on_in(changed.view)
         except Damage as damage:
@@ -351,43 +297,30 @@ class Cursor:
         """The headers of the batches that end at the offset or above, in order, each
         with its chunk and the offset where the batch before it ends."""
         for chunk in self.chunks():
-            segment, pos, last = chunk.segment, 0, chunk.last_offset
-            stop = native.STOP_FULL
+            segment, last = chunk.segment, chunk.last_offset
+            headers = native.Headers(
+                chunk.buffer.c, chunk.n, last_offset=last, checks=segment.checks
+            )
             damage: Damage | None = None
-            while stop == native.STOP_FULL and self._chunk is chunk:
-                scan = native.scan_batches(
-                    chunk.buffer.c,
-                    chunk.n,
-                    pos=pos,
-                    last_offset=last,
-                    checks=segment.checks,
-                )
-                for header in scan.headers:
-                    pos = header.pos
-                    if header.base_offset >= self.bound:
-                        stop = native.STOP_OFFSET
-                        break
-                    far = header.last_offset
-                    bound = max(self._next_offset, segment.next_offset)
-                    if far >= bound and not self._was_cut(segment):
-                        damage = segment.too_far(far, pos, self.offset)
-                        break
-                    if header.last_offset >= self.offset:
-                        yield header, chunk, last
-                        if self._chunk is not chunk:
-                            break
-                    last = header.last_offset
-                else:
-                    pos, last, stop = scan.pos, scan.last_offset, scan.stop
-                    if scan.error is not None:
-                        damage = Damage(
-                            scan.error.reason,
-                            scan.error.pos,
-                            max(last + 1, -1),
-                            unsupported=scan.error.is_unsupported,
-                        )
-                if damage is not None:
+            for header in headers:
+                pos = header.pos
+                if header.base_offset >= self.bound:
+                    stop = native.STOP_OFFSET
                     break
+                far = header.last_offset
+                bound = max(self._next_offset, segment.next_offset)
+                if far >= bound and not self._was_cut(segment):
+                    damage = segment.too_far(far, pos, self.offset)
+                    break
+                if far >= self.offset:
+                    yield header, chunk, last
+                    if self._chunk is not chunk:
+                        break
+                last = far
+            else:
+                pos, last, stop = headers.pos, headers.last_offset, headers.stop
+                if headers.error is not None:
+                    damage = damage_of(headers.error, offset=max(last + 1, -1))
             if self._chunk is not chunk:
                 continue
             if damage is None:
@@ -404,25 +337,18 @@ class Cursor:
         bound = max(self._next_offset, segment.next_offset)
         if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut(segment):
             return
-        pos = 0
-        while True:
-            scan = native.scan_batches(chunk.buffer.c, chunk.n, pos=pos, checks=0)
-            for header in scan.headers:
-                if header.last_offset >= bound:
-                    raise segment.too_far(header.last_offset, header.pos, self.offset)
-            pos = scan.pos
-            if scan.stop != native.STOP_FULL:
-                raise segment.too_far(last, 0, self.offset)
+        for header in native.Headers(chunk.buffer.c, chunk.n, checks=0):
+            if header.last_offset >= bound:
+                raise segment.too_far(header.last_offset, header.pos, self.offset)
+        raise segment.too_far(last, 0, self.offset)
 
     def _check_beyond(self, chunk: Chunk, consumed: int, last: int) -> None:
         """`check_stop` of the batch after the last one, if it is in the buffer."""
         segment = chunk.segment
         if self._was_cut(segment):
             return
-        scan = native.scan_batches(
-            chunk.buffer.c, chunk.n, pos=consumed, checks=0, count_max=1
-        )
-        for header in scan.headers:
+        beyond = native.first_header(chunk.buffer.c, chunk.n, pos=consumed, checks=0)
+        for header in beyond.headers:
             check_stop(
                 segment,
                 header,

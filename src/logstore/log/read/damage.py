@@ -20,6 +20,7 @@ from logstore.record.decoder import (
     ChunkReader,
     Damage,
 )
+from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
 
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
@@ -231,21 +232,19 @@ def unreadable(active: Segment, place: OffsetPosition) -> tuple[int, str] | None
     # Batches that decompress to more are left to readers, which have their own limit.
     limit = StoreConfig().max_batch_decompressed_bytes
     reader = ChunkReader(limit, with_headers=False)
-    buffer = native.Buffer(READ_BYTES)
-    pos = place.pos
     reader.begin(place.last_offset, active.checks)
-    while pos < active.size:
-        n = active.read(buffer.view, pos)
+    walk = FileWalk(active, place, native.Buffer(READ_BYTES))
+    while walk.read():
+        c, raw = walk.buffer.c, walk.buffer.raw
         try:
-            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
+            for _ in reader.columns(c, raw, walk.n, 0, 0, native.OFFSET_MAX):
                 pass
-            offset = reader.decoder.last_offset + 1
-            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
         except Damage as damage:
             if damage.unsupported or damage.too_large is not None:
                 return None
-            return pos + damage.pos, damage.reason
-        pos += reader.pos
+            return walk.pos + damage.pos, damage.reason
+        last_offset = reader.decoder.last_offset
+        walk.advance(reader.pos, reader.stop, last_offset, last_offset + 1)
     return None
 
 

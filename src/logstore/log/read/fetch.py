@@ -14,6 +14,7 @@ from logstore.record.decoder import (
     BatchFilter,
     Damage,
     StopReading,
+    damage_of,
 )
 
 __all__ = ["fetch"]
@@ -101,21 +102,16 @@ def _decided(
     """(whether to deliver each batch of a transaction, by its last offset; the end and
     the last offset of the batches before the first undecided one)."""
     delivered: dict[int, bool] = {}
-    pos = done = 0
-    before = offset - 1
-    while True:
-        scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
-        for header in scan.headers:
-            if header.is_transactional and not header.is_control:
-                try:
-                    is_delivered = header.last_offset >= offset and batch_filter(header)
-                except StopReading:
-                    return delivered, done, before
-                delivered[header.last_offset] = is_delivered
-            done, before = header.pos + header.size, header.last_offset
-        pos = scan.pos
-        if scan.stop != native.STOP_FULL:
-            return delivered, end, last
+    before = 0, offset - 1
+    for header in native.Headers(buffer.c, end, checks=0):
+        if header.is_transactional and not header.is_control:
+            try:
+                is_delivered = header.last_offset >= offset and batch_filter(header)
+            except StopReading:
+                return delivered, *before
+            delivered[header.last_offset] = is_delivered
+        before = header.pos + header.size, header.last_offset
+    return delivered, end, last
 
 
 def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
@@ -128,7 +124,6 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
     end, last, _, stop, error, _ = native.walk_batches(
         read.buffer.c,
         read.n,
-        pos=0,
         last_offset=read.last_offset,
         checks=read.segment.checks,
     )
@@ -136,9 +131,7 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         end, last = _up_to(read.buffer, read.n, cursor.bound)
         stop = native.STOP_OFFSET
     elif end == 0 and error is not None:
-        raise Damage(
-            error.reason, error.pos, cursor.offset, unsupported=error.is_unsupported
-        )
+        raise damage_of(error, offset=cursor.offset)
     if end:
         end, last = _without_doubtful(cursor, read, end, last)
     return end, last, stop
@@ -169,13 +162,9 @@ def _without_doubtful(
 
 def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int]:
     """(end, last offset) of the batches in a buffer that end below `stop`."""
-    pos, end, last = 0, 0, -1
-    while True:
-        scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
-        for header in scan.headers:
-            if header.last_offset >= stop:
-                return end, last
-            end, last = header.pos + header.size, header.last_offset
-        pos = scan.pos
-        if scan.stop != native.STOP_FULL:
-            return end, last
+    end, last = 0, -1
+    for header in native.Headers(buffer.c, n, checks=0):
+        if header.last_offset >= stop:
+            break
+        end, last = header.pos + header.size, header.last_offset
+    return end, last

@@ -14,7 +14,7 @@ from logstore.index import TxnEntry
 from logstore.log.producers import Marker, Producers, SentBatch, sent_batch
 from logstore.log.read.damage import make_batch
 from logstore.record.batch import ABORT, COMMIT
-from logstore.record.decoder import Damage
+from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, Segment
 
 __all__ = ["AbortedTransaction", "aborted_in", "producer_batches", "read_producers"]
@@ -116,64 +116,33 @@ def producer_batches(
 
     Raises: as `read_producers`.
     """
-    buffer = native.Buffer(READ_BYTES)
-    pos, last_offset = segment.locate(begin)
-    checks = segment.checks
-    while pos < segment.size:
-        n = segment.read(buffer.view, pos)
-        size, walked, _, stop, error, _ = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=last_offset, checks=checks
+    walk = FileWalk(segment, segment.locate(begin), native.Buffer(READ_BYTES))
+    while walk.last_offset < end and walk.read():
+        walked = native.walk_batches(
+            walk.buffer.c, walk.n, last_offset=walk.last_offset, checks=segment.checks
         )
-        if native.has_producer(buffer.c, size):
-            for batch, at in _sent_in(segment, buffer, size, pos, limit):
-                if at[0] >= end:
-                    return
-                if at[1] >= begin:
-                    yield batch, at[1]
-        if error is not None:
-            damage = Damage(error.reason, error.pos, unsupported=error.is_unsupported)
-            raise segment.error_of(damage, pos, walked + 1)
-        if walked >= end:
-            return
-        last_offset = walked
-        buffer = segment.next_buffer(buffer, n, size, stop, pos, walked + 1)
-        pos += size
-
-
-def _sent_in(
-    segment: Segment, buffer: native.Buffer, size: int, file_pos: int, limit: int
-) -> Iterator[tuple[SentBatch, tuple[int, int]]]:
-    """The batches of producers in a buffer, which were checked, with their offsets."""
-    pos = 0
-    while pos < size:
-        scan = native.scan_batches(buffer.c, size, pos=pos, last_offset=-1, checks=0)
-        for header in scan.headers:
-            if header.producer_id < 0:
-                continue
-            marker = None
-            if header.is_control:
-                place = file_pos + header.pos
-                marker = _marker_of(segment, header, buffer, place, limit)
-                if marker is None:
+        if native.has_producer(walk.buffer.c, walked.pos):
+            for header in native.Headers(walk.buffer.c, walked.pos, checks=0):
+                if header.producer_id < 0 or header.last_offset < begin:
                     continue
-            offsets = header.base_offset, header.last_offset
-            yield sent_batch(header, marker), offsets
-        if scan.pos <= pos:
-            return
-        pos = scan.pos
+                if header.base_offset >= end:
+                    return
+                marker = None
+                if header.is_control:
+                    marker = _marker_of(segment, header, walk, limit)
+                    if marker is None:
+                        continue
+                yield sent_batch(header, marker), header.last_offset
+        walk.take(walked)
 
 
 def _marker_of(
-    segment: Segment,
-    header: native.BatchHeader,
-    buffer: native.Buffer,
-    file_pos: int,
-    limit: int,
+    segment: Segment, header: native.BatchHeader, walk: FileWalk, limit: int
 ) -> Marker | None:
     """What a control batch says; None if it ends no transaction, or was emptied."""
     if not header.is_transactional:
         return None
-    batch = make_batch(segment, header, buffer, file_pos, limit)
+    batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, limit)
     control = batch.control_record()
     if control is None or control.type not in (ABORT, COMMIT):
         return None

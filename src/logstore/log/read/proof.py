@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.errors import LogStoreError
 from logstore.log.read.view import ChangedError, View
+from logstore.record.file_walk import FileWalk
 from logstore.segment import LOOKUP_BYTES, Segment
 
 __all__ = ["ProofFinder", "disproves"]
@@ -69,31 +70,25 @@ def _batch_after(batch: _Batch, view: View, offset: int) -> _Batch | None:
         return None
     if offset <= header.last_offset:
         return batch
-    pos, last_offset = batch.pos + header.size, header.last_offset
-    buffer, checks = native.Buffer(LOOKUP_BYTES), segment.checks
+    place = batch.pos + header.size, header.last_offset
+    walk = FileWalk(segment, place, native.Buffer(LOOKUP_BYTES))
     with contextlib.suppress(LogStoreError, OSError):
         for _ in range(_NEAR_READS):
-            n = segment.read(buffer.view, pos)
+            if not walk.read():
+                return None
             at, scan = native.seek_batch(
-                buffer.c,
-                n,
+                walk.buffer.c,
+                walk.n,
                 pos=0,
-                last_offset=last_offset,
-                checks=checks,
+                last_offset=walk.last_offset,
+                checks=segment.checks,
                 offset=offset,
                 with_header=True,
             )
             if at >= 0:
                 first = scan.last_offset + 1
-                return _Batch(view, segment, scan.headers[0], first, pos + at)
-            if scan.error is not None:
-                return None
-            if not scan.pos:
-                length = segment.frame_bytes(buffer, n)
-                if not buffer.capacity < length <= segment.size - pos:
-                    return None
-                buffer = native.Buffer(length)
-            pos, last_offset = pos + scan.pos, scan.last_offset
+                return _Batch(view, segment, scan.headers[0], first, walk.pos + at)
+            walk.take(scan)
     return None
 
 

@@ -24,7 +24,7 @@ from logstore.log.scan import take_batches
 from logstore.log.write.segment_appender import roll_limits
 from logstore.log.write.staged_files import StagedLog, moved_runs, not_staged
 from logstore.record.encoder import LOG_APPEND_TIME_BIT
-from logstore.segment import FRAME, LENGTH_END
+from logstore.record.file_walk import FRAME, LENGTH_END
 
 __all__ = ["SegmentImport", "examine_all", "is_worth_it", "settle"]
 

@@ -28,7 +28,8 @@ from logstore.index import (
 )
 from logstore.io.layout import INDEX, TIME_INDEX
 from logstore.record.encoder import BATCH_BYTES_TARGET, Encoder
-from logstore.segment import FRAME, FRAME_BYTES, LENGTH_END, Segment
+from logstore.record.file_walk import FRAME, FRAME_BYTES, LENGTH_END
+from logstore.segment import Segment
 
 __all__ = ["Mark", "SegmentWriter", "roll_limits"]
 

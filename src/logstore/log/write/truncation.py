@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import (
@@ -21,6 +19,7 @@ from logstore.log.scan import take_batches
 from logstore.log.write.deletion import rename_deleted
 from logstore.log.write.extent import Extent
 from logstore.log.write.log_writer import LogWriter
+from logstore.record.file_walk import FileWalk
 from logstore.segment import Segment
 
 __all__ = ["truncate"]
@@ -199,28 +198,18 @@ def _state_up_to(
     from_start = native.SegmentState(segment.base_offset, context.files.now_ms())
     index, times = OffsetEntries(), TimeEntries()
     planner = native.Planner(context.config.index_interval_bytes, None)
-    for run, size in _runs(segment, pos):
-        planned, _ = take_batches(planner, from_start, run.c, size, index, times)
-        if planned < size:
+    walk = FileWalk(segment, segment.start, native.Buffer(1 << 20), end=pos)
+    while walk.read():
+        walked = native.walk_batches(walk.buffer.c, walk.n, checks=0)
+        planned, _ = take_batches(
+            planner, from_start, walk.buffer.c, walked.pos, index, times
+        )
+        if planned < walked.pos:
             raise UnsupportedError(
                 f"{segment.path} cannot be indexed", path=segment.path
             )
+        walk.take(walked)
+    if walk.pos < pos:
+        raise segment.missing(walk.pos, walk.last_offset + 1)
     from_start.raw.bytes_since = 0  # as in Kafka
     return from_start, index, times
-
-
-def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:
-    """Buffers of whole batches of a segment from its start to `end`."""
-    buffer = native.Buffer(1 << 20)
-    pos = 0
-    while pos < end:
-        n = segment.read(buffer.view[: min(buffer.capacity, end - pos)], pos)
-        size, _, _, stop, error, _ = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=-1, checks=0
-        )
-        if error is not None:
-            raise segment.missing(pos + size, segment.base_offset)
-        if size:
-            yield buffer, size
-        buffer = segment.next_buffer(buffer, n, size, stop, pos, segment.base_offset)
-        pos += size

@@ -21,8 +21,8 @@ from logstore.record.decoder import (
     open_payload,
     slicer_of,
 )
+from logstore.record.file_walk import FRAME_BYTES
 from logstore.record.record import Record
-from logstore.segment import FRAME_BYTES
 
 __all__ = ["LogFrame", "LogFrames", "looks_torn"]
 

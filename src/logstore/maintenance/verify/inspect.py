@@ -39,7 +39,8 @@ from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.maintenance.verify.paths import CHECKPOINT, STATE, kind_of_file
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage, memoryview_slicer, open_payload
-from logstore.segment import FRAME_BYTES, OffsetPosition, Segment
+from logstore.record.file_walk import FRAME_BYTES
+from logstore.segment import OffsetPosition, Segment
 
 PathLike = str | os.PathLike[str]
 

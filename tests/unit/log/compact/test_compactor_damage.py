@@ -3,14 +3,21 @@ a batch, and in the new segment nobody could tell any more."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import crc32c
 import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Files
+from logstore.io.filesystem import open_root
 from logstore.log.compact import compactor
+from logstore.log.compact.outcomes import survey_log
 from logstore.log.compact.passes import BUFFERS_BYTES
+from logstore.segment import Segment
 from support.compacting import (
     ABORT,
     COMMIT,
@@ -128,3 +135,59 @@ def test_batch_of_a_transaction_that_goes_back_is_refused(
         overwrite(log, 0, (10_000).to_bytes(8, "big"))
         assert list(partition.read(isolation="read_committed")) == before
         assert partition.compact(force=True).removed == 7
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_record_with_more_headers_than_the_limit_is_no_damage(
+    tmp_path: Path, codec: str
+) -> None:
+    """A compaction raises the error of a read: limit, position and offset of the
+    batch."""
+    first, large = (
+        batch2(items(0, 10)),
+        batch2(items(10, 1), codec=codec, headers=100_001),
+    )
+    written(tmp_path, {0: [first, large], 40: ACTIVE})
+    with logstore.open(tmp_path) as store:
+        topic = store.topic("t")
+        topic.configure(CONFIG)
+        for call in (lambda: list(topic[0].read()), lambda: topic[0].compact()):
+            with pytest.raises(logstore.RecordTooLargeError) as caught:
+                call()
+            assert caught.value.limit_name == "headers"
+            assert f"at byte {len(first.data)} (offset 10)" in str(caught.value)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_damage_is_named_by_the_offset_that_a_compaction_has_not_read(
+    tmp_path: Path, codec: str
+) -> None:
+    """With the position of the batch, also if a record in it is damaged."""
+    first, wrong = batch2(items(0, 10)), batch2(items(10, 2), codec=codec, headers=1)
+    content = bytearray(wrong.data)
+    content[57:61] = (3).to_bytes(4, "big")  # one record more than there are
+    content[17:21] = crc32c.crc32c(content[21:]).to_bytes(4, "big")
+    wrong = dataclasses.replace(wrong, data=bytes(content))
+    written(tmp_path, {0: [first, wrong], 40: ACTIVE})
+    with logstore.open(tmp_path) as store:
+        topic = store.topic("t")
+        topic.configure(CONFIG)
+        for call in (lambda: list(topic[0].read()), lambda: topic[0].compact()):
+            with pytest.raises(logstore.CorruptRecordError) as caught:
+                call()
+            assert (caught.value.position, caught.value.offset) == (len(first.data), 10)
+
+
+def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
+    """Nothing is wrong with the file."""
+    later = bytearray(batch2(items(10, 1)).data)
+    later[16] = 3
+    data = batch2(items(0, 10)).data + later
+    (tmp_path / f"{0:020d}.log").write_bytes(data)
+    directory = open_root(Files(), str(tmp_path))
+    segment = Segment(directory, Descriptors(directory.files, 4), 0, len(data), 11)
+    with pytest.raises(logstore.UnsupportedError) as caught:
+        list(survey_log([segment], 11))
+    at = len(data) - len(later)
+    assert (caught.value.position, caught.value.offset) == (at, 10)
+    directory.close()

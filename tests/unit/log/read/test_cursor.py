@@ -1,4 +1,4 @@
-"""How much a walk reads at once: little twice, and the same with each buffer."""
+"""What a read reads at once: little twice, and the same with each buffer."""
 
 from __future__ import annotations
 
@@ -10,80 +10,15 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.io.files import Files
 from logstore.log.read import cursor, reader
-from logstore.log.read.cursor import WholeReads
 from logstore.maintenance.verify import log as verify_log
 from support.damage import logs_in
 from support.values import config_of
 
 FORMATS = ((0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "lz4"))
 every_format = pytest.mark.parametrize(("magic", "codec"), FORMATS)
-
-
-def frame(length: int) -> bytes:
-    """The beginning of a batch of `length` bytes."""
-    return bytes(8) + (length - 12).to_bytes(4, "big", signed=True) + bytes(28)
-
-
-def after(length: int, *, end: int = 100, n: int = 600) -> tuple[WholeReads, Any]:
-    """A walk that ended in a batch of `length` bytes, and its buffer."""
-    reads, buffer = WholeReads(), native.Buffer(1000)
-    head = frame(length)[: buffer.capacity - end]
-    buffer.view[end : end + len(head)] = head
-    assert not reads.is_short(buffer, n, end, native.STOP_PARTIAL)
-    return reads, buffer
-
-
-def test_first_read_fills_the_buffer() -> None:
-    """Nothing is known of the batches before the first read."""
-    buffer = native.Buffer(1000)
-    assert len(WholeReads().room(buffer)) == 1000
-
-
-@pytest.mark.parametrize(
-    ("length", "room"),
-    [(501, 501), (400, 800), (1000, 1000), (1001, 1000), (1 << 31, 1000)],
-)
-def test_read_after_a_cut_batch_ends_with_a_batch(length: int, room: int) -> None:
-    """The next read is of as many batches of that length as fit."""
-    reads, buffer = after(min(length, (1 << 31) - 1))
-    assert len(reads.room(buffer)) == room
-
-
-@pytest.mark.parametrize("length", [0, 12, -1, -(1 << 30)])
-def test_length_that_is_no_length_fills_the_buffer(length: int) -> None:
-    """A length is not trusted: one that cannot be true changes nothing that matters."""
-    reads, buffer = after(length)
-    assert len(reads.room(buffer)) > 900
-
-
-def test_little_that_is_read_again_fills_the_buffer() -> None:
-    """Less than a part in 32 is no reason to read less, nor is a part of a frame."""
-    reads, buffer = after(400, end=982, n=1000)
-    assert len(reads.room(buffer)) == 1000
-    reads, buffer = after(400, end=100, n=110)
-    assert len(reads.room(buffer)) == 1000
-
-
-def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
-    """A batch that is longer than the one expected is found by the second read."""
-    reads, buffer = after(400)
-    buffer.view[:40] = frame(900)
-    assert reads.is_short(buffer, 800, 0, native.STOP_PARTIAL)
-    assert len(reads.room(buffer)) == 1000
-    assert not reads.is_short(buffer, 1000, 0, native.STOP_PARTIAL)
-
-
-def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
-    """Reads go on to end with a batch as long as they do."""
-    reads, buffer = after(400)
-    assert not reads.is_short(buffer, 800, 800, native.STOP_END)
-    assert len(reads.room(buffer)) == 800
-    assert not reads.is_short(buffer, 800, 0, native.STOP_ZEROS)
-    assert len(reads.room(buffer)) == 1000
 
 
 @pytest.fixture
