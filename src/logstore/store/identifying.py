@@ -151,4 +151,4 @@ def cuts_after(
         cuts, tail = state.cuts, state.tail
         if tail is not None and tail.stands(directory, state.active["base_offset"]):
             low = min(tail.last_offset + 1, end)
-    return cuts.after(low, now_ms)
+    return cuts.after(low, now_ms, is_return=True)

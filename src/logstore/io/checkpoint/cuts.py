@@ -44,15 +44,20 @@ class Cuts(NamedTuple):
         serial: that of the newest cut; 0 before the first.
         rows: (serial, offset) of those that matter. If a later cut went lower, the
             earlier one is dropped: readers from before it need the lower one.
+        returns: the serials, of these, of cuts that removed nothing: logstore took the
+            log back from another program, which may have.
 
     Invariant: serials rise, offsets rise, the last serial is `serial`.
     """
 
     serial: int = 0
     rows: tuple[tuple[int, int], ...] = ()
+    returns: tuple[int, ...] = ()
 
     @classmethod
-    def from_rows(cls, serial: int, rows: Iterable[tuple[int, int]]) -> Cuts:
+    def from_rows(
+        cls, serial: int, rows: Iterable[tuple[int, int]], returns: Iterable[int] = ()
+    ) -> Cuts:
         """The cuts that a state file has. A file of a version that recorded the number
         of cuts, but no offsets, gives one cut at offset 0: they may have removed all.
 
@@ -67,27 +72,31 @@ class Cuts(NamedTuple):
             raise ValueError(f"a cut has serial {ats[-1]}, the newest is {serial}")
         if serial and (not ats or ats[-1] != serial):
             cuts = ((serial, 0),)
-        return cls(serial, cuts)
+        return cls(serial, cuts, tuple(returns))
 
     @property
     def offsets(self) -> set[int]:
         """Where the log was cut, as far as that matters."""
         return {offset for _, offset in self.rows}
 
-    def after(self, offset: int, now_ms: int = 0) -> Cuts:
+    def after(self, offset: int, now_ms: int = 0, *, is_return: bool = False) -> Cuts:
         """These, and one more that removes all records from `offset` on.
 
         Args:
             now_ms: lower bound of the serial, a time. If an earlier state of a log was
                 restored (from a backup) and the log continues from there, its serials
                 since then differ from those of the other log.
+            is_return: it is one of `returns`.
         """
         serial = max(self.serial + 1, min(now_ms, NO_CUT))
         rows = [row for row in self.rows if row[1] < offset]
         rows.append((serial, offset))
+        returns = {*self.returns, *[serial] * is_return}
         if len(rows) > ROWS_MAX:
+            returns.discard(rows[1][0])
             rows[:2] = [(rows[1][0], rows[0][1])]
-        return Cuts(serial, tuple(rows))
+        kept = tuple(at for at, _ in rows if at in returns)
+        return Cuts(serial, tuple(rows), kept)
 
     def lowest_since(self, serial: int) -> int:
         """The lowest offset that was cut to after the cut of `serial`: below it, the
@@ -98,6 +107,12 @@ class Cuts(NamedTuple):
         if serial > self.serial:
             return 0
         return next(offset for at, offset in self.rows if at > serial)
+
+    def lowest_removal_since(self, serial: int) -> int:
+        """The lowest offset that logstore itself has cut to after the cut of `serial`;
+        `NO_CUT` if it has not."""
+        removals = (row for row in self.rows if row[0] not in self.returns)
+        return next((offset for at, offset in removals if at > serial), NO_CUT)
 
     def lowest_from(self, time_ms: int) -> int:
         """The lowest offset that was cut to at a time, in Unix ms, or later; `NO_CUT`

@@ -110,6 +110,8 @@ class PartitionState:
             compaction["swapping"] = list(self.swapping)
         if self.tail is not None:
             compaction["tail"] = list(self.tail)
+        if self.cuts.returns:
+            compaction["returns"] = list(self.cuts.returns)
         if self.is_damaged:
             compaction["version"] = checkpoints.DAMAGED_VERSION
         return {
@@ -148,7 +150,11 @@ class PartitionState:
                 _sealed(value["sealed"]),
                 _active(value["active"]),
                 _int64("time_digest", value["time_digest"], UNKNOWN_DIGEST),
-                _cuts(value["truncations"], value.get("cuts", [])),
+                _cuts(
+                    value["truncations"],
+                    value.get("cuts", []),
+                    value.get("returns", []),
+                ),
                 boolean("is_gapless", value["is_gapless"]),
                 str(value["generation"]),
                 boolean("is_truncating", value["is_truncating"]),
@@ -269,12 +275,13 @@ def _check_row(row: list[Any], above: int) -> None:
     _int64("digest", digest, STALE_DIGEST)
 
 
-def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
+def _cuts(serial: object, rows: Iterable[Any], returns: Iterable[Any]) -> Cuts:
     """The cuts of a log. Invariant: that of `Cuts`."""
+    kept = [_int64("serial of a return", at, 1) for at in returns]
     cuts = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
     for _, offset in cuts:
         _int64("offset of a cut", offset, 0)
-    return Cuts.from_rows(_int64("truncations", serial, 0), cuts)
+    return Cuts.from_rows(_int64("truncations", serial, 0), cuts, kept)
 
 
 def _tail(row: Any) -> LogTail | None:
@@ -356,6 +363,11 @@ class PartitionMetadata:
     closed_at: int = -1
     verdicts: Verdicts = NO_VERDICTS
     announced: int = -1
+
+    @property
+    def stale_cuts(self) -> Cuts:
+        """The cuts that logstore recorded before another program became the writer."""
+        return Cuts() if self.stale is None else self.stale.cuts
 
     @property
     def least_end(self) -> int:

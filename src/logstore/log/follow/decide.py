@@ -286,6 +286,10 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
         cut_to = max(unlike, _stands(before, now))
         if told is not None and now.end < before.end:
             cut_to = now.end
+    recorded = now.cuts.lowest_removal_since(before.cuts.serial)
+    if recorded < min(cut_to, before.end):
+        why.append(CUT)
+        cut_to = recorded
     return cut_to, replaced, tuple(dict.fromkeys(why))
 
 

@@ -36,6 +36,7 @@ class FollowedLog:
         self._loader = loader
         self._directory = loader.directory
         self._epochs = loaded.epochs
+        self._stale_cuts = loaded.stale_cuts
         # When it was loaded, and where its state ended when that was last read.
         self._stamp = stamp
         self._state_end = None if state is None else state.file_end
@@ -58,6 +59,7 @@ class FollowedLog:
             self._epochs,
             self._stamp.directory_id,
             self.writer,
+            self._stale_cuts,
         )
 
     # -- has it changed?
@@ -96,6 +98,8 @@ class FollowedLog:
         state, log = metadata.state, self.log
         if is_other_log(log, state, first, is_foreign=self.files.is_foreign):
             return True
+        if state is None and metadata.stale_cuts != self._stale_cuts:
+            return True  # logstore had taken it back in between, and has cut it
         if state is None or not self.segments:
             return False
         # The file of a segment is made before the state has it.

@@ -14,6 +14,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
@@ -41,6 +42,7 @@ class LoadedLog(NamedTuple):
         log, files, epochs: as they were at one moment.
         state: of logstore's own log.
         stamp: from before the log was read.
+        stale_cuts: of a foreign log: what logstore has recorded so far.
     """
 
     log: RecoveredLog
@@ -48,6 +50,7 @@ class LoadedLog(NamedTuple):
     epochs: LeaderEpochs
     state: PartitionState | None
     stamp: PartitionStamp
+    stale_cuts: Cuts = Cuts()
 
 
 class Loader(NamedTuple):
@@ -108,6 +111,7 @@ class Loader(NamedTuple):
                 loaded.epochs,
                 loaded.stamp.directory_id,
                 loaded.stamp.ownership.owner,
+                loaded.stale_cuts,
             )
             change = decide(before, now)
             if change.log is not Which.UNKNOWN:
@@ -166,7 +170,8 @@ class Loader(NamedTuple):
         is_same &= now.state == stamp.state or self.has_same_files(state)
         settled_ns = settled(stamp.mtime_ns, self.directory.files)
         stamp = stamp._replace(mtime_ns=settled_ns)
-        return LoadedLog(log, files, epochs, state, stamp), is_same
+        cuts = metadata.stale_cuts
+        return LoadedLog(log, files, epochs, state, stamp, cuts), is_same
 
     def stamp(self) -> PartitionStamp:
         """The stamp of the partition now."""
@@ -226,6 +231,7 @@ def observed(
     epochs: LeaderEpochs,
     place: tuple[int, int],
     writer: FileStamp | None,
+    stale_cuts: Cuts,
 ) -> Observed:
     """A log as it was loaded, and has been read since."""
     ends = tuple(end.end for end in files.ends())
@@ -247,7 +253,7 @@ def observed(
         ends,
         "" if log.damage is None else str(log.damage),
         log_id=log.log_id,
-        cuts=log.cuts,
+        cuts=stale_cuts if files.is_foreign else log.cuts,
         compactions=log.compactions,
         durable=log.durable_offset,
         writer=writer,

@@ -65,7 +65,8 @@ class Observed(NamedTuple):
         ends: that it was seen to have so far, the newest last.
         damage: the reason why it ends there; "" without damage.
         bytes: how it compares with an earlier look; None: not read.
-        log_id, cuts, compactions, durable: of logstore's own log, as its state says.
+        log_id, compactions, durable: of logstore's own log, as its state says.
+        cuts: that its state has, also if the log is another program's now.
         writer: of logstore's own log: the mark of its writer in the root, when what was
             read certainly existed.
         epochs: of a foreign log: the rows of its leader epochs, for what was read.

@@ -41,6 +41,24 @@ def test_lowest_cut_from_a_time_counts_cuts_at_that_time() -> None:
     assert Cuts().lowest_from(0) == NO_CUT
 
 
+def test_return_of_the_log_is_a_cut_that_removes_nothing() -> None:
+    """It bounds what a reader may believe, and is no removal; one that goes as low
+    takes its place, and so does a merge."""
+    cuts = Cuts().after(30, 1000).after(40, 2000, is_return=True).after(50, 3000)
+    assert cuts.returns == (2000,)
+    assert [cuts.lowest_since(at) for at in (0, 1000, 2000)] == [30, 40, 50]
+    assert [cuts.lowest_removal_since(at) for at in (0, 1000, 2000)] == [30, 50, 50]
+    assert cuts.lowest_removal_since(3000) == NO_CUT
+    assert Cuts.from_rows(cuts.serial, cuts.rows, cuts.returns) == cuts
+    lower = cuts.after(40, 4000)
+    assert (lower.returns, lower.lowest_removal_since(1000)) == ((), 40)
+    many = Cuts().after(1, 10).after(2, 20, is_return=True)
+    for step in range(ROWS_MAX - 1):
+        assert many.returns == (20,)
+        many = many.after(3 + step, 30 + step)
+    assert (many.returns, many.rows[0]) == ((), (20, 1))
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:

@@ -58,6 +58,7 @@ GROWN = files(SegmentFile(20, 30, 100, 3))
 ROLLED = files(SegmentFile(20, 30, 100, 3), SegmentFile(30, 35, 50, 4))
 GROWN_AGAIN = files(SegmentFile(20, 40, 200, 3))
 CUT_22 = Cuts().after(22)
+TAKEN_BACK = Cuts().after(5, is_return=True)
 
 
 class Row(NamedTuple):
@@ -536,6 +537,46 @@ ROWS = {
         23,
         (20,),
         "other-bytes",
+    ),
+    "broker-takes-over-after-the-owner-has-cut": Row(
+        OWN._replace(ends=(End(25, 20, 0),)),
+        {
+            "is_foreign": True,
+            "files": sealed(*GROWN),
+            "end": 30,
+            "cuts": CUT_22,
+            "writer": None,
+            "durable": 0,
+            "bytes": Bytes(frozenset({End(25, 20, 0)})),
+        },
+        22,
+        (20,),
+        "cut",
+    ),
+    "owner-takes-back-and-cuts": Row(
+        BROKER._replace(log_id="id", cuts=CUT_22),
+        {
+            "is_foreign": False,
+            "files": GROWN,
+            "end": 30,
+            "cuts": CUT_22.after(23, is_return=True).after(24),
+        },
+        24,
+        (20,),
+        "cut",
+    ),
+    "owner-takes-back": Row(
+        BROKER._replace(log_id="id"),
+        {"is_foreign": False, "files": GROWN, "end": 30, "cuts": TAKEN_BACK},
+    ),
+    "owner-takes-back-and-cuts-above-the-end-that-was-seen": Row(
+        BROKER._replace(log_id="id"),
+        {
+            "is_foreign": False,
+            "files": GROWN,
+            "end": 30,
+            "cuts": TAKEN_BACK.after(28),
+        },
     ),
     "broker-puts-segments-back-in-front": Row(
         BROKER._replace(start=10, files=SEALED[1:]), {"start": 0, "files": SEALED}
