@@ -437,3 +437,26 @@ def test_error_inside_a_run_comes_after_the_records_before_it(tmp_path: Path) ->
                 await anext(follower)
 
     run(main())
+
+
+def test_time_of_a_follower_begins_anew_with_each_record(tmp_path: Path) -> None:
+    """Of a partition and of a topic: it ends after a time in which nothing came."""
+
+    async def main() -> None:
+        async with logstore.aio.open(tmp_path) as store:
+            topic = await store.create_topic("orders")
+
+            async def write() -> None:
+                for number in range(8):
+                    await asyncio.sleep(0.15)
+                    await topic[0].append(b"%d" % number)
+
+            async def read(follower: Any) -> list[bytes]:
+                return [record.value async for record in follower]
+
+            # Longer than the pauses of the writer, shorter than all of them.
+            readers = [read(one.follow(timeout=0.9)) for one in (topic, topic[0])]
+            found = await asyncio.gather(*readers, write())
+            assert found[:2] == [[b"%d" % number for number in range(8)]] * 2
+
+    run(main())

@@ -14,6 +14,7 @@ import pytest
 import logstore
 import logstore.aio
 from logstore.aio import wakes
+from logstore.aio.loops import Binding
 from logstore.io.files import Files
 from support.tasks import every_loop, new_partition, run, until
 
@@ -250,3 +251,27 @@ def test_bell_of_a_closed_loop_disturbs_no_append(tmp_path: Path) -> None:
         assert len(waiters) == 0
         assert p.blocking.append(b"1") == 1
         del task
+
+
+def test_follower_that_begins_looks_at_the_log_again(tmp_path: Path) -> None:
+    """It has looked for itself, perhaps later than the followers before it."""
+
+    async def main() -> None:
+        with (
+            logstore.open(tmp_path) as writer,
+            logstore.open(tmp_path, read_only=True) as reader,
+        ):
+            topic = writer.create_topic("orders")
+            topic[0].append(b"0")
+            place = wakes.Wakes(Binding("a test"), Files()).place_of(
+                reader.topic("orders")[0]
+            )
+            place.begin()
+            assert place.look().end_offset == 1
+            topic[0].append(b"1")
+            # No report was read: others share the look.
+            assert place.look().end_offset == 1
+            place.begin()
+            assert place.look().end_offset == 2
+
+    run(main())

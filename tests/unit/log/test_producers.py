@@ -256,3 +256,30 @@ def test_earlier_ids_of_a_named_producer_count_until_the_new_one_appends() -> No
     log.producers.add(batch, 2)
     assert log.producers.last_sequence(new) == 42
     assert log.producers.batch_that_ends(new, 41) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "known"),
+    [(0, []), (3, []), (4, [4]), (7, [4]), (8, [4, 8]), (9, [4, 8])],
+)
+def test_named_producers_before_a_cut_know_what_is_left_of_them(
+    offset: int, known: list[int]
+) -> None:
+    """A batch that ends at the cut is not: its last record is cut off. `known`: behind
+    which offsets a batch ends that is known."""
+    log = Log()
+    log.append((0, 0, 4), producer=NAMED_ID_MIN)
+    log.append((0, 4, 4), producer=NAMED_ID_MIN)
+    log.append((0, 0, 1), producer=1)
+    before = log.producers.named_before(offset)
+    identity = Identity(NAMED_ID_MIN, 0)
+    ends = [
+        span.stop
+        for last in (3, 7)
+        if (span := before.batch_that_ends(identity, last)) is not None
+    ]
+    assert ends == known
+    assert before.last_sequence(identity) == (known[-1] - 1 if known else None)
+    assert before.has_named is bool(known)
+    log.producers.forget_named_from(offset)
+    assert log.producers.last_sequence(identity) == before.last_sequence(identity)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.io.checkpoint.publications import Entry
+from logstore.store.publication import request_of
 from support.groups import T0, consumer, drain, store_with
 
 TAKEN = "group:g"
@@ -70,3 +72,26 @@ def test_group_publishes_under_its_identity_and_anybody_may_ask_for_it(
         assert store.published("groups") is None
     with logstore.open(path) as store:
         store.publish([], identity="groups", sequence=1, pinned=True)  # like it
+
+
+def test_publication_that_is_repeated_keeps_its_metadata_and_gets_the_new_note(
+    tmp_path: Path,
+) -> None:
+    """And the new pin, if one was asked for."""
+    before = Entry(7, 3, 1000, "old", is_pinned=True, metadata=b"old")
+    for pinned in (None, True, False):
+        request = request_of([], "job", 7, "new", b"new", pinned)
+        found = request.repeated(before)
+        is_pinned = pinned is not False
+        assert found == Entry(7, 3, 1000, "new", is_pinned, b"old")
+        assert request.entry(before, 2000) == Entry(
+            7, 0, 2000, "new", is_pinned, b"new"
+        )
+    path = store_with(tmp_path / "s")
+    with logstore.open(path) as store:
+        store.publish(_staged(store), identity="job", sequence=1, note="old")
+        again = store.publish([], identity="job", sequence=1, note="new")
+        assert (again.is_new, again.note, again.records) == (False, "new", 1)
+        last = store.last_publication("job")
+        assert last is not None
+        assert (last.note, last.records) == ("new", 1)

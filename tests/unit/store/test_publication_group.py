@@ -469,3 +469,15 @@ def test_pins_and_metadata_survive_a_publication_that_a_crash_undoes() -> None:
         found = last(again, "g")
         assert (found.sequence, found.metadata, found.pinned) == (1, b"1", True)
         assert list(again.topic("a")[0].read()) == expected(1, 0, 2)
+
+
+def test_offsets_of_a_publication_are_those_of_all_its_parts(store: Store) -> None:
+    """Of several staged values for one partition, from the first to the last."""
+    a = store.create_topic("a", 2, config_of(WAY.magic))
+    parts = [
+        stage(store, {a[0]: count, a[1]: 1}, number)
+        for number, count in enumerate((3, 20, 1))
+    ]
+    done = store.publish(parts, identity="all", sequence=1)
+    assert done.records == 27
+    assert done.offsets == {("a", 0): range(24), ("a", 1): range(3)}

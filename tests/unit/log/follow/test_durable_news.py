@@ -10,7 +10,8 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +21,9 @@ from logstore.io import layout
 from logstore.io.checkpoint import durable_page
 from logstore.io.checkpoint.durable_page import PageKey, pack_page, unpack_page
 from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.directory import Directory
 from logstore.io.files import Files
+from logstore.log.follow.durable_news import DurableNews
 from logstore.log.write.durable_page import DurablePage
 from support.damage import append_garbage, cut, flip_bit, zero
 
@@ -406,3 +409,39 @@ def test_files_of_many_partitions_stay_within_the_limit(path: Path) -> None:
         for number in os.listdir("/proc/self/fd")
         if (name := os.path.realpath(f"/proc/self/fd/{number}")).startswith(str(path))
     ]
+
+
+@pytest.mark.parametrize("change", ["cut", "another log"])
+def test_what_is_known_of_one_log_says_nothing_of_the_next(
+    tmp_path: Path, change: str
+) -> None:
+    """Until its writer tells of it."""
+    owner = (5, 6, 7, 8)
+    directory = Directory.open_root(Files(), str(tmp_path))
+    boot_id = directory.files.boot_id()
+    if not boot_id:
+        pytest.skip("this machine does not tell when it was started")
+    ids = {"cut": ("0a" * 16, 2), "another log": ("0b" * 16, 1)}
+    ownership = SimpleNamespace(writer=lambda: owner)
+    news = DurableNews(directory, cast(Any, ownership))
+
+    def hear(log_id: str, cuts: int, durable: int) -> int:
+        serial = SimpleNamespace(serial=cuts)
+        loaded = SimpleNamespace(log_id=log_id, cuts=serial, durable_offset=durable)
+        news.hear(cast(Any, loaded), 100)
+        return news.offset
+
+    def tell(log_id: str, cuts: int, durable: int) -> None:
+        head = PageKey(boot_id, owner, log_id, cuts).head()
+        (tmp_path / layout.DURABLE).write_bytes(pack_page(head, durable))
+
+    tell("0a" * 16, 1, 40)
+    assert hear("0a" * 16, 1, 3) == 40
+    tell("0a" * 16, 1, 30)  # an older copy of the file
+    assert hear("0a" * 16, 1, 3) == 40
+    assert hear(*ids[change], 3) == -1
+    tell(*ids[change], 20)
+    assert hear(*ids[change], 3) == 20
+    news.forget(15)
+    assert news.offset == 15
+    directory.close()

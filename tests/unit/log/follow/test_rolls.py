@@ -7,15 +7,20 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import logstore
 from logstore.index import UNKNOWN_DIGEST
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
 from logstore.io.layout import PARTITION_STATE
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
+from logstore.log.follow.rolls import segments_of
+from logstore.segment import Segment
 from logstore.store.store import open_store
 from support.compacting import ABORT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced, logs_in
@@ -281,3 +286,22 @@ def test_random_histories_give_what_a_new_reader_sees(
             assert sides(reader.partition) == sides(p)
     assert sides(reader.partition) == sides(p)
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"), [(0, 3), (10, 2), (15, 1), (20, 1), (30, 1)]
+)
+@pytest.mark.parametrize("is_active", [False, True])
+def test_segments_in_front_that_the_state_does_not_have_are_left_out(
+    tmp_path: Path, first: int, kept: int, is_active: bool
+) -> None:
+    """Its first one is sealed, or the active one. The last one stays in any case."""
+    files = Unsynced()
+    directory, descriptors = Directory(files, str(tmp_path)), Descriptors(files, 1)
+    segments = [
+        Segment(directory, descriptors, base, 0, base + 10) for base in (0, 10, 20)
+    ]
+    base = {"base_offset": first if is_active else 99}
+    rows = [] if is_active else [(first, 0, 0, 0, 0, 0)]
+    state = cast(Any, SimpleNamespace(sealed=rows, active=base))
+    assert segments_of(state, segments) == tuple(segments[3 - kept :])

@@ -343,3 +343,22 @@ def test_follower_before_an_open_transaction_reads_what_is_new(tmp_path: Path) -
             assert list(follower) == []
             assert (files.bytes_read >= len(log.data)) == (look == 0)
         assert files.bytes_read < len(log.data) / 2
+
+
+def test_transaction_that_was_cut_off_is_open_no_longer(tmp_path: Path) -> None:
+    """What was read of it before the cut does not count behind it."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        p = store.create_topic("t", config=config)[0]
+        p.append_many([b"x"] * 4)
+        rows = [(b"k", b"v")] * 2
+        data = batch(4, rows, 7, control=False)
+        p.append_batches(data, transactions=True)
+        p.append_many([b"x"] * 4)
+        assert (p.end_offset, p.last_stable_offset()) == (10, 4)
+        p.truncate_to(4)
+        assert p.last_stable_offset() == 4
+        p.append_many([b"y"] * 20)
+        assert (p.end_offset, p.last_stable_offset()) == (24, 24)
+        read = p.read(isolation="read_committed")
+        assert [record.value for record in read] == [b"x"] * 4 + [b"y"] * 20

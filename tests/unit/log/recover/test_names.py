@@ -40,6 +40,17 @@ def test_own_state_alone_says_what_is_committed(
     assert [base for base, end in names.logs.items() if end == SWAP] == committed
 
 
+def test_swapped_segment_supersedes_those_up_to_its_end() -> None:
+    """At least the one of its own name: a segment without a record ends at its base."""
+    names = [segment_file(base, LOG) for base in (0, 10, 20)]
+    for end, superseded in ((10, [10]), (11, [10]), (20, [10]), (21, [10, 20])):
+        swap = segment_file(10, LOG) + SWAP
+        found = classify([*names, swap], {10: end}, ())
+        assert found.superseded == tuple(segment_file(b, LOG) for b in superseded)
+        assert found.logs[10] == SWAP
+        assert found.logs.keys() == {0, 10, 20} - set(superseded[1:])
+
+
 def test_everything_counts_without_a_cleaned_file() -> None:
     names = [name for name in NAMES if not name.endswith(CLEANED)]
     assert committed_swaps(names) == committed_swaps(names, ()) == [3, 10]

@@ -1,0 +1,67 @@
+"""The surroundings of a store, as `doctor` sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io.files import Files
+from logstore.maintenance.environment import doctor
+
+
+class Mounted(Files):
+    """The directory is on a mount with these options."""
+
+    def __init__(self, options: str) -> None:
+        self.options = options
+
+    def mounts(self, fd: int) -> tuple[int, str]:
+        return 36, (
+            "35 1 0:5 / / rw - ext4 /dev/sda rw\n"
+            f"36 35 0:6 / /data rw,relatime - ext4 /dev/sdb rw,{self.options}\n"
+        )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")[0].append(b"x")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [
+        ("errors=remount-ro", ["ok"]),
+        ("nobarrier", ["problem"]),
+        ("data=writeback,barrier=0", ["problem", "problem"]),
+        ("nodatacow", ["note"]),
+        ("ro", ["note"]),
+        ("ro,sync=disabled", ["problem", "note"]),
+    ],
+)
+def test_mount_is_fine_only_if_none_of_its_options_is_bad(
+    path: Path, options: str, levels: list[str]
+) -> None:
+    report = doctor(path, files=Mounted(options))
+    found = [one for one in report.findings if one.kind == "mount"]
+    assert [one.level for one in found] == levels
+    assert all("/dev/sdb on /data as ext4" in one.message for one in found)
+    assert report.ok is ("problem" not in levels)
+
+
+def test_writer_is_told_by_its_process(path: Path) -> None:
+    def lock() -> logstore.EnvironmentFinding:
+        (found,) = [one for one in doctor(path).findings if one.kind == "lock"]
+        return found
+
+    assert lock().values == {"pid": None}
+    with logstore.open(path):
+        assert isinstance(lock().values["pid"], int)
+
+
+def test_directory_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:
+    with pytest.raises(logstore.StoreNotFoundError):
+        doctor(tmp_path / "none")
