@@ -16,14 +16,21 @@ import logstore
 from faults.method import Part, Tally
 from faults.planted_bug import Bug, hunt_all, run_on_copy
 from faults.planted_units_io import BUGS_OF_IO
+from faults.planted_units_log import BUGS_OF_LOGS
 from faults.planted_units_records import BUGS_OF_RECORDS
+from faults.planted_units_store import BUGS_OF_STORES
 
 NAME = "planted-units"
 UNIT = "bugs caught"
 
 _UNIT_TESTS = pathlib.Path(__file__).resolve().parents[1] / "unit"
 
-BUGS = (*BUGS_OF_RECORDS, *BUGS_OF_IO)
+BUGS = (
+    *BUGS_OF_RECORDS,
+    *BUGS_OF_IO,
+    *BUGS_OF_LOGS,
+    *BUGS_OF_STORES,
+)
 
 COUNTS = {
     "commit": sum(bug.quick > 0 for bug in BUGS),
@@ -51,7 +58,7 @@ def hunt(bug: Bug, folder: pathlib.Path) -> tuple[bool, str]:
     failed = [
         line.partition(" - ")[0].rpartition("tests/unit/")[2]
         for line in done.stdout.splitlines()
-        if line.startswith(("FAILED ", "ERROR "))
+        if line.startswith(("FAILED ", "ERROR ")) and "tests/unit/" in line
     ]
     if done.returncode == pytest.ExitCode.TESTS_FAILED and failed:
         return True, f"caught by {failed[0][:120]}"

@@ -1,0 +1,88 @@
+"""Bugs planted for the unit level in the rooms of stores: `store`, `aio`."""
+
+from __future__ import annotations
+
+from faults.planted_bug import unit_bug
+
+BUGS_OF_STORES = (
+    unit_bug(
+        "the active segment of an idle log is not counted",
+        "store/measures.py",
+        "            row[\"segments\"] = len(sizes) + 1\n",
+        "            row[\"segments\"] = len(sizes)\n",
+        "store/test_measures.py",
+    ),
+    unit_bug(
+        "a follower of a topic ends though records came meanwhile",
+        "store/merging.py",
+        "        if any(cursor.has_moved for cursor in now):\n"
+        "            last, pause = time.monotonic(), POLL_MIN_S\n",
+        "        if any(cursor.has_moved for cursor in now):\n"
+        "            pause = POLL_MIN_S\n",
+        "store/test_merging.py",
+    ),
+    unit_bug(
+        "a failure in the background that comes back is not raised again",
+        "store/background.py",
+        "            self._act(*key)\n            self._met.pop(key, None)\n",
+        "            self._act(*key)\n",
+        "store/test_background_retention.py",
+    ),
+    unit_bug(
+        "a publication that is repeated keeps its old note",
+        "store/publication.py",
+        "return before._replace(note=self.note, is_pinned=is_pinned)",
+        "return before._replace(is_pinned=is_pinned)",
+        "store/test_publication.py",
+    ),
+    unit_bug(
+        "a publication tells the offsets of its last part alone",
+        "store/publication_group.py",
+        "                mine[target.key] = range(begin, span.stop)\n",
+        "                mine[target.key] = range(span.start, span.stop)\n",
+        "store/test_publication_group.py",
+    ),
+    unit_bug(
+        "an append to several partitions begins before the last one is checked",
+        "store/routing.py",
+        "    for number, writer in writers.items():\n"
+        "        writer.appends.check_append(rows[number], durable)\n",
+        "",
+        "store/test_topic_records.py",
+    ),
+    unit_bug(
+        "a copy of a topic that is still there has its id",
+        "store/topic_ids.py",
+        "return derived_id(found, topic) if found and is_taken(found, \"\") else found",
+        "return found",
+        "store/test_topic_ids_found.py",
+    ),
+    unit_bug(
+        "a durable append succeeds though its sync has failed",
+        "aio/commits.py",
+        "                call.error = call.error or _copy_of(error)\n",
+        "                pass\n",
+        "aio/test_commits.py",
+    ),
+    unit_bug(
+        "a follower that begins gets an older look at the log",
+        "aio/wakes.py",
+        "later than this place.\n        self._seen = None\n",
+        "later than this place.\n",
+        "aio/test_wakes.py",
+    ),
+    unit_bug(
+        "a durable append to a topic returns before its sync",
+        "aio/topic.py",
+        "return [(self.blocking[number], span.stop) for number, span in appended]",
+        "return [(self.blocking[number], span.start) for number, span in appended]",
+        "aio/test_topic.py",
+    ),
+    unit_bug(
+        "the time of a follower does not begin anew with a record",
+        "aio/follower.py",
+        "        elif step:\n            self._moved_at = loop.time()\n",
+        "        elif step:\n            pass\n",
+        "aio/test_follower.py",
+    ),
+)  # fmt: skip
