@@ -52,6 +52,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "KafkaGroups",
         "KafkaGroup",
         "KafkaMember",
+        "kafka",
         "GroupPartition",
         "export_group",
         "GroupExport",
@@ -271,8 +272,12 @@ def fields_of(kind: type) -> list[str]:
     else:
         defaults, names = kind._field_defaults, list(kind._fields)  # type: ignore[attr-defined]
     fields = []
+    bases = reversed(inspect.getmro(kind))
+    annotations = {
+        k: v for base in bases for k, v in vars(base).get("__annotations__", {}).items()
+    }
     for name in names:
-        annotation = kind.__annotations__[name]
+        annotation = annotations[name]
         text = f"{name}: {getattr(annotation, '__forward_arg__', annotation)}"
         fields.append(
             f"{text} = {default_text(defaults[name])}" if name in defaults else text

@@ -39,6 +39,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"broker": "the groups of a Kafka broker, from its directories, and its records"},
     {
         "group": "groups of consumers: members, committed offsets",
+        "kafka": "Kafka's messages, for users: the tables of `broker`",
         "metrics": "numbers for monitoring",
     },
     {"maintenance": "verify, repair, report, doctor"},
@@ -55,7 +56,9 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "broker": (
         ("directories", "fields", "placement", "progress"),
-        ("consumer_records", "kafka_records"),
+        ("schemas",),
+        ("kafka_records",),
+        ("consumer_records",),
         ("offsets_log",),
         ("groups",),
     ),

@@ -29,7 +29,8 @@ INSIDE: dict[str, dict[str, int]] = {
     for room, layers in MAKE_LAYERS["INSIDE"].items()
 }
 
-ROOMS_MAX = 17
+# The public submodules are rooms, too: `kafka` only shows what `broker` has.
+ROOMS_MAX = 18
 LINES_MAX = 650
 # Of the files below these directories: what a file is about fits into so many lines.
 WITH_SHORT_FILES = ("src", "connectors", "tests", "bench", "docs", "examples")
@@ -315,7 +316,8 @@ def parents(name: str) -> Iterator[str]:
 def test_public_names_are_those_of_the_stub() -> None:
     """`__init__.py` finds each name where `__init__.pyi` says that it is."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_bytes())
-    typed = {"aio": logstore.aio, "metrics": logstore.metrics, "open": open_store}
+    modules = {name: getattr(logstore, name) for name in ("aio", "kafka", "metrics")}
+    typed = {**modules, "open": open_store}
     for node in stub.body:
         if isinstance(node, ast.ImportFrom) and node.module != "logstore":
             home = importlib.import_module(node.module or "")

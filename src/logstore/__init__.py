@@ -85,6 +85,7 @@ _LATE: Final = {
     "OffsetAndTimestamp": "group.consumer.options",
     "OffsetStore": "group.consumer.options",
     "Report": "maintenance.report.report",
+    "kafka": "kafka",
     "metrics": "metrics",
     "report": "maintenance.report.report",
 }

@@ -1,4 +1,5 @@
 from logstore import aio as aio
+from logstore import kafka as kafka
 from logstore import metrics as metrics
 from logstore.broker.groups import KafkaGroup as KafkaGroup
 from logstore.broker.groups import KafkaGroups as KafkaGroups

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from logstore.cli.kafka import schemas
-from logstore.cli.kafka.messages import Message
+import logstore
 from logstore.cli.main import main
+from logstore.kafka import Message
 from support.golden import SLICE, whole_collection
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_messages import random_message
@@ -286,9 +286,9 @@ def segment(path: Path, pairs: Sequence[tuple[bytes | None, bytes | None]]) -> P
 
 
 DECODERS = {
-    "--offsets-decoder": schemas.GROUP,
-    "--transaction-log-decoder": schemas.TRANSACTION,
-    "--share-group-state-decoder": schemas.SHARE,
+    "--offsets-decoder": logstore.kafka.messages("__consumer_offsets"),
+    "--transaction-log-decoder": logstore.kafka.messages("__transaction_state"),
+    "--share-group-state-decoder": logstore.kafka.messages("__share_group_state"),
 }
 
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.broker.fields import Reader, versioned
+from logstore.broker.fields import uuid_hex
+from logstore.broker.kafka_records import (
+    CONSUMER_ASSIGNMENT,
+    CONSUMER_GROUP,
+    CONSUMER_MEMBER,
+)
+from logstore.broker.placement import OFFSETS_TOPIC
+from logstore.broker.schemas import messages
 
 __all__ = [
     "ConsumerMember",
@@ -15,7 +22,6 @@ __all__ = [
     "parse_consumer_member",
     "parse_epoch",
     "parse_member_assignment",
-    "parse_target_assignment",
 ]
 
 
@@ -57,16 +63,17 @@ class MemberAssignment:
     revoked: tuple[tuple[str, int], ...]
 
 
-def parse_epoch(value: bytes) -> int:
+def _values(kind: int, value: bytes) -> dict[str, Any]:
+    return messages(OFFSETS_TOPIC)[kind][1].decode(value)
+
+
+def parse_epoch(value: bytes, kind: int = CONSUMER_GROUP) -> int:
     """The epoch of a group or of its target assignment (types 3 and 6).
 
     Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
+        MessageError: the value does not follow its format, or is newer.
     """
-    reader, _ = versioned(value, "ConsumerGroupMetadataValue", 0, 0)
-    epoch = reader.int32("epoch")
-    reader.tags("tags")
-    reader.end()
+    epoch: int = next(iter(_values(kind, value).values()))
     return epoch
 
 
@@ -74,66 +81,34 @@ def parse_consumer_member(value: bytes) -> ConsumerMember:
     """A member of the newer group protocol (type 5).
 
     Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
+        MessageError: the value does not follow its format, or is newer.
     """
-    reader, _ = versioned(value, "ConsumerGroupMemberMetadataValue", 0, 0)
-    fields: list[Any] = [
-        reader.nullable_string("instanceId"),
-        reader.nullable_string("rackId"),
-        reader.string("clientId"),
-        reader.string("clientHost"),
-        reader.array("subscribedTopicNames", 1, lambda: reader.string("topics")),
-        reader.nullable_string("subscribedTopicRegex"),
-        reader.int32("rebalanceTimeoutMs"),
-        reader.nullable_string("serverAssignor"),
-    ]
-    classic = reader.tags("tags").get(0)
-    reader.end()
-    if classic is not None and classic[:1] == b"\1":
-        # A struct that may be null: 1, then its fields.
-        inner = Reader(classic, "ClassicMemberMetadata")
-        inner.int8("present")
-        fields.append(inner.int32("sessionTimeoutMs"))
-    return ConsumerMember(*fields)
+    values = _values(CONSUMER_MEMBER, value)
+    classic = values.pop("classicMemberMetadata", None)
+    values["subscribedTopicNames"] = tuple(values["subscribedTopicNames"])
+    timeout_ms = classic["sessionTimeoutMs"] if classic else None
+    return ConsumerMember(*[*values.values(), timeout_ms])
 
 
-def _by_topic_id(reader: Reader, field: str) -> tuple[tuple[str, int], ...]:
-    def topic() -> list[tuple[str, int]]:
-        identity = reader.uuid(f"{field}.topicId")
-        numbers = reader.numbers(f"{field}.partitions")
-        reader.tags(f"{field}.tags")
-        return [(identity, number) for number in numbers]
-
-    return tuple(one for many in reader.array(field, 18, topic) for one in many)
-
-
-def parse_target_assignment(value: bytes) -> tuple[tuple[str, int], ...]:
-    """(topic id, partition) of the partitions that a member is to have (type 7).
-
-    Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
-    """
-    reader, _ = versioned(value, "ConsumerGroupTargetAssignmentMemberValue", 0, 0)
-    partitions = _by_topic_id(reader, "topicPartitions")
-    reader.tags("tags")
-    reader.end()
-    return partitions
+def _by_topic_id(topics: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (uuid_hex(topic["topicId"]), number)
+        for topic in topics
+        for number in topic["partitions"]
+    )
 
 
 def parse_member_assignment(value: bytes) -> MemberAssignment:
     """The partitions that a member of the newer group protocol has (type 8).
 
     Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
+        MessageError: the value does not follow its format, or is newer.
     """
-    reader, _ = versioned(value, "ConsumerGroupCurrentMemberAssignmentValue", 0, 0)
-    assignment = MemberAssignment(
-        reader.int32("memberEpoch"),
-        reader.int32("previousMemberEpoch"),
-        reader.int8("state"),
-        _by_topic_id(reader, "assignedPartitions"),
-        _by_topic_id(reader, "partitionsPendingRevocation"),
+    values = _values(CONSUMER_ASSIGNMENT, value)
+    return MemberAssignment(
+        values["memberEpoch"],
+        values["previousMemberEpoch"],
+        values["state"],
+        _by_topic_id(values["assignedPartitions"]),
+        _by_topic_id(values["partitionsPendingRevocation"]),
     )
-    reader.tags("tags")
-    reader.end()
-    return assignment

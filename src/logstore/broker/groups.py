@@ -14,7 +14,7 @@ from typing import Final
 
 from logstore.broker.consumer_records import MemberAssignment
 from logstore.broker.directories import BrokerDirectories
-from logstore.broker.fields import GroupRecordError
+from logstore.broker.fields import MessageError
 from logstore.broker.kafka_records import (
     GroupMember,
     OffsetCommit,
@@ -275,9 +275,9 @@ def _classic_member(member: GroupMember, protocol_type: str) -> KafkaMember:
     if protocol_type == _CONSUMER:
         # Clients in other languages may put what they like there; a broker does not
         # look at it.
-        with contextlib.suppress(GroupRecordError):
+        with contextlib.suppress(MessageError):
             topics = parse_subscription(member.subscription).topics
-        with contextlib.suppress(GroupRecordError):
+        with contextlib.suppress(MessageError):
             partitions = parse_assignment(member.assignment).partitions
     return KafkaMember(
         member.member_id,

@@ -6,8 +6,8 @@ others to share and streams groups. A value begins with its version; a record wi
 one (a tombstone) removes what its key names. The formats are in docs/format.md,
 "Records about groups".
 
-Bytes that do not follow them are a `GroupRecordError`, which names the field. The
-values of the newer protocol are in `consumer_records`.
+Bytes that do not follow them are a `MessageError`, which names the field. The values of
+the newer protocol are in `consumer_records`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from logstore.broker.fields import GroupRecordError, Reader, Writer, versioned
+from logstore.broker.fields import NUMBERS, MessageError, Reader, Writer, uuid_hex
+from logstore.broker.placement import OFFSETS_TOPIC
+from logstore.broker.schemas import message, messages
 from logstore.errors import ConfigError
 from logstore.io.layout import TopicPartition
 
@@ -27,8 +29,8 @@ __all__ = [
     "GroupKey",
     "GroupMember",
     "GroupMetadata",
-    "GroupRecordError",
     "MemberKey",
+    "MessageError",
     "OffsetCommit",
     "OffsetKey",
     "OtherKey",
@@ -44,7 +46,6 @@ __all__ = [
     "parse_key",
     "parse_offset_value",
     "parse_subscription",
-    "record_type",
 ]
 
 # The types of records (Kafka's CoordinatorRecordType).
@@ -63,6 +64,7 @@ _GROUP_TYPES: Final = frozenset(
 _MEMBER_TYPES: Final = frozenset(
     {CONSUMER_MEMBER, CONSUMER_TARGET_MEMBER, CONSUMER_ASSIGNMENT}
 )
+_TYPES: Final = _GROUP_TYPES | _MEMBER_TYPES | {OFFSET_COMMIT_OLD, OFFSET_COMMIT}
 
 # The newest version of the values of both classic records; from it on they are
 # "flexible": compact lengths and tagged fields.
@@ -75,7 +77,6 @@ _PROOF_BYTES: Final = 4
 _COMMIT_HEAD: Final = struct.Struct(">hq")
 _COMMIT_EPOCH: Final = struct.Struct(">i")
 _COMMIT_TIME: Final = struct.Struct(">q")
-_NO_ID: Final = "0" * 32
 
 
 # ------------------------------------------------------------------ the values
@@ -213,42 +214,20 @@ class Assignment:
 # ------------------------------------------------------------------ keys
 
 
-def record_type(key: bytes) -> int:
-    """The type of a record, from its key.
-
-    Raises:
-        GroupRecordError: the key is shorter than that.
-    """
-    return Reader(key, "key").int16("type")
-
-
 def parse_key(key: bytes) -> OffsetKey | GroupKey | MemberKey | OtherKey:
     """What a record is about.
 
     Raises:
-        GroupRecordError: it is shorter or longer than it states, or no text.
+        MessageError: it is shorter or longer than it states, or no text.
     """
     reader = Reader(key, "key")
-    kind = reader.int16("type")
-    if kind in (OFFSET_COMMIT_OLD, OFFSET_COMMIT):
-        offset_key = OffsetKey(
-            reader.string("group"), reader.string("topic"), reader.int32("partition")
-        )
-        if offset_key.partition < 0:
-            raise reader.error(
-                "partition", f"it is {offset_key.partition}", reader.pos - 4
-            )
-        reader.end()
-        return offset_key
-    if kind in _GROUP_TYPES:
-        group_key = GroupKey(kind, reader.string("group"))
-        reader.end()
-        return group_key
-    if kind in _MEMBER_TYPES:
-        member_key = MemberKey(kind, reader.string("group"), reader.string("member"))
-        reader.end()
-        return member_key
-    return OtherKey(kind)
+    kind = reader.number("type", NUMBERS["int16"])
+    if kind not in _TYPES:
+        return OtherKey(kind)
+    values = reader.message(messages(OFFSETS_TOPIC)[kind][0], kind).values()
+    if kind <= OFFSET_COMMIT:
+        return OffsetKey(*values)
+    return (GroupKey if kind in _GROUP_TYPES else MemberKey)(kind, *values)
 
 
 def format_offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -291,32 +270,21 @@ def parse_offset_value(key: OffsetKey, value: bytes) -> OffsetCommit:
     """The commit whose key and value these are.
 
     Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
+        MessageError: the value does not follow its format, or is newer.
     """
-    name = "OffsetCommitValue"
-    reader, version = versioned(value, name, _VERSION_MAX, _FLEXIBLE)
-    offset = reader.int64("offset")
-    if offset < 0:
-        raise reader.error("offset", f"it is {offset}", reader.pos - 8)
-    epoch = reader.int32("leaderEpoch") if version >= 3 else -1
-    metadata = reader.string("metadata")
-    commit_ms = reader.int64("commitTimestamp")
-    expire_ms = reader.int64("expireTimestamp") if version == 1 else -1
-    begin = reader.pos
-    tags = reader.tags("tags")
-    topic_id, proof = tags.get(0), tags.get(_PROOF_TAG, b"")
-    if topic_id is not None and len(topic_id) != 16:
-        raise reader.error("topicId", f"it has {len(topic_id)} bytes", begin)
-    reader.end()
-    identity = None if topic_id is None else topic_id.hex()
+    table = messages(OFFSETS_TOPIC)[OFFSET_COMMIT][1]
+    reader = Reader(value, table.name)
+    values = reader.message(table)
+    expire_ms, topic_id = values.get("expireTimestamp", -1), values.get("topicId")
+    proof = reader.unknown.get(_PROOF_TAG, b"")
     return OffsetCommit(
         *key,
-        offset,
-        epoch,
-        metadata,
-        commit_ms,
+        values["offset"],
+        values.get("leaderEpoch", -1),
+        values["metadata"],
+        values["commitTimestamp"],
         None if expire_ms < 0 else expire_ms,
-        None if identity == _NO_ID else identity,
+        None if topic_id is None else uuid_hex(topic_id),
         int.from_bytes(proof, "big") if len(proof) == _PROOF_BYTES else None,
     )
 
@@ -417,35 +385,30 @@ def parse_group_value(key: GroupKey, value: bytes) -> GroupMetadata:
     """The group whose key and value (of type 2) these are.
 
     Raises:
-        GroupRecordError: the value does not follow its format, or is newer.
+        MessageError: the value does not follow its format, or is newer.
     """
-    reader, version = versioned(value, "GroupMetadataValue", _VERSION_MAX, _FLEXIBLE)
-    protocol_type = reader.string("protocolType")
-    generation = reader.int32("generation")
-    protocol = reader.nullable_string("protocol")
-    leader = reader.nullable_string("leader")
-    state_ms = reader.int64("currentStateTimestamp") if version >= 2 else -1
-
-    def member() -> GroupMember:
-        found = GroupMember(
-            reader.string("memberId"),
-            reader.nullable_string("groupInstanceId") if version >= 3 else None,
-            reader.string("clientId"),
-            reader.string("clientHost"),
-            reader.int32("rebalanceTimeout") if version >= 1 else -1,
-            reader.int32("sessionTimeout"),
-            reader.blob("subscription"),
-            reader.blob("assignment"),
+    values = messages(OFFSETS_TOPIC)[GROUP_METADATA][1].decode(value)
+    members = tuple(
+        GroupMember(
+            member["memberId"],
+            member.get("groupInstanceId"),
+            member["clientId"],
+            member["clientHost"],
+            member.get("rebalanceTimeout", -1),
+            member["sessionTimeout"],
+            member["subscription"],
+            member["assignment"],
         )
-        reader.tags("members.tags")
-        return found
-
-    # Two numbers, and seven lengths of a byte in version 4.
-    members = reader.array("members", 15, member)
-    reader.tags("tags")
-    reader.end()
+        for member in values["members"]
+    )
     return GroupMetadata(
-        key.group, protocol_type, generation, protocol, leader, state_ms, members
+        key.group,
+        values["protocolType"],
+        values["generation"],
+        values["protocol"],
+        values["leader"],
+        values.get("currentStateTimestamp", -1),
+        members,
     )
 
 
@@ -491,24 +454,12 @@ def format_group_value(group: GroupMetadata, version: int = 3) -> bytes:
 # ------------------------------------------------------------------ consumers
 
 
-def _topic_partitions(reader: Reader, field: str) -> tuple[TopicPartition, ...]:
-    def topic() -> list[TopicPartition]:
-        name = reader.string(f"{field}.topic")
-        return [
-            TopicPartition(name, number)
-            for number in reader.numbers(f"{field}.partitions")
-        ]
-
-    return tuple(one for many in reader.array(field, 6, topic) for one in many)
-
-
-def _consumer_protocol(data: bytes, name: str) -> tuple[Reader, int]:
-    """Versions that are newer than known have the fields of the known ones first."""
-    reader = Reader(data, name)
-    version = reader.int16("version")
-    if version < 0:
-        raise reader.error("version", f"it is {version}", 0)
-    return reader, version
+def _topic_partitions(topics: list[dict[str, Any]]) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic["topic"], number)
+        for topic in topics
+        for number in topic["partitions"]
+    )
 
 
 def parse_subscription(data: bytes) -> Subscription:
@@ -517,15 +468,15 @@ def parse_subscription(data: bytes) -> Subscription:
     What a version after the known ones adds at the end is left out.
 
     Raises:
-        GroupRecordError: the bytes do not follow the format.
+        MessageError: the bytes do not follow the format.
     """
-    reader, version = _consumer_protocol(data, "ConsumerProtocolSubscription")
+    values = message("ConsumerProtocolSubscription").decode(data)
     return Subscription(
-        reader.array("topics", 2, lambda: reader.string("topics")),
-        reader.nullable_blob("userData"),
-        _topic_partitions(reader, "ownedPartitions") if version >= 1 else (),
-        reader.int32("generationId") if version >= 2 else -1,
-        reader.nullable_string("rackId") if version >= 3 else None,
+        tuple(values["topics"]),
+        values["userData"],
+        _topic_partitions(values.get("ownedPartitions", [])),
+        values.get("generationId", -1),
+        values.get("rackId"),
     )
 
 
@@ -534,14 +485,13 @@ def parse_assignment(data: bytes) -> Assignment:
     as a member has until it is assigned anything, are no partitions.
 
     Raises:
-        GroupRecordError: the bytes do not follow the format.
+        MessageError: the bytes do not follow the format.
     """
     if not data:
         return Assignment(())
-    reader, _ = _consumer_protocol(data, "ConsumerProtocolAssignment")
+    values = message("ConsumerProtocolAssignment").decode(data)
     return Assignment(
-        _topic_partitions(reader, "assignedPartitions"),
-        reader.nullable_blob("userData"),
+        _topic_partitions(values["assignedPartitions"]), values["userData"]
     )
 
 

@@ -15,7 +15,7 @@ from logstore.broker.consumer_records import (
     parse_epoch,
     parse_member_assignment,
 )
-from logstore.broker.fields import GroupRecordError
+from logstore.broker.fields import MessageError
 from logstore.broker.kafka_records import (
     GroupKey,
     GroupMetadata,
@@ -94,7 +94,7 @@ class OffsetsLog:
         for key, record in newest:
             try:
                 self._take(key, record)
-            except GroupRecordError as error:
+            except MessageError as error:
                 self._problem(
                     f"the record at offset {record.offset} is left out: {error}"
                 )

@@ -7,12 +7,12 @@ A snapshot (`.checkpoint`) has the records that are in force at its offset.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator
 from typing import Final
 
-from logstore.broker.fields import GroupRecordError, Reader
+from logstore.broker.fields import MessageError, Reader
+from logstore.broker.schemas import message
 from logstore.config import StoreConfig
 from logstore.errors import CorruptionError, UnsupportedError
 from logstore.io.directory import Directory
@@ -25,8 +25,7 @@ __all__ = ["cluster_topics"]
 
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 _TOPIC: Final = 2
-_REMOVE_TOPIC: Final = 9
-_ID_BYTES: Final = 16
+_RECORDS: Final = {_TOPIC: "TopicRecord", 9: "RemoveTopicRecord"}
 _LIMIT: Final = StoreConfig().max_batch_decompressed_bytes
 
 
@@ -41,20 +40,16 @@ def cluster_topics(root: Directory) -> dict[str, str] | None:
         return None
     directory = root.child(CLUSTER_METADATA)
     descriptors = Descriptors(directory.files, 1)
-    topics: dict[bytes, str] = {}
+    topics: dict[str, str] = {}
     try:
         for value in _values(directory, descriptors):
             _apply(value, topics)
-    except (CorruptionError, UnsupportedError, GroupRecordError, UnicodeDecodeError):
+    except (CorruptionError, UnsupportedError, MessageError):
         return None
     finally:
         descriptors.close()
         directory.close()
-    return {name: _text(topic_id) for topic_id, name in topics.items()}
-
-
-def _text(topic_id: bytes) -> str:
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    return {name: topic_id for topic_id, name in topics.items()}
 
 
 def _values(directory: Directory, descriptors: Descriptors) -> Iterator[bytes]:
@@ -85,14 +80,13 @@ def _values_of(
                 yield record.value
 
 
-def _apply(value: bytes, topics: dict[bytes, str]) -> None:
-    fields = Reader(value, "metadata")
-    fields.varint("frame version")
-    kind = fields.varint("type")
-    fields.varint("version")
-    if kind == _TOPIC:
-        length = fields.varint("name")  # one more than its bytes
-        end = fields.pos + length - 1
-        topics[value[end : end + _ID_BYTES]] = value[fields.pos : end].decode()
-    elif kind == _REMOVE_TOPIC:
-        topics.pop(value[fields.pos : fields.pos + _ID_BYTES], None)
+def _apply(value: bytes, topics: dict[str, str]) -> None:
+    reader = Reader(value, "metadata")
+    reader.varint("frame version")
+    kind, version = reader.varint("type"), reader.varint("version")
+    if kind in _RECORDS:
+        values = reader.message(message(_RECORDS[kind]), version)
+        if kind == _TOPIC:
+            topics[values["topicId"]] = values["name"]
+        else:
+            topics.pop(values["topicId"], None)

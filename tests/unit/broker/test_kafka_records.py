@@ -19,13 +19,14 @@ from logstore.broker.kafka_records import (
     GroupKey,
     GroupMember,
     GroupMetadata,
-    GroupRecordError,
     MemberKey,
+    MessageError,
     OffsetCommit,
     OffsetKey,
     OtherKey,
     Subscription,
 )
+from logstore.broker.schemas import messages
 from logstore.io.layout import TopicPartition
 from support.golden import SLICE
 from support.group_records import MADE_BY_KAFKA
@@ -51,7 +52,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "assignment": records.parse_assignment,
     "epoch": consumer_records.parse_epoch,
     "member": consumer_records.parse_consumer_member,
-    "target": consumer_records.parse_target_assignment,
+    "target": messages("__consumer_offsets")[7][1].decode,
     "current": consumer_records.parse_member_assignment,
 }
 
@@ -71,7 +72,7 @@ def has_result(parse: Callable[[bytes], Any], data: bytes) -> bool:
     """Whether bytes give a value, or the named error at one of them."""
     try:
         parse(data)
-    except GroupRecordError as error:
+    except MessageError as error:
         return 0 <= error.position <= len(data)
     return True
 
@@ -176,7 +177,9 @@ def test_newer_protocol_is_read() -> None:
     with_classic = dataclasses.replace(member, classic_timeout_ms=45000)
     assert parser_of("member")(made("member-classic")) == with_classic
     both = ((TOPIC_ID, 0), (TOPIC_ID, 3))
-    assert parser_of("target")(made("target-member")) == both
+    topic_id = "AAECAwQFBgcICQoLDA0ODw"  # as Kafka writes it
+    target = {"topicPartitions": [{"topicId": topic_id, "partitions": [0, 3]}]}
+    assert parser_of("target")(made("target-member")) == target
     current = MemberAssignment(4, 3, 1, both[:1], both[1:])
     assert parser_of("current")(made("current")) == current
 
@@ -229,7 +232,7 @@ def test_bytes_that_end_early_are_a_named_error(name: str) -> None:
             continue  # no partitions
         if name == "key-share" and size >= 2:
             continue  # only its type is read
-        with pytest.raises(GroupRecordError) as caught:
+        with pytest.raises(MessageError) as caught:
             parse(data[:size])
         assert caught.value.position <= size
         assert caught.value.field in str(caught.value)
@@ -246,17 +249,17 @@ def test_bytes_that_end_early_are_a_named_error(name: str) -> None:
 )
 def test_bytes_that_are_left_over_are_a_named_error(name: str) -> None:
     """A record ends where its fields end."""
-    with pytest.raises(GroupRecordError, match="1 bytes are left over"):
+    with pytest.raises(MessageError, match="1 bytes are left over"):
         parser_of(name)(made(name) + b"\0")
 
 
 @pytest.mark.parametrize("name", ["offset3", "group3", "member", "current", "epoch"])
 def test_newer_version_is_told_from_damage(name: str) -> None:
     """A version that is not known yet is no damage; a negative one is."""
-    with pytest.raises(GroupRecordError, match="are known") as caught:
+    with pytest.raises(MessageError, match="are known") as caught:
         parser_of(name)(b"\0\x05" + made(name)[2:])
     assert caught.value.is_newer
-    with pytest.raises(GroupRecordError, match="are known") as caught:
+    with pytest.raises(MessageError, match="are known") as caught:
         parser_of(name)(b"\xff\xff" + made(name)[2:])
     assert not caught.value.is_newer
 
@@ -293,12 +296,12 @@ def test_arbitrary_fields_give_a_value_or_a_named_error(
 def test_counts_that_cannot_be_are_refused_before_anything_is_made(count: str) -> None:
     """A count of two thousand million members needs no memory."""
     head = made("group3-empty")[:-4]
-    with pytest.raises(GroupRecordError, match=r"GroupMetadataValue\.members"):
+    with pytest.raises(MessageError, match=r"GroupMetadataValue\.members"):
         PARSERS["group"](head + bytes.fromhex(count) + b"\0" * 64)
-    with pytest.raises(GroupRecordError, match="topics"):
+    with pytest.raises(MessageError, match="topics"):
         PARSERS["subscription"](b"\0\0" + bytes.fromhex(count) + b"\0" * 64)
     partitions = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + bytes.fromhex(count) + b"\0" * 64
-    with pytest.raises(GroupRecordError, match="partitions"):
+    with pytest.raises(MessageError, match="partitions"):
         PARSERS["assignment"](partitions)
 
 
@@ -321,7 +324,7 @@ def test_fields_that_contradict_themselves_are_named_errors() -> None:
         ("group", made("group0")[:-4] + b"\xff\xff\xff\xff", "is null"),
     ]
     for kind, data, reason in cases:
-        with pytest.raises(GroupRecordError, match=reason):
+        with pytest.raises(MessageError, match=reason):
             PARSERS[kind](data)
 
 

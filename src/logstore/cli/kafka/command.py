@@ -18,8 +18,13 @@ from logstore.cli.kafka.decoders import (
 )
 from logstore.cli.kafka.dump import Dump
 from logstore.cli.kafka.java import decoded
-from logstore.cli.kafka.messages import MessageError
-from logstore.cli.kafka.wanted import MAX_MESSAGE_SIZE, RELEASES, Decoder, Wanted
+from logstore.cli.kafka.wanted import (
+    MAX_MESSAGE_SIZE,
+    RELEASES,
+    Decoder,
+    MessageError,
+    Wanted,
+)
 from logstore.cli.output import Printer
 from logstore.cli.sources import Sources
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from logstore.cli.kafka.java import json_text
-from logstore.cli.kafka.messages import MessageError, Reader
-from logstore.cli.kafka.schemas import CONTROL, LEADER_CHANGE
+import logstore
+from logstore.cli.kafka.java import ERRORS, json_text
+from logstore.cli.kafka.wanted import MessageError
 
 __all__ = ["control_text"]
 
@@ -25,6 +25,14 @@ _NAMES: Final = {
     6: "KRAFT_VOTERS",
 }
 _NEWEST_OF_28: Final = 2
+# The title and the name of the value of KRaft's, by its type.
+_KRAFT: Final = {
+    2: ("LeaderChange:", "LeaderChangeMessage"),
+    3: ("SnapshotHeader", "SnapshotHeaderRecord"),
+    4: ("SnapshotFooter", "SnapshotFooterRecord"),
+    5: ("KRaftVersion", "KRaftVersionRecord"),
+    6: ("KRaftVoters", "VotersRecord"),
+}
 
 
 def control_text(key: bytes | None, value: bytes | None, release: str) -> str:
@@ -43,12 +51,12 @@ def control_text(key: bytes | None, value: bytes | None, release: str) -> str:
             raise MessageError("the marker of a transaction has no coordinator epoch")
         epoch = _MARKER.unpack_from(value)[1]
         return f" endTxnMarker: {_NAMES[kind]} coordinatorEpoch: {epoch}"
-    message = None if release == "2.8" else CONTROL.get(kind)
-    if kind == _LEADER_CHANGE and release == "4.2":
-        message = LEADER_CHANGE
-    if message is None:
+    since = "4.2" if kind == _LEADER_CHANGE else "3.9"
+    if kind not in _KRAFT or release < since:
         known = release != "2.8" or kind <= _NEWEST_OF_28
         name = _NAMES.get(kind, "UNKNOWN") if known else "UNKNOWN"
         return f" controlType: {name}({kind})"
-    values = message.read(Reader(value or b""), 0, release)
-    return f" {message.name} {json_text(values)}"
+    title, name = _KRAFT[kind]
+    message = logstore.kafka.message(name)
+    values = message.decode(value or b"", 0, release=release, errors=ERRORS)
+    return f" {title} {json_text(values)}"

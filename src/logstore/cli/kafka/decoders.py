@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
-from logstore.cli.kafka import schemas
-from logstore.cli.kafka.java import json_text, set_order, string_hash
-from logstore.cli.kafka.messages import Message, MessageError, Reader
-from logstore.cli.kafka.wanted import Decoder
+import logstore
+from logstore.cli.kafka.java import ERRORS, json_text, set_order, string_hash
+from logstore.cli.kafka.wanted import Decoder, MessageError
 
 __all__ = ["offsets_decoder", "share_decoder", "transaction_decoder"]
 
+_OFFSETS: Final = "__consumer_offsets"
+_TRANSACTIONS: Final = "__transaction_state"
 _CONSUMER: Final = "consumer"
 _DELETE: Final = "<DELETE>"
 _GROUP_METADATA: Final = 2
+_VERSION_BYTES: Final = 2
 # The newest type of record in `__consumer_offsets` that a release knows.
 _NEWEST_TYPE: Final = {"3.9": 8, "4.2": 23}
 _STATES: Final = (
@@ -28,48 +31,52 @@ _STATES: Final = (
 )
 
 
-def _version(reader: Reader, what: str) -> int:
-    try:
-        return reader.number("int16")
-    except MessageError:
-        raise MessageError(f"Could not read version from {what}'s buffer.") from None
+def _version(data: bytes, what: str) -> int:
+    """The version with which the bytes of a message begin."""
+    if len(data) < _VERSION_BYTES:
+        raise MessageError(f"Could not read version from {what}'s buffer.")
+    return int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
 
 
-def _read(
-    message: Message, reader: Reader, version: int, release: str, what: str
+def _read(message: logstore.kafka.Message, data: bytes, release: str) -> dict[str, Any]:
+    """The values of a message, as Kafka's classes read them."""
+    return message.decode(data, release=release, errors=ERRORS)
+
+
+def _part(
+    message: logstore.kafka.Message, data: bytes, release: str, what: str
 ) -> dict[str, Any]:
+    """Read a key or a value; damage is an error in the words of the tool."""
     try:
-        return message.read(reader, version, release)
+        return _read(message, data, release)
     except MessageError as error:
         raise MessageError(
-            f"Could not read record with version {version} from {what}'s buffer due "
-            f"to: {error.java}."
+            f"Could not read record with version {_version(data, what)} from {what}'s "
+            f"buffer due to: {error.java}."
         ) from None
 
 
 def _pair(
-    types: dict[int, tuple[Message, Message]],
+    types: dict[int, tuple[logstore.kafka.Message, logstore.kafka.Message]],
     release: str,
     offset: int,
     key: bytes,
     value: bytes | None,
 ) -> tuple[str | None, str | None]:
     """Key and value of a record as JSON."""
-    reader = Reader(key)
-    kind = _version(reader, "key")
+    kind = _version(key, "key")
     if kind not in types or kind > _NEWEST_TYPE.get(release, kind):
         return f"Unknown record type {kind} at offset {offset}, skipping.", None
     key_message, value_message = types[kind]
-    names = _read(key_message, reader, kind, release, "key")
+    names = _part(key_message, key, release, "key")
     shown = json_text({"type": str(kind), "data": names})
     if value is None:
         return shown, _DELETE
-    reader = Reader(value)
-    version = _version(reader, "value")
+    version = _version(value, "value")
     if release == "4.2" and not 0 <= version <= value_message.newest:
         raise MessageError(f"Found an unknown record version {version} for {kind} type")
-    values = _read(value_message, reader, version, release, "value")
-    if kind == _GROUP_METADATA and types is schemas.GROUP:
+    values = _part(value_message, value, release, "value")
+    if value_message.name == "GroupMetadataValue":
         _open_members(values)
     return shown, json_text({"version": str(version), "data": values})
 
@@ -79,16 +86,10 @@ def _open_members(values: dict[str, Any]) -> None:
     if values["protocolType"] != _CONSUMER:
         return
     for member in values["members"]:
-        for name, message in (
-            ("subscription", schemas.SUBSCRIPTION),
-            ("assignment", schemas.ASSIGNMENT),
-        ):
-            reader = Reader(member[name])
-            try:
-                version = reader.number("int16")
-                member[name] = message.read(reader, version, "")
-            except MessageError:
-                continue
+        for part in ("subscription", "assignment"):
+            message = logstore.kafka.message(f"ConsumerProtocol{part.capitalize()}")
+            with contextlib.suppress(MessageError):
+                member[part] = _read(message, member[part], "")
 
 
 def _needed(key: bytes | None, offset: int, what: str) -> bytes:
@@ -100,9 +101,9 @@ def _needed(key: bytes | None, offset: int, what: str) -> bytes:
     return key
 
 
-def _json_decoder(
-    types: dict[int, tuple[Message, Message]], release: str, what: str
-) -> Decoder:
+def _json_decoder(topic: str, release: str, what: str) -> Decoder:
+    types = logstore.kafka.messages(topic)
+
     def decode(
         offset: int, key: bytes | None, value: bytes | None
     ) -> tuple[str | None, str | None]:
@@ -119,12 +120,12 @@ def offsets_decoder(release: str) -> Decoder:
     """For ``__consumer_offsets``."""
     if release == "2.8":
         return _old_offsets
-    return _json_decoder(schemas.GROUP, release, "offsets decoder")
+    return _json_decoder(_OFFSETS, release, "offsets decoder")
 
 
 def share_decoder(release: str) -> Decoder:
     """For ``__share_group_state``; releases before 4.2 have none."""
-    return _json_decoder(schemas.SHARE, release, "share group state decoder")
+    return _json_decoder("__share_group_state", release, "share group state decoder")
 
 
 # ------------------------------------------------------------- Kafka 2.8
@@ -139,22 +140,19 @@ def _known(version: int, newest: int, what: str) -> int:
 def _old_offsets(
     offset: int, key: bytes | None, value: bytes | None
 ) -> tuple[str | None, str | None]:
-    reader = Reader(_needed(key, offset, "offsets decoder"))
-    kind = _known(reader.number("int16"), _GROUP_METADATA, "the key of a record")
-    key_message, value_message = schemas.GROUP[kind]
-    names = key_message.read(reader, kind, "")
+    key = _needed(key, offset, "offsets decoder")
+    kind = _known(_version(key, "key"), _GROUP_METADATA, "the key of a record")
+    types = logstore.kafka.messages(_OFFSETS)
+    names = _read(types[kind][0], key, "")
     is_group = kind == _GROUP_METADATA
-    if not is_group:
-        value_message = schemas.GROUP[1][1]
     shown = f"group_metadata::group={names['group']}"
     if not is_group:
         place = f"{names['topic']}-{names['partition']}"
         shown = f"offset_commit::group={names['group']},partition={place}"
     if value is None:
         return shown, _DELETE
-    reader = Reader(value)
-    version = _known(reader.number("int16"), 3, "the value of a record")
-    values = value_message.read(reader, version, "")
+    _known(_version(value, "value"), 3, "the value of a record")
+    values = _read(types[kind or 1][1], value, "")
     if is_group:
         return shown, _old_group(values)
     text = f"offset={values['offset']}"
@@ -185,9 +183,8 @@ def _hex(data: bytes) -> str:
 def _old_assignment(data: bytes, protocol_type: str) -> str:
     if protocol_type != _CONSUMER:
         return _hex(data)
-    reader = Reader(data)
-    version = reader.number("int16")
-    values = schemas.ASSIGNMENT.read(reader, version, "")
+    message = logstore.kafka.message("ConsumerProtocolAssignment")
+    values = _read(message, data, "")
     places = ", ".join(
         f"{topic['topic']}-{number}"
         for topic in values["assignedPartitions"]
@@ -203,27 +200,25 @@ def _old_assignment(data: bytes, protocol_type: str) -> str:
 def transaction_decoder(release: str) -> Decoder:
     """For ``__transaction_state``."""
     if release == "4.2":
-        return _json_decoder(schemas.TRANSACTION, release, "transaction log decoder")
-    key_message, value_message = schemas.TRANSACTION[0]
+        return _json_decoder(_TRANSACTIONS, release, "transaction log decoder")
+    key_message, value_message = logstore.kafka.messages(_TRANSACTIONS)[0]
 
     def decode(
         offset: int, key: bytes | None, value: bytes | None
     ) -> tuple[str | None, str | None]:
-        reader = Reader(_needed(key, offset, "transaction log decoder"))
-        kind = reader.number("int16")
+        key = _needed(key, offset, "transaction log decoder")
+        kind = _version(key, "key")
         if kind != 0:
             if release == "2.8":
                 raise MessageError(f"the key of a record has version {kind}, not 0")
             return f"unknown::version={kind}", None
-        name = key_message.read(reader, kind, release)["transactionalId"]
+        name = _read(key_message, key, release)["transactionalId"]
         shown = f"transaction_metadata::transactionalId={name}"
         if value is None:
             return shown, _DELETE
-        reader = Reader(value)
         newest = 0 if release == "2.8" else 1
-        version = _known(reader.number("int16"), newest, "the value of a record")
-        values = value_message.read(reader, version, release)
-        return shown, _transaction(values)
+        _known(_version(value, "value"), newest, "the value of a record")
+        return shown, _transaction(_read(value_message, value, release))
 
     return decode
 

@@ -17,8 +17,7 @@ from logstore.cli.kafka.indexes import (
     txn_index_lines,
 )
 from logstore.cli.kafka.lines import record_lines
-from logstore.cli.kafka.messages import MessageError
-from logstore.cli.kafka.wanted import Wanted
+from logstore.cli.kafka.wanted import MessageError, Wanted
 from logstore.cli.output import Printer
 from logstore.cli.text import escape
 

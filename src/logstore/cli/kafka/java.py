@@ -7,13 +7,14 @@ import codecs
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["decoded", "json_text", "set_order", "string_hash"]
+__all__ = ["ERRORS", "decoded", "json_text", "set_order", "string_hash"]
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 # How full a table of Scala's is, and from which size on a set has one.
 _LOAD: Final = 0.75
 _HASH_SET_MIN: Final = 5
-_ERRORS: Final = "logstore-java"
+# How Java decodes text, by the name that `bytes.decode` knows it by.
+ERRORS: Final = "logstore-java"
 _ESCAPES: Final = {
     **{code: f"\\u{code:04X}" for code in range(0x20)},
     **{ord(c): f"\\{e}" for c, e in zip('"\\\b\t\n\f\r', '"\\btnfr', strict=True)},
@@ -31,12 +32,12 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return _REPLACEMENT, min(end, len(data))
 
 
-codecs.register_error(_ERRORS, _replaced)
+codecs.register_error(ERRORS, _replaced)
 
 
 def decoded(data: bytes) -> str:
     """Bytes as Java's ``new String(data, UTF_8)``: wrong ones become U+FFFD."""
-    return data.decode("utf-8", _ERRORS)
+    return data.decode("utf-8", ERRORS)
 
 
 def json_text(value: Any) -> str:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MAX_MESSAGE_SIZE", "RELEASES", "Decoder", "Wanted"]
+import logstore
+
+__all__ = ["MAX_MESSAGE_SIZE", "RELEASES", "Decoder", "MessageError", "Wanted"]
+
+MessageError = logstore.kafka.MessageError
 
 # The releases whose text is known, and the one that is printed by default.
 RELEASES: Final = ("2.8", "3.9", "4.2")

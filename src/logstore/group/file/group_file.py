@@ -13,7 +13,7 @@ from typing import Final
 from logstore._native.locks import logger
 from logstore.broker.kafka_records import (
     GroupKey,
-    GroupRecordError,
+    MessageError,
     OffsetCommit,
     OffsetKey,
     format_group_key,
@@ -123,7 +123,7 @@ class GroupFile(GroupLog):
         caller that does not know."""
         try:
             found = parse_key(key)
-        except GroupRecordError as error:
+        except MessageError as error:
             raise self._damaged(self._end, f"a record is malformed: {error}") from error
         assert isinstance(found, OffsetKey | GroupKey)
         self.group = self.group or found.group
@@ -164,7 +164,7 @@ class GroupFile(GroupLog):
     def _commit(self, key: OffsetKey, value: bytes) -> OffsetCommit:
         try:
             return parse_offset_value(key, value)
-        except GroupRecordError as error:
+        except MessageError as error:
             if error.is_newer:
                 raise self._later(str(error)) from error
             raise self._damaged(-1, f"a record is malformed: {error}") from error

@@ -17,7 +17,7 @@ from logstore.broker.kafka_records import (
     GroupKey,
     GroupMember,
     GroupMetadata,
-    GroupRecordError,
+    MessageError,
     Subscription,
     format_assignment,
     format_group_value,
@@ -168,7 +168,7 @@ def parse_state(group: str, value: bytes, header: bytes | None) -> GroupState:
     """
     try:
         found = parse_group_value(GroupKey(2, group), value)
-    except GroupRecordError as error:
+    except MessageError as error:
         if error.is_newer:
             raise LaterVersionError(str(error)) from error
         raise

@@ -1,0 +1,74 @@
+"""The public tables of Kafka's messages. That their values are Kafka's is tested in
+tests/interop/test_kafka_text.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import logstore
+from support.golden import SLICE
+from support.group_records import MADE_BY_KAFKA
+
+OFFSETS = "__consumer_offsets"
+
+
+def test_records_of_a_broker_are_read_into_values() -> None:
+    """As the docstring of the module shows it."""
+    tables = logstore.kafka.messages(OFFSETS)
+    found = {}
+    with logstore.open(SLICE / "2.8.2" / "clean", read_only=True) as store:
+        for record in store.topic(OFFSETS).read():
+            assert record.key
+            assert record.value
+            key, value = tables[int.from_bytes(record.key[:2], "big")]
+            place = key.decode(record.key)
+            found[place["group"]] = place, value.decode(record.value)
+    assert found.keys() == {"golden-group", "second.group"}
+    place, values = found["golden-group"]
+    assert list(place) == ["group", "topic", "partition"]
+    assert list(values) == ["offset", "leaderEpoch", "metadata", "commitTimestamp"]
+    assert place["topic"] == "edge"
+    assert values["offset"] >= 0
+
+
+def test_fields_that_a_later_release_has_added_are_left_out() -> None:
+    """With `release`; the newest one that is known is the default."""
+    value = logstore.kafka.messages(OFFSETS)[1][1]
+    data = MADE_BY_KAFKA["offset4"]
+    assert value.decode(data)["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
+    assert value.decode(data, release="4.2") == value.decode(data)
+    assert "topicId" not in value.decode(data, release="3.9")
+
+
+def test_version_is_given_for_bytes_that_do_not_begin_with_it() -> None:
+    """Control records have theirs among the fields."""
+    message = logstore.kafka.message("SnapshotFooterRecord")
+    assert message.decode(b"\0\3\0", 0) == {"version": 3}
+    assert (message.name, message.newest) == ("SnapshotFooterRecord", 0)
+
+
+def test_error_has_the_place_and_the_words_of_kafka() -> None:
+    """The field, where it begins, what is wrong, and what Kafka's classes say."""
+    value = logstore.kafka.messages(OFFSETS)[1][1]
+    data = MADE_BY_KAFKA["offset3"]
+    with pytest.raises(logstore.kafka.MessageError) as caught:
+        value.decode(data[:-1])
+    error = caught.value
+    assert (error.field, error.position) == ("OffsetCommitValue.commitTimestamp", 21)
+    assert error.java == "null"
+    assert not error.is_newer
+    assert str(error) == (
+        "OffsetCommitValue.commitTimestamp at byte 21: 8 bytes are stated, 7 are left"
+    )
+    with pytest.raises(logstore.kafka.MessageError, match="0 to 4 are known") as caught:
+        value.decode(b"\0\5" + data[2:])
+    assert caught.value.is_newer
+
+
+def test_names_that_are_not_known_are_a_key_error() -> None:
+    """Of topics, and of messages."""
+    with pytest.raises(KeyError, match="orders"):
+        logstore.kafka.messages("orders")
+    with pytest.raises(KeyError, match="OffsetCommitValue"):
+        logstore.kafka.message("OffsetCommitValue")
