@@ -194,7 +194,7 @@ def _take_group(group: FoundGroup, key: GroupKey, value: bytes) -> None:
     elif key.type == records.CONSUMER_GROUP:
         group.epoch = parse_epoch(value)
     elif key.type == records.CONSUMER_TARGET:
-        group.target_epoch = parse_epoch(value)
+        group.target_epoch = parse_epoch(value, key.type)
 
 
 def _take_member(group: FoundGroup, key: MemberKey, value: bytes) -> None:

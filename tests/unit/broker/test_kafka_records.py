@@ -171,7 +171,12 @@ def test_newer_protocol_is_read() -> None:
     """The records of the newer group protocol that name members and partitions."""
     assert consumer_records.parse_epoch(made("epoch")) == 12
     assert consumer_records.parse_epoch(made("epoch-hash")) == 12
-    assert consumer_records.parse_epoch(made("target-epoch")) == 13
+    assert consumer_records.parse_epoch(made("target-epoch"), 6) == 13
+    # A tag of one type says nothing about the same tag of the other.
+    with_tag = made("target-epoch")[:-1] + b"\1\0\3abc"
+    assert consumer_records.parse_epoch(with_tag, 6) == 13
+    with pytest.raises(MessageError, match="metadataHash at byte 9: it has 3 bytes"):
+        consumer_records.parse_epoch(with_tag + b"more!", 3)
     member = ConsumerMember(None, "r", "c", "/h", ("t",), "x.*", 300000, "uniform")
     assert parser_of("member")(made("member")) == member
     with_classic = dataclasses.replace(member, classic_timeout_ms=45000)
