@@ -63,9 +63,8 @@ class DurablePoint:
         "_health",
         "_in_file",
         "_is_unclean",
-        "_pos",
+        "_last",
         "_rows",
-        "_time",
         "compactions",
         "is_barred",
         "is_recorded",
@@ -97,8 +96,7 @@ class DurablePoint:
             self.synced.assign(loaded.active_state)
         self.is_scheduled = False
         # Size of the active segment, and time, when the file was last written.
-        self._pos = loaded.active_state.size
-        self._time = context.files.monotonic()
+        self._last = loaded.active_state.size, context.files.monotonic()
         # When the state file was last written whole: serials of the first and the last
         # sealed segment (not references, which would keep deleted segments), their
         # number, their rows.
@@ -216,8 +214,7 @@ class DurablePoint:
         self.compactions += 1
 
     def _looked_after(self, state: native.SegmentState) -> None:
-        self._pos = state.size
-        self._time = self._context.files.monotonic()
+        self._last = state.size, self._context.files.monotonic()
 
     def _sync_indexes(self, state: native.SegmentState) -> None:
         """Make the index entries durable that a state is about to count: opening loads
@@ -332,7 +329,7 @@ class DurablePoint:
         `after_sync` would only set `synced`; 0 if it has something to do."""
         if self.is_barred or not self.is_scheduled:
             return 0
-        return self._pos + _CHECKPOINT_BYTES
+        return self._last[0] + _CHECKPOINT_BYTES
 
     def after_sync(
         self,
@@ -354,12 +351,12 @@ class DurablePoint:
                 writer.write_indexes(mark.index_count, mark.time_count)
             except OSError as error:
                 logger.warning("cannot write the indexes of %s: %s", writer.path, error)
-        now = self._context.files.monotonic()
+        now, (pos, time) = self._context.files.monotonic(), self._last
         services = self._context.services
         config = services.store_config
         if (
-            state.size - self._pos >= _CHECKPOINT_BYTES
-            or (now - self._time) * 1000 >= config.flush_checkpoint_ms
+            state.size - pos >= _CHECKPOINT_BYTES
+            or (now - time) * 1000 >= config.flush_checkpoint_ms
         ):
             self.record(extent, state)
         elif not self.is_scheduled:
