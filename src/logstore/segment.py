@@ -352,32 +352,37 @@ class Segment:
                 yield header, walk.buffer, walk.pos + header.pos
             walk.take(headers)
 
-    def seek(self, place: OffsetPosition, offset: int) -> OffsetPosition | None:
-        """The place of the first batch with a last offset >= `offset`, from a place on;
-        None if there is none.
+    def seek(
+        self, place: OffsetPosition, offset: int, reads_max: int | None = None
+    ) -> tuple[OffsetPosition, native.BatchHeader] | None:
+        """The first batch with a last offset >= `offset`, from a place on: its place
+        and header. None if there is none, or not in the first `reads_max` reads.
 
         Raises:
             CorruptRecordError, UnsupportedError: damage before it.
         """
-        walk = FileWalk(self, place, native.Buffer(LOOKUP_BYTES))
-        while walk.read():
-            batch_pos, scan = native.seek_batch(
+        walk, reads = FileWalk(self, place, native.Buffer(LOOKUP_BYTES)), 0
+        while reads != reads_max and walk.read():
+            scan = native.seek_batch(
                 walk.buffer.c,
                 walk.n,
-                pos=0,
                 last_offset=walk.last_offset,
                 checks=self.checks,
                 offset=offset,
             )
-            if batch_pos >= 0:
-                return OffsetPosition(walk.pos + batch_pos, scan.last_offset)
+            if scan.headers:
+                found = OffsetPosition(walk.pos + scan.pos, scan.last_offset)
+                return found, scan.headers[0]
             walk.take(scan, offset)
+            reads += 1
         return None
 
     def first_header(
-        self, pos: int, buffer: native.Buffer
+        self, pos: int, buffer: native.Buffer | None = None
     ) -> tuple[native.BatchHeader, native.Buffer] | None:
-        """The header of the batch at `pos`, checksum checked; None if there is none."""
+        """The header of the batch at `pos`, checksum checked, and the buffer that it is
+        in; None if there is none."""
+        buffer = buffer or native.Buffer(LOOKUP_BYTES)
         walk = FileWalk(self, (pos, native.OFFSET_UNKNOWN), buffer)
         while walk.read():
             scan = native.first_header(walk.buffer.c, walk.n, checks=native.CHECK_CRC)
@@ -525,10 +530,9 @@ class Segment:
         if offset >= self.next_offset:
             return None
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
-            place = self.seek(self.locate(offset), offset)
-            batch = place and self.first_header(place.pos, native.Buffer(LOOKUP_BYTES))
-            if place is not None and batch and batch[0].max_timestamp == timestamp:
-                return place
+            found = self.seek(self.locate(offset), offset)
+            if found is not None and found[1].max_timestamp == timestamp:
+                return found[0]
         return None
 
     def largest_timestamp(self) -> int:

@@ -164,12 +164,20 @@ static void try_scan(const made *m, const uint8_t *buf, uint32_t checks, int int
     int64_t size = m->size;
     int64_t capacity = draw(4) == 0 ? draw(3) : 16;
     ls_batch *out = malloc(sizeof *out * (size_t)(capacity > 0 ? capacity : 1));
-    ls_walk walk = {.last_offset = draw_last_offset(m->first_offset, checks, intact)};
+    const int64_t first = draw_last_offset(m->first_offset, checks, intact);
+    ls_walk walk = {.last_offset = first};
     CHECK(out != NULL);
     int32_t status = ls_scan_batches(buf, size, checks, out, capacity, &walk);
     CHECK(!intact || status == LS_OK);
     CHECK(status < 0 ? walk.error.status == status && walk.error.pos == walk.pos : walk.stop > 0);
     CHECK(walk.pos >= 0 && walk.pos <= size && walk.count <= capacity);
+    for (int64_t i = 0; i < walk.count; i++) {
+        ls_batch found;
+        ls_walk seek = {.last_offset = first};
+        CHECK(ls_seek_batch(buf, size, checks, out[i].last_offset, &found, &seek) == LS_OK);
+        CHECK(seek.stop == LS_STOP_OFFSET && seek.pos == found.pos && found.last_offset >= out[i].last_offset);
+        CHECK(found.pos <= out[i].pos && found.pos + found.size <= size);
+    }
     for (int64_t i = 0; i < walk.count; i++) {
         CHECK(out[i].pos + out[i].size <= size);
         CHECK(out[i].payload_size >= -1);

@@ -84,6 +84,9 @@ class _Lib:
     def ls_scan_batches(
         self, buf: Any, size: int, checks: int, out: Any, capacity: int, walk: Any, /
     ) -> int: ...
+    def ls_seek_batch(
+        self, buf: Any, size: int, checks: int, offset: int, last: Any, walk: Any, /
+    ) -> int: ...
     def ls_decode(
         self,
         buf: Any,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from logstore._native._ls import ffi, lib
 from logstore._native.core import (
     CHECK_ALL,
+    OFFSET_MAX,
     OFFSET_UNKNOWN,
     STOP_FULL,
     STOP_OFFSET,
@@ -101,59 +102,32 @@ def seek_batch(
     data: Any,
     size: int,
     *,
-    pos: int,
     last_offset: int,
-    checks: int,
+    checks: int = CHECK_ALL,
     offset: int,
-    with_header: bool = False,
-) -> tuple[int, Scan]:
+) -> Scan:
     """Walk to the first batch whose last offset is at or after `offset`.
 
-    Returns (its position or -1, the walk). The walk has no headers, or with
-    `with_header` that of the batch. If the batch was found, the `last_offset` of the
-    walk is that of the batch before.
+    If it was found, `headers` has it, `stop` is `STOP_OFFSET`, `pos` is where it begins
+    and `last_offset` that of the batch before.
     """
-    out = allocate("ls_batch[]", _SEEK_BATCHES)
-    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
-    while True:
-        before = int(walk.last_offset)
-        status = lib.ls_scan_batches(data, size, checks, out, _SEEK_BATCHES, walk)
-        count = walk.count
-        if count and out[count - 1].last_offset >= offset:
-            low, high = 0, count - 1
-            while low < high:
-                middle = (low + high) // 2
-                if out[middle].last_offset < offset:
-                    low = middle + 1
-                else:
-                    high = middle
-            batch_pos = int(out[low].pos)
-            if low:
-                before = int(out[low - 1].last_offset)
-            headers = [header_of(out[low])] if with_header else []
-            return batch_pos, Scan(headers, batch_pos, before, STOP_OFFSET, None)
-        error = native_error(status, walk.error) if status < 0 else None
-        if error is not None or walk.stop != STOP_FULL:
-            return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)
-
-
-_SEEK_BATCHES: Final = 256
+    batch = ffi.new("ls_batch *")
+    walk = ffi.new("ls_walk *", {"last_offset": last_offset})
+    status = lib.ls_seek_batch(data, size, checks, offset, batch, walk)
+    error = native_error(status, walk.error) if status < 0 else None
+    headers = [header_of(batch)] if walk.stop == STOP_OFFSET else []
+    return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
 
 
 def last_batch(data: Any, size: int) -> tuple[int, Scan]:
     """The position of the last whole batch of data[0, size), by the frames alone, or
     -1; and the walk to there without headers."""
-    out = allocate("ls_batch[]", _SEEK_BATCHES)
+    batch = ffi.new("ls_batch *")
     walk = ffi.new("ls_walk *", {"last_offset": OFFSET_UNKNOWN})
-    batch_pos = -1
-    while True:
-        status = lib.ls_scan_batches(data, size, 0, out, _SEEK_BATCHES, walk)
-        if walk.count:
-            batch_pos = int(out[walk.count - 1].pos)
-        error = native_error(status, walk.error) if status < 0 else None
-        if error is not None or walk.stop != STOP_FULL:
-            scan = Scan([], walk.pos, walk.last_offset, walk.stop, error)
-            return batch_pos, scan
+    status = lib.ls_seek_batch(data, size, 0, OFFSET_MAX, batch, walk)
+    error = native_error(status, walk.error) if status < 0 else None
+    scan = Scan([], walk.pos, walk.last_offset, walk.stop, error)
+    return (int(batch.pos) if walk.batches else -1), scan
 
 
 class Walk(NamedTuple):

@@ -139,6 +139,11 @@ typedef struct ls_walk {
 int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
                         ls_batch *out, int64_t capacity, ls_walk *walk);
 
+/* Walk to the first batch that ends at `offset` or above: *last is that batch, `walk` stays before it, and the stop is
+   LS_STOP_OFFSET.  If there is none, *last is the last whole batch, if walk->batches is not 0.  For the offset
+   INT64_MAX, which is nobody's, there is none, whatever the headers say. */
+int32_t ls_seek_batch(const uint8_t *buf, int64_t size, uint32_t checks, int64_t offset, ls_batch *last, ls_walk *walk);
+
 /* ------------------------------------------------------------------ records out */
 
 /* Headers of a record at most: two bytes of a file can be some hundred as objects. */

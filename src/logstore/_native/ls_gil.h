@@ -33,6 +33,7 @@
 #define ls_crc32(crc, data, size) LS_GIL_SIZE(size, ls_crc32(crc, data, size))
 #define ls_crc32c(crc, data, size) LS_GIL_SIZE(size, ls_crc32c(crc, data, size))
 #define ls_scan_batches(buf, size, ...) LS_GIL_SIZE(size, ls_scan_batches(buf, size, __VA_ARGS__))
+#define ls_seek_batch(buf, size, ...) LS_GIL_SIZE(size, ls_seek_batch(buf, size, __VA_ARGS__))
 #define ls_decode(buf, size, ...) LS_GIL_SIZE(size, ls_decode(buf, size, __VA_ARGS__))
 #define ls_verify(buf, size, ...) LS_GIL_SIZE(size, ls_verify(buf, size, __VA_ARGS__))
 #define ls_decode_payload(batch, payload, size, ...)                                                                   \

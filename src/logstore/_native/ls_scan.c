@@ -1,6 +1,6 @@
 /*
- * ls_scan.c - walks over batches of all magics: ls_scan_batches, ls_scan_producers, and ls_decode, which hands
- * each batch to the file of its magic.
+ * ls_scan.c - walks over batches of all magics: ls_scan_batches, ls_seek_batch, ls_scan_producers, and ls_decode,
+ * which hands each batch to the file of its magic.
  *
  * Trusts nothing in the buffer.  The order of doubt is: framing, checksum, structure, order of offsets; what
  * fails first is reported.  Until the checksum has passed, all other fields are rumours.
@@ -105,6 +105,29 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
         }
         status = ls_scan_next(buf, size, checks, out != NULL ? &out[walk->count] : &only, walk);
         walk->count += status == LS_OK;
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
+int32_t ls_seek_batch(const uint8_t *buf, int64_t size, uint32_t checks, int64_t offset, ls_batch *last, ls_walk *walk)
+{
+    int32_t status = ls_scan_begin(buf, size, walk);
+    while (status == LS_OK) {
+        ls_batch batch;
+        const int64_t before = walk->last_offset;
+        status = ls_scan_next(buf, size, checks, &batch, walk);
+        if (status == LS_OK) {
+            *last = batch;
+            if (batch.last_offset >= offset && offset != INT64_MAX) {
+                walk->pos = batch.pos;
+                walk->last_offset = before;
+                status = LS_STOP_OFFSET;
+            }
+        }
     }
     if (status > 0) {
         walk->stop = status;

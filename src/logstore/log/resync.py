@@ -41,7 +41,6 @@ _CODEC_MASK: Final = 7
 _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
-_LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
@@ -343,7 +342,7 @@ def _run_between(
 def _is_filled(segment: Segment, pos: int, end: int) -> bool:
     """Whether length and content of a damaged batch agree that it ends at `end`. The
     content of a compressed batch of magic 2 does not show its end."""
-    if segment.first_header(pos, native.Buffer(_LOOKUP_BYTES)) is not None:
+    if segment.first_header(pos) is not None:
         return True
     data = _bytes_at(segment, pos, end - pos)
     if int.from_bytes(data[8:LENGTH_END], "big") != end - pos - LENGTH_END:
@@ -419,7 +418,7 @@ def _valid_between(
 def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     """A valid batch at `pos` whose last offset is `offset` or above, and in the
     segment."""
-    first = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    first = segment.first_header(pos)
     if first is None or not offset <= first[0].last_offset < segment.next_offset:
         return None
     return Sound(pos, *first)

@@ -605,38 +605,3 @@ def test_header_goes_back_to_c_as_it_came():
     assert names == [*native.BatchHeader._fields, "pad"]
     header = native.BatchHeader(*range(len(native.BatchHeader._fields)))
     assert core.header_of(core.raw_header(header)) == header
-
-
-@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2500])
-def test_headers_are_those_of_all_batches(count):
-    """However many there are; then the attributes tell why the walk ended."""
-    entries = [message(offset, None, b"value") for offset in range(count)]
-    data = b"".join(entries)
-    for tail, stop in ((b"", lib.LS_STOP_END), (b"\0" * 20, lib.LS_STOP_ZEROS)):
-        headers = native.Headers(data + tail, len(data + tail))
-        assert [header.base_offset for header in headers] == list(range(count))
-        found = headers.pos, headers.last_offset, headers.stop, headers.error
-        assert found == (len(data), count - 1, stop, None)
-
-
-def test_headers_before_damage_come_first():
-    """The error is known when they were iterated over."""
-    entries = [message(offset, None, b"value") for offset in range(1500)]
-    data = bytearray(b"".join(entries))
-    bad = 1400 * len(entries[0])
-    data[bad + len(entries[0]) - 1] ^= 1
-    headers = native.Headers(native.pointer(data), len(data))
-    assert len(list(headers)) == 1400
-    assert (headers.pos, headers.error.pos) == (bad, bad)
-    assert headers.error.status == lib.LS_E_CRC
-
-
-def test_headers_begin_behind_a_batch():
-    """With the offset at which it ends."""
-    entries = [message(offset, None, b"value") for offset in (3, 4, 4)]
-    data, size = b"".join(entries), len(entries[0])
-    headers = native.Headers(data, len(data), pos=size, last_offset=3)
-    assert [(header.pos, header.base_offset) for header in headers] == [(size, 4)]
-    assert headers.error.status == lib.LS_E_OFFSET
-    headers = native.Headers(data, len(data), pos=size, last_offset=4, checks=0)
-    assert [header.base_offset for header in headers] == [4, 4]

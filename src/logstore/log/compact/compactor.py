@@ -460,5 +460,5 @@ def _first_ms(segment: Segment) -> int:
     """The largest timestamp of the first batch; -1 if there is none."""
     first = None
     if segment.size:
-        first = segment.first_header(0, native.Buffer(1 << 14))
+        first = segment.first_header(0)
     return first[0].max_timestamp if first else -1

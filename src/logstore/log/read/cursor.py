@@ -237,9 +237,9 @@ class Cursor:
 
     def _seek(self, segment: Segment, walk: FileWalk) -> None:
         """Go to the batch that has the offset, or the one after it."""
-        place = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
+        found = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
         end = OffsetPosition(segment.size, self.offset - 1)
-        walk.pos, walk.last_offset = place or end
+        walk.pos, walk.last_offset = found[0] if found else end
         self._is_exact_now = True
 
     def _first_buffer(self, room: int) -> native.Buffer:

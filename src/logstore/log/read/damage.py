@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Final
 
 from logstore import _native as native
 from logstore.config import StoreConfig
@@ -22,8 +21,6 @@ from logstore.record.decoder import (
 )
 from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
-
-_LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 
 
 def place_past(
@@ -80,7 +77,7 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
     if segment.is_contiguous:
         return offset
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
-        found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+        found = segment.first_header(pos)
         if found is None or found[0].last_offset >= offset:
             return offset
         before = last = segment.base_offset - 1
@@ -97,9 +94,7 @@ def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:
     """Whether a batch from a place on has an offset."""
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
         found = segment.seek(place, offset)
-        if found is not None:
-            first = segment.first_header(found.pos, native.Buffer(_LOOKUP_BYTES))
-            return first is not None and 0 <= first[0].base_offset <= offset
+        return found is not None and 0 <= found[1].base_offset <= offset
     return False
 
 
@@ -143,7 +138,7 @@ def check_follows(
     """
     if segment.is_contiguous or pos >= segment.size:
         return
-    following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    following = segment.first_header(pos)
     if following is None:
         return  # a read of that batch raises its damage
     first = _first_offset(*following)
@@ -203,7 +198,7 @@ def check_last(segment: Segment, pos: int, offset: int) -> None:
     """
     if segment.is_contiguous or pos >= segment.size:
         return
-    following = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    following = segment.first_header(pos)
     if following is not None and following[0].last_offset >= segment.next_offset:
         far = segment.too_far(following[0].last_offset, 0, offset)
         raise segment.error_of(far, pos, offset)

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.errors import LogStoreError
 from logstore.log.read.view import ChangedError, View
-from logstore.record.file_walk import FileWalk
-from logstore.segment import LOOKUP_BYTES, Segment
+from logstore.segment import OffsetPosition, Segment
 
 __all__ = ["ProofFinder", "disproves"]
 
@@ -48,12 +47,9 @@ def _batch_at(view: View, offset: int) -> _Batch | None:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
         for segment in view.from_offset(offset):
-            place = segment.seek(segment.locate(offset), offset)
-            if place is not None:
-                found = segment.first_header(place.pos, native.Buffer(LOOKUP_BYTES))
-                if found is None:
-                    return None
-                return _Batch(view, segment, found[0], offset, place.pos)
+            found = segment.seek(segment.locate(offset), offset)
+            if found is not None:
+                return _Batch(view, segment, found[1], offset, found[0].pos)
     return None
 
 
@@ -70,25 +66,12 @@ def _batch_after(batch: _Batch, view: View, offset: int) -> _Batch | None:
         return None
     if offset <= header.last_offset:
         return batch
-    place = batch.pos + header.size, header.last_offset
-    walk = FileWalk(segment, place, native.Buffer(LOOKUP_BYTES))
+    place = OffsetPosition(batch.pos + header.size, header.last_offset)
     with contextlib.suppress(LogStoreError, OSError):
-        for _ in range(_NEAR_READS):
-            if not walk.read():
-                return None
-            at, scan = native.seek_batch(
-                walk.buffer.c,
-                walk.n,
-                pos=0,
-                last_offset=walk.last_offset,
-                checks=segment.checks,
-                offset=offset,
-                with_header=True,
-            )
-            if at >= 0:
-                first = scan.last_offset + 1
-                return _Batch(view, segment, scan.headers[0], first, walk.pos + at)
-            walk.take(scan)
+        found = segment.seek(place, offset, _NEAR_READS)
+        if found is not None:
+            place, header = found
+            return _Batch(view, segment, header, place.last_offset + 1, place.pos)
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 from typing import Final
 
-from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
 from logstore.log.read.cursor import Cursor
@@ -155,11 +154,10 @@ def _first_in(
 def _check_batch(segment: Segment, place: OffsetPosition, offset: int) -> None:
     """`check_follows` of the first batch behind a place that has an offset: a read that
     begins there would not see the records that it hides."""
-    at = segment.seek(place, offset)
-    found = at and segment.first_header(at.pos, native.Buffer(LOOKUP_BYTES))
-    if at and found:
-        header = found[0]
-        check_follows(segment, at.pos + header.size, header.last_offset, offset)
+    found = segment.seek(place, offset)
+    if found is not None:
+        (pos, _), header = found
+        check_follows(segment, pos + header.size, header.last_offset, offset)
 
 
 _RECORDS: Final = 1024

@@ -48,7 +48,6 @@ from logstore.log.recover.standing import standings_of
 from logstore.log.resync import is_behind_torn, is_unfinished, next_valid
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import (
-    LOOKUP_BYTES,
     OffsetPosition,
     Segment,
     SegmentGoneError,
@@ -260,8 +259,7 @@ class _Surveyor:
         segment.size, segment.next_offset = scan.size, native.OFFSET_MAX
         is_misplaced, has_more, readable_end = False, False, -1
         if not metadata.is_written:
-            buffer = native.Buffer(LOOKUP_BYTES)
-            is_misplaced = segment.first_header(scan.pos, buffer) is not None
+            is_misplaced = segment.first_header(scan.pos) is not None
             find = _readable_end if is_misplaced else _intact_end
             readable_end = find(segment, scan)
         is_identified = layout.TOPIC_IDENTITY in self.names
@@ -442,7 +440,7 @@ def _is_borne_out(segment: Segment, index: OffsetEntries) -> bool:
         return True
     relative, pos = index.entry(index.count - 1)
     try:
-        first = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
+        first = segment.first_header(pos)
     except (CorruptRecordError, StorageError):
         return False  # the walk over all of it finds out why
     return first is not None and first[0].last_offset == segment.base_offset + relative
