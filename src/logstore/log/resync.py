@@ -202,7 +202,7 @@ def _skip_zeros(segment: Segment, pos: int) -> int:
     begin = native.Buffer(LENGTH_END)
     if any(begin.raw[: segment.read(begin.view, pos)]):
         return pos
-    scratch = native.Buffer(READ_BYTES)
+    scratch = native.Buffer(READ_BYTES)  # no `FileWalk`: there is no batch
     at = pos
     while at < segment.size:
         n = segment.read(scratch.view, at)
@@ -398,7 +398,7 @@ def _valid_between(
     segment: Segment, pos: int, end: int, offset: int
 ) -> Iterator[Sound]:
     """The valid batches that begin at any byte of [pos, end)."""
-    buffer = native.Buffer(READ_BYTES)
+    buffer = native.Buffer(READ_BYTES)  # no `FileWalk`: a batch may begin anywhere
     while pos < end:
         n = segment.read(buffer.view, pos)
         if n < BATCH_BYTES_MIN:

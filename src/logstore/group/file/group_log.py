@@ -218,6 +218,7 @@ class GroupLog:
 
     def _read_batches(self, size: int) -> str:
         """Take in the whole batches up to `size`; why the rest is none."""
+        # No `FileWalk`: bytes that are no batch are a reason here, not an error.
         reason = "a batch is cut off"
         wanted = _READ_BYTES
         while self._end < size:
