@@ -6,7 +6,7 @@ import pytest
 from unit._native.kafka_bytes import message, plain_batch
 
 from logstore import _native as native
-from logstore._native._ls import lib
+from logstore._native._ls import ffi, lib
 
 COUNTS = (3, 2, 4, 1)
 BASES = (10, 13, 15, 19)
@@ -103,6 +103,10 @@ def test_seek_trusts_no_offset_of_a_damaged_batch() -> None:
 
 @pytest.mark.parametrize("size", [-1, 1 << 31])
 def test_seek_refuses_a_size_that_is_none(size: int) -> None:
-    """As the other walks."""
+    """As the other walks; the batch is not written to."""
+    batch, walk = ffi.new("ls_batch *", {"pos": 7}), ffi.new("ls_walk *")
+    status = lib.ls_seek_batch(b"", size, native.CHECK_ALL, 0, batch, walk)
+    assert (status, walk.error.status) == (lib.LS_E_ARGUMENT, lib.LS_E_ARGUMENT)
+    assert (batch.pos, walk.stop) == (7, 0)
     found = native.seek_batch(b"", size, last_offset=-1, offset=0)
     assert (found.headers, found.error.status) == ([], lib.LS_E_ARGUMENT)
