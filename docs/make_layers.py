@@ -85,7 +85,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "group.consumer": (
         ("options", "reading", "transaction"),
         ("lowering",),
-        ("ahead", "positions"),
+        ("ahead", "positions", "waiting"),
         ("core",),
         ("inputs",),
         ("consumer",),
@@ -108,7 +108,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
             "publication",
             "topic_ids",
         ),
-        ("topics",),
+        ("new_records", "topics"),
         (
             "partition_appends",
             "partition_upkeep",

@@ -32,7 +32,7 @@ from faults.method import Tally
 from faults.replacement_judge import Call, explained, is_reopened, judge, short
 from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
-from logstore.io import watch
+from logstore.io import wakeups
 from logstore.log.read import cursor
 from logstore.store import readable_partition
 from logstore.store.store import open_store
@@ -254,7 +254,7 @@ class _Case:
                 stack.enter_context(
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )
-            for module in (readable_partition, watch):
+            for module in (readable_partition, wakeups):
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
             try:
                 found = self.read_all(path, files)

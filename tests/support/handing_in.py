@@ -15,7 +15,7 @@ import logstore
 from logstore import Publication, Store, StoreConfig
 from logstore.io import layout
 from logstore.io.checkpoint.requests import is_request
-from logstore.io.watch import RenameWatch
+from logstore.io.wakeups import ServiceThread
 from logstore.log.write.staged_files import Staged
 from support.staging import stage
 from support.values import config_of
@@ -71,7 +71,7 @@ def submit(store: Store, staged: Staged, sequence: int = 1, **more: Any) -> Publ
 
 def hold_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner's thread does nothing: requests wait."""
-    monkeypatch.setattr(RenameWatch, "_run", lambda self: None)
+    monkeypatch.setattr(ServiceThread, "_run", lambda self: None)
 
 
 def until(is_so: Callable[[], object]) -> None:

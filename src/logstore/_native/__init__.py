@@ -176,7 +176,6 @@ from logstore._native.system import (
     truncate,
     unlink,
     wait_name,
-    wait_watch,
     write_at,
     write_back,
 )
@@ -334,7 +333,6 @@ __all__ = [
     "truncate",
     "unlink",
     "wait_name",
-    "wait_watch",
     "walk_batches",
     "write_at",
     "write_back",

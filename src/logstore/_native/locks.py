@@ -18,7 +18,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sized
 from typing import Any, Final, Protocol
 
 from logstore import _native as native
@@ -28,7 +28,6 @@ __all__ = [
     "Wakeable",
     "logger",
     "new_group",
-    "wait_for_any",
     "wait_for_end",
 ]
 
@@ -112,15 +111,6 @@ class Signal:
         with contextlib.suppress(ValueError):  # woken
             self._waiters.remove(wakeable)
 
-    def join(self, waiter: Waiter) -> None:
-        """Also wake a waiter that is registered with another signal."""
-        self._waiters.append(waiter.lock)
-
-    def leave(self, waiter: Waiter) -> None:
-        """Stop waking a waiter."""
-        with contextlib.suppress(ValueError):  # woken
-            self._waiters.remove(waiter.lock)
-
     def wait(self, seconds: float | None = None) -> bool:
         """Register, and wait at most `seconds`; True if woken."""
         return self.register().wait(seconds)
@@ -147,22 +137,6 @@ class Waiter:
         """Stop waiting."""
         with contextlib.suppress(ValueError):  # woken right now
             self._waiters.remove(self.lock)
-
-
-def wait_for_any(
-    signals: Sequence[Signal], is_ready: Callable[[], bool], seconds: float
-) -> None:
-    """Sleep until one of the signals is set, at most `seconds`; return at once if
-    `is_ready` returns True."""
-    waiter = signals[0].register()
-    try:
-        for signal in signals[1:]:
-            signal.join(waiter)
-        if not is_ready():
-            waiter.wait(seconds)
-    finally:
-        for signal in signals:
-            signal.leave(waiter)
 
 
 def wait_for_end(thread: threading.Thread) -> None:

@@ -568,9 +568,6 @@ int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
-/* Wait until a watch has something to report, and take all that there is: 1; 2 where something is of the watch of this
-   number, or the system had no room for all; 0 where nothing came in time; or -errno. */
-int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number);
 
 /* Wait until a descriptor is readable, and look for a name in a directory each so many milliseconds, at most `looks`
    times.  Returns 1 if the name may be there, 0 if the wait has ended otherwise, or -errno. */

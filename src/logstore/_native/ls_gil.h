@@ -106,8 +106,6 @@
 /* These wait, too. */
 #define ls_sys_wait_name(fd, directory, name, milliseconds, looks)                                                     \
     LS_GIL_CALL(1, ls_sys_wait_name(fd, directory, name, milliseconds, looks))
-#define ls_sys_wait_watch(fd, milliseconds, number)                                                                    \
-    LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds, number))
 #define ls_sys_add_watch(fd, path, what) LS_GIL_CALL(1, ls_sys_add_watch(fd, path, what))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
 #define ls_sys_look(fd, names, ...) LS_GIL_CALL(1, ls_sys_look(fd, names, __VA_ARGS__))

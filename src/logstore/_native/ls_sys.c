@@ -386,36 +386,7 @@ int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_
     return 0;
 }
 
-int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number)
-{
-    struct pollfd one = {.fd = fd, .events = POLLIN};
-    int ready = poll(&one, 1, milliseconds);
-    if (ready <= 0) {
-        return ready < 0 ? -errno : 0;
-    }
-    _Alignas(struct inotify_event) uint8_t reports[4096];
-    int32_t found = 1;
-    ssize_t n;
-    do {
-        n = read(fd, reports, sizeof reports);
-        struct inotify_event event;
-        for (ssize_t at = 0; at + (ssize_t)sizeof event <= n; at += (ssize_t)sizeof event + (ssize_t)event.len) {
-            memcpy(&event, reports + at, sizeof event);
-            found = event.wd == number || (event.mask & IN_Q_OVERFLOW) != 0 ? 2 : found;
-        }
-    } while (n > 0 || (n < 0 && errno == EINTR));
-    return n < 0 && errno != EAGAIN ? -errno : found;
-}
-
 #else
-
-int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds, int32_t number)
-{
-    (void)fd;
-    (void)milliseconds;
-    (void)number;
-    return -EOPNOTSUPP;
-}
 
 int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
 {

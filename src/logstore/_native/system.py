@@ -120,22 +120,6 @@ def remove_watch(fd: int, number: int) -> None:
     _made(lib.ls_sys_remove_watch, (fd, number))
 
 
-def wait_watch(fd: int, seconds: float, number: int = 0) -> int:
-    """Wait for a report of a watch, and take all: 0 if there was none, or a signal came
-    first; 2 if one is of the watch of this number, or some were lost; else 1.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    milliseconds = min(int(seconds * 1000), _INT32_MAX)
-    result = lib.ls_sys_wait_watch(fd, milliseconds, number)
-    if result < 0:
-        if result != -errno.EINTR:
-            _refuse(result)
-        return 0
-    return result
-
-
 def wait_name(fd: int, directory: int, name: str, seconds: float, looks: int) -> bool:
     """Wait until a descriptor is readable, and look for a name in a directory each so
     many seconds, at most `looks` times. Whether the name may be there.

@@ -21,10 +21,16 @@ from typing import Any
 from logstore.aio.loops import Binding
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.watch import INTERVAL_S_MIN, WATCHED_S_MAX, ChangeReports
+from logstore.io.wakeups import (
+    INTERVAL_S_MIN,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    WATCHED_S_MAX,
+    Wakeups,
+    Watch,
+)
 from logstore.log.read.view import Bounds
 from logstore.store.partition import Partition
-from logstore.store.readable_partition import POLL_MAX_S, POLL_MIN_S
 
 __all__ = ["Place", "Wakes"]
 
@@ -215,9 +221,8 @@ class Wakes:
         self._files = files
         self._places: weakref.WeakSet[Place] = weakref.WeakSet()
         self._checking: asyncio.TimerHandle | None = None
-        # One for all directories; None before the first, and if there are none.
-        self._reports: ChangeReports | None = None
-        self._are_reports_tried = False
+        # One for all directories; None before the first.
+        self._reports: Wakeups | None = None
         self._by_number: dict[int, weakref.WeakSet[WatchedPlace]] = {}
         self._is_reading = False
         self._woken_at = 0.0
@@ -225,7 +230,7 @@ class Wakes:
         # Those whose changes are not reported: looked at by time.
         self._unreported: weakref.WeakSet[WatchedPlace] = weakref.WeakSet()
         self._polling: asyncio.TimerHandle | None = None
-        self._pause = POLL_MIN_S
+        self._pause = PAUSE_S_MIN
 
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._binding.loop()
@@ -278,31 +283,22 @@ class Wakes:
         places = [place for place in self._unreported if place.is_waited_for]
         if places:
             changes = [place.check() for place in places]
-            self._pause = POLL_MIN_S if any(changes) else self._pause * 2
-            self._pause = min(self._pause, POLL_MAX_S)
+            self._pause = PAUSE_S_MIN if any(changes) else self._pause * 2
+            self._pause = min(self._pause, PAUSE_S_MAX)
             self._polling = self.loop().call_later(self._pause, self._poll)
 
     # ------------------------------------------------------------ by reports
 
     def watch(self, place: WatchedPlace) -> None:
         """Report the changes of a place from now on."""
-        is_reported = False
-        with contextlib.suppress(OSError):
-            if not self._are_reports_tried:
-                self._are_reports_tried = True
-                self._reports = ChangeReports(self._files)
-            if self._reports is not None:
-                is_reported = self._watch(place, self._reports)
-        if not is_reported:
-            self._unreported.add(place)
-
-    def _watch(self, place: WatchedPlace, reports: ChangeReports) -> bool:
+        if self._reports is None:
+            self._reports = Wakeups(self._files)
         for directory in place.directories:
-            number = reports.add(directory)
+            number = self._reports.add(Watch(directory))
             if number is None:
-                return False
+                self._unreported.add(place)
+                return
             self._by_number.setdefault(number, weakref.WeakSet()).add(place)
-        return True
 
     def _read(self) -> None:
         """Let the loop report when there are reports."""
@@ -333,9 +329,10 @@ class Wakes:
             self._resting = loop.call_later(early, self._rested)
             return
         self._woken_at = loop.time()
-        numbers = reports.take()
-        if numbers is None:
-            numbers = set(self._by_number)
+        found = reports.take()
+        numbers = set(self._by_number)
+        if found is not None:
+            numbers = {number for number, _ in found}
         places: set[WatchedPlace] = set()
         for number in numbers:
             watching = self._by_number.get(number)

@@ -172,6 +172,11 @@ class Directory:
         above = [] if self._parent is None else self._parent.with_parents()
         return [self, *above]
 
+    @property
+    def root(self) -> Directory:
+        """The directory of the store."""
+        return self if self._parent is None else self._parent.root
+
     def close(self) -> None:
         """Release the descriptor; it is closed when no call uses it any more."""
         self._file = None

@@ -559,43 +559,25 @@ class Files(ByteLocks, Links):
         """Report no more changes of a directory."""
         native.remove_watch(fd, number)
 
-    def wait_for_change(self, fd: int, seconds: float) -> bool:
-        """Wait at most `seconds` for a report, and take all that there are; False if
-        there was none."""
-        return native.wait_watch(fd, seconds) > 0
-
-    def wait_for_change_of(self, fd: int, number: int, seconds: float) -> int:
-        """As `wait_for_change`: 0: no report; 2: may be of watch `number`; else 1."""
-        return native.wait_watch(fd, seconds, number)
-
-    def take_changes(self, fd: int) -> set[int] | None:
-        """The numbers of the watches that have reported something; None: maybe all."""
-        numbers = {number for number, _ in self._reports(fd)}
-        return None if _LOST in numbers else numbers
-
-    def reported_names(self, fd: int) -> Sequence[str] | None:
-        """The names that were reported since the last call; None: too many for all."""
-        reports = self._reports(fd)
-        if any(number == _LOST for number, _ in reports):
-            return None
-        return [name for _, name in reports]
-
-    def _reports(self, fd: int) -> Sequence[tuple[int, str]]:
-        """The number of the watch, and the name, of each report that waits."""
+    def reports(self, fd: int) -> Sequence[tuple[int, str]] | None:
+        """(number of the watch, name of the entry or "") of each report since the last
+        call; None: the system had no room for all of them."""
         found: list[tuple[int, str]] = []
         while True:
             try:
-                reports = os.read(fd, _REPORTS_BYTES)
+                data = os.read(fd, _REPORTS_BYTES)
             except BlockingIOError:
-                return found
+                break
             pos = 0
-            while pos < len(reports):
-                number, _, _, name_bytes = _REPORT.unpack_from(reports, pos)
+            while pos < len(data):
+                number, _, _, name_bytes = _REPORT.unpack_from(data, pos)
                 pos += _REPORT.size + name_bytes
-                name = reports[pos - name_bytes : pos].rstrip(b"\0")
+                name = data[pos - name_bytes : pos].rstrip(b"\0")
                 found.append((number, os.fsdecode(name)))
-            if len(reports) < _REPORTS_BYTES // 2:
-                return found  # these were all
+            if len(data) < _REPORTS_BYTES // 2:
+                break  # these were all
+        is_lost = any(number == _LOST for number, _ in found)
+        return None if is_lost else found
 
     def new_event(self) -> int:
         """A descriptor that is readable once `set_event` was called."""

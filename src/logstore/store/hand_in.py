@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import (
     CorruptCheckpointError,
@@ -43,7 +44,7 @@ from logstore.io.checkpoint.requests import (
 )
 from logstore.io.directory import Directory
 from logstore.io.lock import holder_of
-from logstore.io.watch import FileWatch, RenameWatch
+from logstore.io.wakeups import ServiceThread, Wakeups, Watch
 from logstore.log.write.staged_files import Staged, StagedLog, logs_of
 from logstore.store.publication import (
     Outcome,
@@ -53,11 +54,15 @@ from logstore.store.publication import (
 )
 from logstore.store.publisher import Publisher
 
-__all__ = ["HandIn", "hand_in"]
+__all__ = ["HandIn", "OwnerWatch", "hand_in"]
 
 # How often a requester looks by itself whether the lock is free, and whether there is
-# an answer: where changes of files are not reported, and in case one was missed.
+# an answer, in case a report was missed.
 _LOOK_S: Final = 0.1
+# The same for an answer where changes of files are not reported at all.
+_UNREPORTED_S: Final = 0.01
+# The pause of the owner's thread after an error.
+_PAUSE_S: Final = 0.05
 # The lock falls a moment after its file was closed.
 _LOCK_TRIES: Final = 20
 _LOCK_PAUSE_S: Final = 0.001
@@ -177,6 +182,10 @@ def _remove(one: _Waiting) -> None:
         logger.warning("cannot remove the request %s: %s", one.file.name, error)
 
 
+def _log_error(error: BaseException) -> None:
+    logger.exception("requests cannot be served", error=error)
+
+
 class HandIn:
     """Publishes for the owner of a store, and for those that hand in to it. Any thread
     may call it.
@@ -187,7 +196,7 @@ class HandIn:
     def __init__(self, root: Directory, publisher: Publisher) -> None:
         self._root = root
         self._publisher = publisher
-        self._watch = RenameWatch(root, self.serve)
+        self._thread = ServiceThread(root, "requests", self.serve, _log_error, _PAUSE_S)
         # Requests that may wait; the lock of publications guards them.
         self._names: set[str] = set()
         self._is_listed = False
@@ -200,16 +209,16 @@ class HandIn:
         Raises:
             StorageError: no thread can be started.
         """
-        self._watch.start()
+        self._thread.start(Watch(self._root, native.WATCH_RENAMES))
 
     def stop(self) -> None:
         """End the thread, after the publication that it may be at. May be called
         again."""
-        self._watch.stop()
+        self._thread.stop()
 
     def abandon(self) -> None:
         """In the child of a fork: the thread does not exist there."""
-        self._watch.abandon()
+        self._thread.abandon()
 
     def publish(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
         """Publish one's own requests, and in the same commit those that wait, unless
@@ -246,7 +255,7 @@ class HandIn:
             outcomes = self._publisher.publish_all(requests) if requests else []
         except BaseException:
             # An interrupt of this thread is not that of the others.
-            self._watch.wake()
+            self._thread.wake()
             raise
         answered: list[_Waiting] = []
         for (one, _), outcome in zip(asked, outcomes[len(own) :], strict=True):
@@ -269,14 +278,19 @@ class HandIn:
 
     def _waiting(self) -> list[_Waiting]:
         """The requests that wait now, for an owner that publishes for others."""
-        if not self._watch.is_begun:
+        wakeups = self._thread.wakeups
+        if wakeups is None:
             return []
-        names = self._watch.names()
-        if names is None or not self._is_listed:
+        # An interrupt loses the reports: then the next call lists the names.
+        is_listed, self._is_listed = self._is_listed, False
+        reports = wakeups.take()
+        if reports is None or not is_listed:
             # For names from before the watch, or not reported.
             names = _names_in(self._root)
-            self._is_listed = self._watch.is_reporting
+        else:
+            names = [name for _, name in reports]
         self._names.update(filter(is_request, names))
+        self._is_listed = wakeups.is_reporting
         if not self._names:
             return []
         chosen = sorted(self._names)[:_REQUESTS_MAX]
@@ -290,12 +304,56 @@ class HandIn:
 # ------------------------------------------------------------------ of the requester
 
 
+class OwnerWatch:
+    """Wakes a requester by what the owner does: it answers a request, or its lock may
+    have fallen. For one call after the other: the system takes long to end a watch
+    (20 ms), and little to begin another one in it.
+
+    The lock falls when its file is closed, also by the death of its holder; closing it
+    is what is reported, a moment before.
+
+    Attributes:
+        is_held: the lock was held when a requester last looked, which sets it, and
+            there was no report of its file since. Never where nothing is reported.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._wakeups = Wakeups(root.files)
+        self._lock = self._wakeups.add(Watch(root, native.WATCH_CLOSES, layout.LOCK))
+        self.is_held = False
+        if self._lock is None:
+            self._wakeups.close()
+
+    def take(self) -> None:
+        """Forget what was reported before, except that the lock may have fallen: the
+        end of a file is reported, too, when it is closed."""
+        reports = self._wakeups.take()
+        if reports is None or any(number == self._lock for number, _ in reports):
+            self.is_held = False
+
+    def begin(self, fd: int) -> None:
+        """Wait for changes of an open request, too, as long as it has a name."""
+        self._wakeups.restart_pauses()
+        if self._wakeups.add(Watch(fd, native.WATCH_FILE)) is None:
+            self._wakeups.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most `seconds`. Whether something may have changed; a report may be
+        of an earlier request."""
+        if not self._wakeups.is_reporting:
+            seconds = min(seconds, _UNREPORTED_S)
+        is_woken = self._wakeups.wait(seconds)
+        if is_woken:
+            self.take()
+        return is_woken
+
+
 def hand_in(
     root: Directory,
     request: PublicationRequest,
     timeout_ms: int | None,
     publish_as_owner: Callable[[PublicationRequest], Publication],
-    watches: deque[FileWatch],
+    watches: deque[OwnerWatch],
 ) -> Publication:
     """Have a request published by the process with the lock; see `Store.submit`.
 
@@ -307,9 +365,9 @@ def hand_in(
     try:
         watch = watches.pop()
     except IndexError:
-        watch = FileWatch(root)
+        watch = OwnerWatch(root)
     # If the lock falls behind this, `wait` tells.
-    watch.forget()
+    watch.take()
     if not watch.is_held:
         if _holder(root) is None:
             with contextlib.suppress(StoreLockedError):
@@ -342,7 +400,7 @@ class _Requester:
         begun: float,
         timeout_ms: int | None,
         publish_as_owner: Callable[[PublicationRequest], Publication],
-        watch: FileWatch,
+        watch: OwnerWatch,
     ) -> None:
         self._root = root
         self._watch = watch

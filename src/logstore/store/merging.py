@@ -7,21 +7,22 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
 from logstore._native import topic_record
-from logstore._native.locks import wait_for_any
 from logstore.errors import PartitionNotFoundError
-from logstore.io.watch import DirectoryWatch
+from logstore.io.directory import Directory
+from logstore.io.wakeups import INTERVAL_S_MIN
 from logstore.log.read.corruption import DamagePolicy
 from logstore.log.read.reader import first_of
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start, check_choice
 from logstore.record.record import Record, TopicRecord
+from logstore.store.new_records import NewRecords
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Turn
-from logstore.store.readable_partition import POLL_MAX_S, POLL_MIN_S
 
 __all__ = [
     "Cursor",
@@ -118,67 +119,28 @@ class Cursor:
 
 def follow(
     cursors: Callable[[], list[Cursor]],
+    root: Directory,
     order: str,
     timeout: float | None,
-    durable_only: bool,
 ) -> Iterator[TopicRecord]:
     """The records of all partitions, and those appended later.
 
     Args:
         cursors: returns those of all partitions that exist now.
+        root: the directory of the store.
         timeout: end after this many seconds in which none has advanced.
     """
-    last, pause = time.monotonic(), POLL_MIN_S
-    watch: DirectoryWatch | None = None
-    while True:
-        now = cursors()
-        yield from merged([cursor.records() for cursor in now], order)
-        if any(cursor.has_moved for cursor in now):
-            last, pause = time.monotonic(), POLL_MIN_S
-            continue
-        remaining = None if timeout is None else timeout - (time.monotonic() - last)
-        if remaining is not None and remaining <= 0:
-            return
-        watch = _watch_of(now, watch)
-        if watch is not None:
-            watch.wait(pause, remaining)
-        else:
-            seconds = pause if remaining is None else min(pause, remaining)
-            _wait(now, durable_only, seconds)
-        pause = min(pause * 2, POLL_MAX_S)
-
-
-def _watch_of(
-    cursors: Sequence[Cursor], watch: DirectoryWatch | None
-) -> DirectoryWatch | None:
-    """The watch of all partitions that another process writes; None if there are none.
-    The present one, if no partition was added."""
-    directories = [
-        directory
-        for cursor in cursors
-        if cursor.partition._views.writer is None
-        for directory in cursor.partition._log.directory.with_parents()
-    ]
-    if not directories:
-        return None
-    if watch is not None and set(watch.directories) == set(directories):
-        return watch
-    return DirectoryWatch(directories)
-
-
-def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None:
-    """Sleep until one of the partitions, which this store writes, may have more."""
-    signals = [
-        signal
-        for cursor in cursors
-        if (signal := cursor.partition._views.appended) is not None
-    ]
-
-    def has_more() -> bool:
-        return any(
-            cursor.partition._views.has_more(cursor.turn.view, durable_only)
-            for cursor in cursors
-            if cursor.turn is not None
-        )
-
-    wait_for_any(signals, has_more, seconds)
+    last = time.monotonic()
+    with closing(NewRecords(root, INTERVAL_S_MIN)) as new_records:
+        while True:
+            now = cursors()
+            yield from merged([cursor.records() for cursor in now], order)
+            if any(cursor.has_moved for cursor in now):
+                last = time.monotonic()
+                new_records.restart_pauses()
+                continue
+            idle = time.monotonic() - last
+            if timeout is not None and idle >= timeout:
+                return
+            remaining = None if timeout is None else timeout - idle
+            new_records.wait([one.partition._views for one in now], remaining)

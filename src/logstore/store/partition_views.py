@@ -14,7 +14,6 @@ from logstore.errors import (
     StorageError,
 )
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.io.watch import DirectoryWatch
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
@@ -553,18 +552,6 @@ class PartitionViews:
                     end = min(end, self.stable_of(view, offset, policy))
                 except ChangedError:
                     end = offset  # the next refresh sees it
-
-    def new_watch(self) -> DirectoryWatch | None:
-        """Reports changes by the process that writes; None if it is this one."""
-        if self.writer is not None:
-            return None
-        return DirectoryWatch(self.log.directory.with_parents())
-
-    def wait(self, view: View, durable_only: bool, seconds: float) -> None:
-        """Sleep until there may be more than in a view of the log that this store
-        writes."""
-        assert self.writer is not None
-        self.writer.wait_for_more(lambda: self.has_more(view, durable_only), seconds)
 
     @property
     def appended(self) -> Signal | None:

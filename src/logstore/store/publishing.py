@@ -13,7 +13,6 @@ from logstore.config import INT64_MAX, StoreConfig, check_int
 from logstore.errors import ConfigError, LogStoreError, storage_errors
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.filesystem import prepare_beside
-from logstore.io.watch import FileWatch
 from logstore.log.write.staged_files import (
     Staged,
     check_identity,
@@ -22,7 +21,7 @@ from logstore.log.write.staged_files import (
 )
 from logstore.log.write.staging import Destination, Stage
 from logstore.store.context import StoreContext
-from logstore.store.hand_in import HandIn, hand_in
+from logstore.store.hand_in import HandIn, OwnerWatch, hand_in
 from logstore.store.open_topics import OpenTopics
 from logstore.store.partition import Partition
 from logstore.store.publication import (
@@ -47,7 +46,7 @@ class PublishingStore:
     _publications: Publications
     _publisher: Publisher
     _hand_in: HandIn
-    _watches: deque[FileWatch]
+    _watches: deque[OwnerWatch]
 
     def stage(self, identity: str = "", sequence: int = 0) -> Stage:
         """A file for records that are to be published together, in any number of

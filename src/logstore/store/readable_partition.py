@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
 
 from logstore import _native as native
@@ -15,6 +16,7 @@ from logstore.errors import (
     RecordNotFoundError,
 )
 from logstore.io.checkpoint.cuts import LogMark
+from logstore.io.wakeups import INTERVAL_S_MIN
 from logstore.log.follow.byte_ranges import ByteRanges, byte_ranges
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
@@ -46,14 +48,10 @@ if TYPE_CHECKING:
     from logstore.config import TopicConfig
 
 from logstore.store.arrow_source import ArrowSource
+from logstore.store.new_records import NewRecords
 from logstore.store.partition_views import PartitionViews, Turn, infos_of, unchanged
 
 __all__ = ["ReadablePartition"]
-
-# How long a follower sleeps before it looks again, if no changes are reported to it: a
-# short time at first, then longer and longer while nothing is appended.
-POLL_MIN_S = 0.001
-POLL_MAX_S = 0.050
 
 
 class ReadablePartition(ArrowSource):
@@ -302,34 +300,30 @@ class ReadablePartition(ArrowSource):
         """
         policy = DamagePolicy(on_corruption)
         turns = self._views.turns(start, durable_only, isolation, policy)
-        runs = self._follow(turns, as_timeout(timeout), durable_only)
+        runs = self._follow(turns, as_timeout(timeout))
         return reader.first_of(native.Flattened(runs), as_limit(limit))
 
     def _follow(
-        self,
-        turns: Iterator[Iterator[Record] | Turn],
-        timeout: float | None,
-        durable_only: bool,
+        self, turns: Iterator[Iterator[Record] | Turn], timeout: float | None
     ) -> Iterator[Iterator[Record]]:
         """The runs of turns, with a pause after a turn without records."""
-        watch = self._views.new_watch()
-        last, pause = time.monotonic(), POLL_MIN_S
-        for item in turns:
-            if not isinstance(item, Turn):
-                yield item
-                continue
-            if item.has_moved:
-                last, pause = time.monotonic(), POLL_MIN_S
-                continue
-            remaining = None if timeout is None else timeout - (time.monotonic() - last)
-            if remaining is not None and remaining <= 0:
-                return
-            if watch is not None:
-                watch.wait(pause, remaining)
-            else:
-                seconds = pause if remaining is None else min(pause, remaining)
-                self._views.wait(item.view, durable_only, seconds)
-            pause = min(pause * 2, POLL_MAX_S)
+        views, last = self._views, time.monotonic()
+        with closing(
+            NewRecords(views.log.directory.root, INTERVAL_S_MIN)
+        ) as new_records:
+            for item in turns:
+                if not isinstance(item, Turn):
+                    yield item
+                    continue
+                if item.has_moved:
+                    last = time.monotonic()
+                    new_records.restart_pauses()
+                    continue
+                now = time.monotonic()
+                remaining = None if timeout is None else timeout - (now - last)
+                if remaining is not None and remaining <= 0:
+                    return
+                new_records.wait([views], remaining)
 
     def fetch(
         self,

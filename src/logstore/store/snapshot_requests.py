@@ -18,14 +18,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from logstore import _native as native
-from logstore._native.locks import logger, wait_for_end
+from logstore._native.locks import logger
 from logstore.errors import (
     LogStoreError,
     StorageError,
@@ -38,6 +36,7 @@ from logstore.io.files import Files
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
 from logstore.io.lock import holder_of
+from logstore.io.wakeups import ServiceThread, Wakeups
 from logstore.store.context import StoreContext
 from logstore.store.open_topics import OpenTopics
 from logstore.store.publisher import Publisher
@@ -86,6 +85,10 @@ class _Owner(Protocol):
 # ------------------------------------------------------------------ of the owner
 
 
+def _log_error(error: BaseException) -> None:
+    logger.exception("a snapshot cannot be made", error=error)
+
+
 class SnapshotServer:
     """Makes the snapshots that other processes ask for, in a thread, which keeps no
     store open while it waits."""
@@ -93,101 +96,65 @@ class SnapshotServer:
     def __init__(
         self, context: StoreContext, topics: OpenTopics, publisher: Publisher
     ) -> None:
-        self._files = context.files
-        self._context = weakref.ref(context)
-        self._topics = weakref.ref(topics)
-        self._publisher = weakref.ref(publisher)
-        self._event: native.OpenFile | None = None
-        self._thread: threading.Thread | None = None
-        self._is_stopped = False
+        self._context = context
+        self._topics = topics
+        self._publisher = publisher
+        root = context.root
+
+        def sleep(wakeups: Wakeups) -> None:
+            wakeups.wait_for_name(root, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS)
+
+        self._thread = ServiceThread(
+            root, "snapshots", self._look, _log_error, _LOOK_S, sleep
+        )
         # The request that a snapshot is made for.
         self._serving: native.OpenFile | None = None
 
     def start(self) -> None:
         """Look for requests from now on. Without a thread, they are not answered."""
-        if type(self._files) is not Files:
+        if type(self._context.files) is not Files:
             return  # tests make each call by themselves
         try:
-            self._event = native.OpenFile(self._files.new_event(), None)
-            self._thread = threading.Thread(
-                target=self._run, name="snapshots", daemon=True
-            )
             self._thread.start()
-        except (OSError, RuntimeError) as error:
-            self._thread = None
+        except StorageError as error:
             logger.warning("no thread for snapshots that others ask for: %s", error)
 
     def stop(self) -> None:
         """End the thread; a snapshot that it makes ends with `StoreClosedError`. May be
         called again."""
-        self._is_stopped = True
-        thread, event = self._thread, self._event
-        if thread is None or event is None:
-            return
-        self._files.set_event(event.fd)
-        if thread is not threading.current_thread():
-            wait_for_end(thread)
-        self._thread = self._event = None
+        self._thread.stop()
 
     def abandon(self) -> None:
         """In the child of a fork: the thread does not exist there, and the lock of its
         request belongs to the parent."""
-        self._is_stopped = True
-        self._thread = self._event = None
+        self._thread.abandon()
         if self._serving is not None:
             self._serving.close()
 
-    def _run(self) -> None:
-        while not self._is_stopped:
-            try:
-                context = self._context()
-                if context is None or context.is_closed:
-                    return
-                directory = context.root.held()
-                del context  # a store that was forgotten ends its thread
-                self._files.wait_for_name(
-                    self._event_fd(), directory.fd, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS
-                )
-                if self._context() is None:
-                    return
-                self._look()
-            except BaseException as error:
-                with contextlib.suppress(BaseException):
-                    logger.exception("a snapshot cannot be made", error=error)
-                with contextlib.suppress(BaseException):
-                    self._files.wait_for_any([self._event_fd()], _LOOK_S)
-
-    def _event_fd(self) -> int:
-        event = self._event
-        return -1 if event is None else event.fd
-
     def _look(self) -> None:
-        context = self._context()
-        if context is None or context.is_closed:
+        if self._context.is_closed:
             return
-        root = context.root
+        root, files = self._context.root, self._context.files
         if not root.exists(SNAPSHOT_REQUEST):
             return
         try:
             file = held_open(
-                self._files, root.open(SNAPSHOT_REQUEST, write=True, keep_links=True)
+                files, root.open(SNAPSHOT_REQUEST, write=True, keep_links=True)
             )
         except FileNotFoundError:
             return
-        if self._files.lock_file(file.fd):
+        if files.lock_file(file.fd):
             # It is left over. The name may be that of another one by now.
             _unlink_own(root, file.fd)
             return
-        info = self._files.stat(file.fd)
-        if info.uid in (self._files.user(), -1):
-            self._serve(context, _OpenRequest(root, file, info.size))
+        info = files.stat(file.fd)
+        if info.uid in (files.user(), -1):
+            self._serve(_OpenRequest(root, file, info.size))
 
-    def _serve(self, context: StoreContext, request: _OpenRequest) -> None:
+    def _serve(self, request: _OpenRequest) -> None:
         """Make the snapshot of a request. Another user may not ask: this process has
         other rights than that one."""
-        topics, publisher = self._topics(), self._publisher()
-        if topics is None or publisher is None:
-            return
+        context = self._context
         self._serving = request.file
         if not request.begin():
             self._serving = None
@@ -196,7 +163,7 @@ class SnapshotServer:
         try:
             target = request.target()
             request.say({"begun": os.getpid()})
-            report = make_snapshot(context, topics, publisher, target)
+            report = make_snapshot(context, self._topics, self._publisher, target)
             outcome = "the snapshot was made, and its report was lost"
             request.say({"report": report._replace(damaged=())._asdict(),
                          "damaged": [list(key) for key in report.damaged]})  # fmt: skip

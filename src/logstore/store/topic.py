@@ -406,7 +406,8 @@ class Topic(ArrowSource):
                 cursors[number] = merging.Cursor(self[number], None, *options)
             return list(cursors.values())
 
-        records = merging.follow(added, order, as_timeout(timeout), durable_only)
+        root = partitions[0]._views.log.directory.root
+        records = merging.follow(added, root, order, as_timeout(timeout))
         return merging.first_of(records, as_limit(limit))
 
     def read_arrow(

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,15 @@ class Refusing(Files):
         self._refuse("new_watch")
         return super().new_watch()
 
-    def watch(self, fd: int, dir_fd: int) -> int:
+    def watch(self, fd: int, at: int, *more: Any) -> int:
         self._refuse("watch")
-        return super().watch(fd, dir_fd)
+        return super().watch(fd, at, *more)
 
     def file_system(self, fd: int) -> int:
         return 0x6969 if self.refused == "network" else super().file_system(fd)
 
-    def take_changes(self, fd: int) -> set[int] | None:
-        found = super().take_changes(fd)
+    def reports(self, fd: int) -> Sequence[tuple[int, str]] | None:
+        found = super().reports(fd)
         return None if self.refused == "reports" else found
 
     def _refuse(self, call: str) -> None:
@@ -201,14 +202,14 @@ def test_appends_one_by_one_do_not_wake_a_follower_for_each(
                 follower = q.follow()
                 (await waiting(follower)).cancel()
                 taken = 0
-                take_changes = q._services.wakes._files.take_changes
+                reports = q._services.wakes._files.reports
 
-                def take(fd: int) -> set[int] | None:
+                def take(fd: int) -> Sequence[tuple[int, str]] | None:
                     nonlocal taken
                     taken += 1
-                    return take_changes(fd)
+                    return reports(fd)
 
-                q._services.wakes._files.take_changes = take  # type: ignore[method-assign]
+                q._services.wakes._files.reports = take  # type: ignore[method-assign]
                 for n in range(50):
                     await p.append(b"%d" % n)
                     assert (await anext(follower)).value == b"%d" % n

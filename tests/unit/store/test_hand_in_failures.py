@@ -4,8 +4,10 @@ twice, and each error has a name."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,19 @@ from logstore import DiskFullError, StorageError, Store
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, requests
 from logstore.io.files import Files
+from logstore.io.filesystem import NETWORK
+from logstore.io.wakeups import Wakeups
 from logstore.store.publisher import Publisher
 from support import handing_in
 from support.handing_in import (
     SERVING,
     Later,
+    hold_back,
     requests_in,
     staged_by,
     submit,
     until,
+    waiting_in,
 )
 
 # Fixtures.
@@ -154,9 +160,59 @@ def test_names_that_the_system_has_dropped_are_listed(
     path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More renames than a watch keeps."""
-    monkeypatch.setattr(Files, "reported_names", lambda self, fd: None)
+    monkeypatch.setattr(Files, "reports", lambda self, fd: None)
     assert submit(reader, staged_by(reader)).is_new
     assert owner.published("x") == 1
+
+
+def test_names_that_an_interrupt_has_lost_are_listed(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the owner's own call has taken the reports."""
+    hold_back(monkeypatch)
+    with logstore.open(path, config=SERVING) as owner:
+        owner.publish([], identity="y", sequence=1)
+        call = Later(lambda: submit(reader, staged_by(reader)))
+        until(lambda: waiting_in(path))
+        take = Wakeups.take
+
+        def interrupted(self: Wakeups) -> None:
+            take(self)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as during:
+            during.setattr(Wakeups, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                owner.publish([], identity="y", sequence=2)
+        owner.publish([], identity="y", sequence=2)
+        assert call.get().is_new
+
+
+class OtherHost(Files):
+    """A network file system, with changes by other hosts only."""
+
+    def file_system(self, fd: int) -> int:
+        return next(iter(NETWORK))
+
+    def reports(self, fd: int) -> Any:
+        return []
+
+    def wait_for_any(self, fds: Any, seconds: float | None) -> Any:
+        assert seconds is not None  # nothing would end it
+        time.sleep(min(seconds, 0.01))
+        return []
+
+
+def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
+    """Renames by other hosts are not reported to it."""
+    config = dataclasses.replace(SERVING, allow_network_filesystem=True)
+    open_store = logstore.store.store.open_store
+    with (
+        open_store(path, config=config, files=OtherHost()) as owner,
+        logstore.open(path, read_only=True) as reader,
+    ):
+        assert submit(reader, staged_by(reader)).is_new
+        assert owner.published("x") == 1
 
 
 def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:

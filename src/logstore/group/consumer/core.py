@@ -26,13 +26,12 @@ from logstore.group.consumer.options import (
 )
 from logstore.group.consumer.positions import Positions, commit_of
 from logstore.group.consumer.reading import (
-    GROUP_S_MAX,
     LASTING,
     Before,
     PartitionReader,
-    Waiter,
 )
 from logstore.group.consumer.transaction import COMMITTED, FORGOTTEN, TransactionState
+from logstore.group.consumer.waiting import Waiting
 from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.member.generations import Subscription
 from logstore.group.member.membership import Membership
@@ -45,9 +44,6 @@ __all__ = ["Core"]
 
 # The group is looked at once in this time while records come.
 _CHECK_S: Final = 0.1
-# After a report that explains nothing yet (a process that ends closes its files before
-# it gives back their locks): so long at first, then twice as long.
-_AGAIN_S: Final = 0.002
 # All partitions are looked at once in this time, also without a report.
 _LOOK_S: Final = 1.0
 
@@ -83,14 +79,13 @@ class Core:
         # A consumer without a group makes no files.
         self._root = root_of(store) if options.group is None else files_directory(store)
         self.files = self._root.files
-        self._waiter = Waiter(self._root)
+        self._waiting = Waiting(self._root, writes=not store.read_only)
         self.positions = Positions(store, options, None)
         self._turn = 0  # which partition is asked first
         self._current: PartitionReader | None = None  # whose records are delivered
         self.ahead = Ahead()
         self._check_at = 0.0
         self._look_at = 0.0
-        self._pause_s = GROUP_S_MAX
         self._committed_at = self.files.monotonic()
         # Whether something was committed that may not be durable.
         self._has_unsynced = False
@@ -428,6 +423,7 @@ class Core:
         seconds. The group is looked at meanwhile."""
         deadline = None if seconds is None else self.files.monotonic() + seconds
         self.auto_commit()
+        self._waiting.begin()
         is_woken, is_due = True, False
         while True:
             is_changed = self.coordinate(at_once=is_due)
@@ -446,21 +442,10 @@ class Core:
             if deadline is not None and now >= deadline:
                 return None
             left = _LOOK_S if deadline is None else deadline - now
-            is_woken = self._wait(left)
+            reading = [one for one in self.readers.values() if not one.is_paused]
+            is_woken = self._waiting.wait(reading, self.member, left)
             is_due = True
             self.auto_commit()
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait for a change, at most `seconds`; whether something was reported."""
-        slots = None if self.member is None else self.member.slots
-        readers = [one for one in self.readers.values() if not one.is_paused]
-        seconds = min(seconds, self._pause_s)
-        if self.member is not None:
-            seconds = min(seconds, self.member.others.due_s())
-        is_woken = self._waiter.wait(readers, slots, seconds, self.options.durable_only)
-        again = _AGAIN_S if is_woken else self._pause_s * 2
-        self._pause_s = min(again, GROUP_S_MAX)
-        return is_woken
 
     def look_now(self) -> None:
         """Look at all partitions, and at the group, in the next call."""
@@ -643,7 +628,7 @@ class Core:
 
     def abandon(self) -> None:
         """Close the files; in the child of a fork they are closed already."""
-        self._waiter.close()
+        self._waiting.close()
         self.readers.clear()
         if self.member is not None:
             self.member.slots.close()

@@ -1,16 +1,13 @@
-"""Reads the partitions of a consumer, and waits for more records."""
+"""Reads a partition of a consumer."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from logstore import _native as native
-from logstore._native.locks import Signal, wait_for_any
 from logstore.errors import (
     CorruptionError,
     CorruptRecordError,
@@ -22,10 +19,6 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.group.errors import NoOffsetForPartitionError
-from logstore.group.file.slots import Slots
-from logstore.io import layout
-from logstore.io.directory import Directory, held_open
-from logstore.io.filesystem import kind_of
 from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import DamagePolicy, OnCorruption
 from logstore.log.read.proof import ProofFinder
@@ -35,7 +28,7 @@ from logstore.store.inside import views_of
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Latest, Turn
 
-__all__ = ["LASTING", "Before", "PartitionReader", "Waiter"]
+__all__ = ["LASTING", "Before", "PartitionReader"]
 
 # The errors of a partition that come again until a `seek`.
 LASTING: Final = (
@@ -47,15 +40,6 @@ LASTING: Final = (
 
 # The log is not the one that was read: reading it again would hide that.
 _OTHER_LOG: Final = (OffsetOutOfRangeError, TopicNotFoundError)
-
-# Sleep no longer: members that are stuck, and what a watch has missed, give no sign.
-GROUP_S_MAX: Final = 1.0
-# The same where a thread of this process appends: only its own changes wake it.
-_WRITER_S_MAX: Final = 0.25
-# The same if the system reports no changes.
-_UNWATCHED_S_MAX: Final = 0.05
-# The same while there are records that are not durable yet.
-_DURABLE_S_MAX: Final = 0.02
 
 
 class PartitionReader:
@@ -413,88 +397,3 @@ class PartitionReader:
 
 # Positions that readers had before they read.
 Before: TypeAlias = list[tuple[PartitionReader, int | None]]
-
-
-class Waiter:
-    """Waits until there may be more records, or a change of the group.
-
-    Args:
-        root: the store's directory.
-    """
-
-    def __init__(self, root: Directory) -> None:
-        self._root = root
-        self._files = root.files
-        self._watched: tuple[object, ...] = ()
-        self._watch: native.OpenFile | None = None
-
-    def close(self) -> None:
-        self._watch = None
-
-    def wait(
-        self,
-        readers: Sequence[PartitionReader],
-        slots: Slots | None,
-        seconds: float,
-        durable_only: bool,
-    ) -> bool:
-        """Wait at most `seconds`, or less; whether something was reported."""
-        views = [views_of(reader.partition) for reader in readers]
-        signals: list[Signal] = [
-            view.appended for view in views if view.appended is not None
-        ]
-        if signals:
-
-            def has_more() -> bool:
-                return any(
-                    views_of(reader.partition).has_more(reader.turn.view, durable_only)
-                    for reader in readers
-                    if reader.turn is not None
-                )
-
-            if has_more():
-                return True
-            wait_for_any(signals, has_more, min(seconds, _WRITER_S_MAX))
-            return has_more()
-        if any(reader.waits_for_sync for reader in readers):
-            seconds = min(seconds, _DURABLE_S_MAX)
-        seconds = min(seconds, GROUP_S_MAX)
-        directories = [view.log.directory for view in views]
-        # A topic that is made again has other directories of the same names.
-        ids = [reader.topic_id for reader in readers]
-        # The journal of publications is written to, and replaced now and then.
-        journal = None
-        with contextlib.suppress(OSError):
-            journal = self._root.stamp(layout.PUBLICATION)
-        lock = None if slots is None else slots.fd
-        wanted = (lock, journal and journal[0], *directories, *ids)
-        if wanted != self._watched:
-            # Changes before the watch are not reported.
-            self._watched, self._watch = (), None
-            watch: native.OpenFile | None = None
-            with contextlib.suppress(OSError):
-                watch = self._begin(directories, slots)
-            self._watched, self._watch = wanted, watch
-            return True
-        if self._watch is None:
-            time.sleep(min(seconds, _UNWATCHED_S_MAX))
-            return True
-        return self._files.wait_for_change(self._watch.fd, seconds)
-
-    def _begin(
-        self, directories: Sequence[Directory], slots: Slots | None
-    ) -> native.OpenFile | None:
-        if kind_of(self._root)[1]:
-            return None  # a network file system, which reports changes of this host
-        files = self._files
-        watch = held_open(files, files.new_watch())
-        for directory in directories:
-            with directory.use() as fd:
-                files.watch(watch.fd, fd)
-        with self._root.use() as fd:
-            files.watch(watch.fd, fd, native.WATCH_NAMES)
-            with contextlib.suppress(FileNotFoundError):
-                files.watch(watch.fd, fd, native.WATCH_WRITES, layout.PUBLICATION)
-        if slots is not None:
-            files.watch(watch.fd, slots.fd, native.WATCH_WRITES)
-        return watch

@@ -40,7 +40,7 @@ class DryLog:
         self.segments = bounds.segments
         self.cuts = bounds.cuts
         self.replacement = Gate(name, new_group())
-        root = directory.with_parents()[-1]
+        root = directory.root
         self._compacted_upto = CleanerCheckpoint(root).read().get(key)
         self._extent = Extent(
             bounds.segments,

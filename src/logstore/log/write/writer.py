@@ -149,15 +149,6 @@ class PartitionWriter:
         """Wake the waiting readers, so that they check again."""
         self._log.appended.set()
 
-    def wait_for_more(self, is_ready: Callable[[], bool], seconds: float) -> None:
-        """Sleep until there may be more to read, for at most `seconds`. Return at once
-        if `is_ready()` is true or the log is closed."""
-        waiter = self._log.appended.register()
-        if self.health.closed is not None or is_ready():
-            waiter.cancel()
-        else:
-            waiter.wait(seconds)
-
     def free_bytes(self) -> int:
         """Bytes free on the file system, including those that wait to be freed."""
         directory = self.directory

@@ -547,7 +547,7 @@ def test_call_of_another_thread_is_refused(path: Path) -> None:
     drain(one)
     thread = threading.Thread(target=one.poll, args=(60_000,))
     thread.start()
-    while one._core._waiter._watched == ():
+    while one._core._waiting._new_records._wakeups is None:
         time.sleep(0.001)
     with pytest.raises(logstore.ReentrantCallError, match="another thread"):
         one.poll()
