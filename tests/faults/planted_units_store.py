@@ -15,10 +15,9 @@ BUGS_OF_STORES = (
     unit_bug(
         "a follower of a topic ends though records came meanwhile",
         "store/merging.py",
-        "        if any(cursor.has_moved for cursor in now):\n"
-        "            last, pause = time.monotonic(), POLL_MIN_S\n",
-        "        if any(cursor.has_moved for cursor in now):\n"
-        "            pause = POLL_MIN_S\n",
+        "            if any(cursor.has_moved for cursor in now):\n"
+        "                last = time.monotonic()\n",
+        "            if any(cursor.has_moved for cursor in now):\n",
         "store/test_merging.py",
     ),
     unit_bug(
