@@ -32,7 +32,7 @@ from logstore.index import (
 )
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
 from logstore.io.layout import (
     DELETED,
     INDEX,
@@ -41,6 +41,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
+from logstore.io.stamps import FileInfo
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FileWalk
 

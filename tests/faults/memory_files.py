@@ -11,7 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
+from logstore.io.stamps import FileInfo
 
 __all__ = ["ROOT", "MemoryFiles"]
 

@@ -21,7 +21,8 @@ import pytest
 import xxhash
 
 from logstore import _native as native
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
+from logstore.io.stamps import FileInfo
 
 # ---------------------------------------------------------------- files
 

@@ -28,8 +28,9 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from logstore.io.files import FileInfo, Waitable
+from logstore.io.files import Waitable
 from logstore.io.scheduler import Scheduler
+from logstore.io.stamps import FileInfo
 from support.byte_locks import ByteLocks
 from support.disk_changes import (
     ROOT,
@@ -615,8 +616,7 @@ class MemoryDisk(ByteLocks):
         finally:
             self._sleepers.discard(waiter)
             if self._is_dead:
-                # A process that is killed has no background threads any more. Thousands
-                # of them, which look at their tasks again and again, would be left.
+                # A killed process has no threads: thousands would stay, and look.
                 owner = sys._getframe(1).f_locals.get("self")
                 if isinstance(owner, Scheduler):
                     owner._stopped = True

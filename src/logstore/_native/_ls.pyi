@@ -397,10 +397,11 @@ class _Lib:
     def ls_sys_look(
         self,
         dir_fd: int,
+        name: bytes,
         names: bytes,
         names_bytes: int,
-        outside: int,
-        inside: int,
+        count: int,
+        before: Any,
         out: Any,
         /,
     ) -> int: ...

@@ -573,13 +573,15 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
    times.  Returns 1 if the name may be there, 0 if the wait has ended otherwise, or -errno. */
 int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks);
 
-/* Open a directory in another one, and examine it, files in the outer one, and files in it; then close it.  `names`: that
-   of the directory, those of `outside` files, those of `inside` files, each with its zero byte, `names_bytes` in all.
-   Links are not followed.
-   `out` gets device, inode and time of change in ns of the directory; then, of each file, inode, times of modification
-   and of change in ns, and size: 0, -1, -1, -1 if there is no file.  Returns 0 or -errno; -ENOENT: no directory. */
-int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int32_t outside, int32_t inside,
-                    int64_t *out);
+/* Examine a directory of an open one, which is opened for this ("." is the open one itself), and `count` files.  `names`:
+   those of files in the directory, each with its zero byte, `names_bytes` in all; "../x" is the file x of the open one,
+   "." the directory itself.  Links are not followed.
+   `out` gets the time of the call in ms; device and inode of the directory; then, of each name, inode, times of
+   modification and of change in ns, and size: 0, -1, -1, -1 if there is none.  `before`: what another call has put there
+   after its time; may be NULL.
+   Returns 1 if it is the same now, 0 if not, or -errno; -ENOENT: no directory. */
+int32_t ls_sys_look(int32_t dir_fd, const char *name, const char *names, int64_t names_bytes, int32_t count,
+                    const uint8_t *before, int64_t *out);
 
 /* One of the system calls that `ls_sys_steps` makes, and what must come of it. */
 enum ls_step_kind {

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static int64_t ls_sys_result(ssize_t n)
@@ -173,15 +174,21 @@ int32_t ls_sys_stat(int32_t fd, const char *name, int64_t *out)
     return 0;
 }
 
+/* The numbers of an examined file. */
+static void ls_sys_numbers(const struct stat *found, int64_t *out)
+{
+    out[0] = (int64_t)found->st_ino;
+    out[1] = ls_sys_ns(found->LS_SYS_MTIME);
+    out[2] = ls_sys_ns(found->LS_SYS_CTIME);
+    out[3] = (int64_t)found->st_size;
+}
+
 /* Examine one file: 4 numbers in `out`. */
 static int32_t ls_sys_stamp(int32_t dir_fd, const char *name, int64_t *out)
 {
     struct stat found;
     if (fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0) {
-        out[0] = (int64_t)found.st_ino;
-        out[1] = ls_sys_ns(found.LS_SYS_MTIME);
-        out[2] = ls_sys_ns(found.LS_SYS_CTIME);
-        out[3] = (int64_t)found.st_size;
+        ls_sys_numbers(&found, out);
         return 0;
     }
     out[0] = 0;
@@ -189,36 +196,60 @@ static int32_t ls_sys_stamp(int32_t dir_fd, const char *name, int64_t *out)
     return errno == ENOENT ? 0 : -errno;
 }
 
-int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int32_t outside, int32_t inside, int64_t *out)
+/* Examine the names of an opened directory `fd`, which is in `dir_fd`. */
+static int32_t ls_sys_look_at(int32_t dir_fd, int32_t fd, const char *names, const char *end, int32_t count, int64_t *out)
 {
-    if (names_bytes <= 0 || names[names_bytes - 1] != 0) {
-        return -EINVAL;
-    }
-    const char *end = names + names_bytes;
-    int fd = openat(dir_fd, names, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) {
+    struct stat place;
+    if (fstat(fd, &place) < 0) {
         return -errno;
     }
-    struct stat found;
-    int32_t status = fstat(fd, &found) < 0 ? -errno : 0;
-    if (status == 0) {
-        out[0] = (int64_t)found.st_dev;
-        out[1] = (int64_t)found.st_ino;
-        out[2] = ls_sys_ns(found.LS_SYS_MTIME);
-        out += 3;
-    }
-    for (int32_t i = 0; status == 0 && i < outside + inside; i++) {
-        const char *zero = memchr(names, 0, (size_t)(end - names));
-        if (zero == NULL || zero + 1 >= end) {
-            status = -EINVAL;
-            break;
+    out[0] = (int64_t)place.st_dev;
+    out[1] = (int64_t)place.st_ino;
+    out += 2;
+    for (int32_t i = 0; i < count; i++, out += 4) {
+        const char *zero = names < end ? memchr(names, 0, (size_t)(end - names)) : NULL;
+        if (zero == NULL) {
+            return -EINVAL;
+        }
+        int32_t status = 0;
+        if (strcmp(names, ".") == 0) {
+            ls_sys_numbers(&place, out);
+        } else if (strncmp(names, "../", 3) == 0) {
+            status = ls_sys_stamp(dir_fd, names + 3, out);
+        } else {
+            status = ls_sys_stamp(fd, names, out);
+        }
+        if (status < 0) {
+            return status;
         }
         names = zero + 1;
-        status = ls_sys_stamp(i < outside ? dir_fd : fd, names, out);
-        out += 4;
     }
-    (void)close(fd);
-    return status;
+    return 0;
+}
+
+int32_t ls_sys_look(int32_t dir_fd, const char *name, const char *names, int64_t names_bytes, int32_t count,
+                    const uint8_t *before, int64_t *out)
+{
+    struct timespec now;
+    if (clock_gettime(CLOCK_REALTIME, &now) < 0) {
+        return -errno;
+    }
+    out[0] = ls_sys_ns(now) / 1000000;
+    int fd = dir_fd;
+    if (strcmp(name, ".") != 0) {
+        fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0) {
+            return -errno;
+        }
+    }
+    int32_t status = ls_sys_look_at(dir_fd, fd, names, names + names_bytes, count, out + 1);
+    if (fd != dir_fd) {
+        (void)close(fd);
+    }
+    if (status < 0) {
+        return status;
+    }
+    return before != NULL && memcmp(before, out + 1, 16 + 32 * (size_t)count) == 0;
 }
 
 /* Lock one byte for an open file, or give its lock back. */

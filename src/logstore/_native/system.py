@@ -78,18 +78,31 @@ def fs_type(fd: int) -> int:
 
 
 def look(
-    dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
-) -> bytes:
-    """Examine a directory in an open one, some files beside it, and some in it, which
-    is opened for this (``ls_sys_look``): numbers of 64 bits.
+    dir_fd: int, name: str, names: bytes, count: int, before: bytes | None
+) -> tuple[int, bytes]:
+    """Examine a directory in an open one, and files in it and beside it
+    (``ls_sys_look``): the time of the call in ms, and 16 bytes of the directory and
+    `STAMP_BYTES` of each name.
+
+    Args:
+        names: `count` names, each with its NUL.
+        before: the bytes of another look at these names. If they are the same now, the
+            result has this object.
 
     Raises:
         OSError: the system refuses; FileNotFoundError if there is no directory.
     """
-    names = "\0".join((name, *outside, *inside, "")).encode()
-    out = allocate("int64_t[]", 3 + 4 * (len(outside) + len(inside)))
-    _made(lib.ls_sys_look, (dir_fd, names, len(names), len(outside), len(inside), out))
-    return bytes(ffi.buffer(out))
+    out, size = allocate("int64_t[]", 3 + 4 * count), 16 + STAMP_BYTES * count
+    known = ffi.NULL if before is None else ffi.from_buffer("uint8_t[]", before)
+    encoded, result = _encoded(name), -errno.EINTR
+    # As `_made`, without its call: a reader looks after each read.
+    while result == -errno.EINTR:
+        result = lib.ls_sys_look(dir_fd, encoded, names, len(names), count, known, out)
+    if result < 0:
+        _refuse(result, name)
+    if result and before is not None:
+        return out[0], before
+    return out[0], ffi.buffer(out)[8 : 8 + size]
 
 
 def new_watch() -> int:

@@ -5,22 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
 from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import Signal
 from logstore.errors import StoreClosedError, is_disk_full
-from logstore.io.files import (
-    PRIVATE,
-    Access,
-    FileInfo,
-    Files,
-    FileStamp,
-    Look,
-    stamp_of,
-)
+from logstore.io.files import PRIVATE, Access, Files
 from logstore.io.layout import own_copy_file
+from logstore.io.stamps import FileInfo, FileStamp, Look, LookNames, stamp_of
 
 __all__ = ["NOT_A_FILE", "Directory", "UnknownContentError", "held_open"]
 
@@ -229,29 +221,15 @@ class Directory:
             return None
         return stamp_of(info)
 
-    def info_and_stamp(self, name: str) -> tuple[FileInfo, FileStamp | None]:
-        """`info` and `stamp` together: a directory in another one is opened once for
-        both. Raises an error if the directory does not exist."""
-        with self.use() as fd:
-            info, stamp = self.files.stat(fd), None
-            with contextlib.suppress(FileNotFoundError):
-                stamp = stamp_of(self.files.stat_name(fd, name))
-        return info, stamp
-
-    def look(self, outside: Sequence[str], inside: Sequence[str]) -> Look | None:
-        """`Files.look` of this directory, some files beside it and some in it; None if
-        it is not in another one, or if it is being renamed."""
-        parent = self._parent
-        if parent is None or self.moved_to:
-            return None
+    def look(self, names: LookNames, before: Look | None = None) -> Look:
+        """`Files.look` of this directory, files in it, and files beside it (none if it
+        is a root). Not of a directory that this process renames."""
         # The reference keeps the descriptor open during the call.
-        file = parent.held()
-        return self.files.look(file.fd, self.name, outside, inside)
-
-    def look_inside(self, names: Sequence[str]) -> Look:
-        """`Files.look` of this directory and of some files in it."""
-        with self.use() as fd:
-            return self.files.look(fd, ".", (), names)
+        if self._parent is None:
+            file, name = self.held(), "."
+        else:
+            file, name = self._parent.held(), self.name
+        return self.files.look(file.fd, name, names, before)
 
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""

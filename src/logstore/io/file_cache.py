@@ -25,8 +25,9 @@ from logstore._native import OpenFile
 from logstore._native.locks import RANK_FILES
 from logstore.errors import StoreClosedError
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
 from logstore.io.layout import INDEX, TIME_INDEX
+from logstore.io.stamps import FileInfo
 
 __all__ = ["Descriptors"]
 

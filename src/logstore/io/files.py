@@ -23,11 +23,21 @@ import stat as stat_module
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from logstore import _native as native
 from logstore.io.byte_locks import FLOCK, ByteLocks, ProcessId, read_text
 from logstore.io.links import Links
+from logstore.io.stamps import (
+    NO_FILE,
+    FileInfo,
+    FileStamp,
+    Look,
+    LookNames,
+    place_bytes,
+    stamp_bytes,
+    stamp_of,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,30 +45,15 @@ if TYPE_CHECKING:
 __all__ = [
     "PRIVATE",
     "Access",
-    "FileInfo",
     "Files",
-    "FileStamp",
-    "Look",
     "ProcessId",
     "Space",
     "Waitable",
-    "have_settled",
-    "stamp_bytes",
-    "stamp_of",
-    "settled",
 ]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 DIRECTORY_ENTRIES_MAX = 4_000_000
-
-# File systems keep time in ticks, up to 10 ms apart: a second change within one tick
-# does not change the recorded time.
-_TICK_MS: Final = 20
-
-# Of a file: inode, mtime_ns, ctime_ns, size. A backup copied over a file may keep its
-# inode and restore the saved time and size; no program can set a ctime.
-FileStamp: TypeAlias = tuple[int, int, int, int]
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -67,31 +62,6 @@ class Waitable(Protocol):
     """An object that a thread can wait for."""
 
     def wait(self, seconds: float | None) -> bool: ...
-
-
-class FileInfo(NamedTuple):
-    """The result of `Files.stat`."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    device: int
-    inode: int
-    is_file: bool
-    is_directory: bool
-    uid: int = -1  # the owner, and
-    gid: int = -1  # its group; -1 unknown
-    mode: int = 0  # permission bits
-
-
-def stamp_of(info: FileInfo) -> FileStamp:
-    """The values of a file that change when it is replaced, overwritten, or grows."""
-    return info.inode, info.mtime_ns, info.ctime_ns, info.size
-
-
-def stamp_bytes(stamp: FileStamp) -> bytes:
-    """The same as `Look` has them, of native.STAMP_BYTES bytes."""
-    return _STAMP.pack(*stamp)
 
 
 class Space(NamedTuple):
@@ -150,42 +120,6 @@ def _info(numbers: Sequence[int]) -> FileInfo:
             mode & 0o777,
         ),
     )
-
-
-# A look at a directory, its device, inode and time of change; and at a file of it.
-_PLACE: Final = struct.Struct("=2Qq")
-_STAMP: Final = struct.Struct("=Q3q")
-_NO_FILE: Final = (0, -1, -1, -1)
-
-
-class Look(NamedTuple):
-    """The result of `Files.look`.
-
-    Attributes:
-        data: a value that changes with whatever was examined: 24 bytes of the
-            directory, then 32 of each file.
-    """
-
-    data: bytes
-
-    @property
-    def mtime_ns(self) -> int:
-        """When names in the directory changed."""
-        return int(_PLACE.unpack_from(self.data)[2])
-
-    def stamp(self, number: int) -> FileStamp:
-        """That of a file, by its number from 0; its inode is 0 if there is none."""
-        at = _PLACE.size + number * _STAMP.size
-        inode, mtime_ns, ctime_ns, size = _STAMP.unpack_from(self.data, at)
-        return inode, mtime_ns, ctime_ns, size
-
-    def upto(self, number: int) -> bytes:
-        """What it says of the directory, and of the files before this one."""
-        return self.data[: _PLACE.size + number * _STAMP.size]
-
-    def after(self, number: int) -> bytes:
-        """What it says of the files from this one on."""
-        return self.data[_PLACE.size + number * _STAMP.size :]
 
 
 class Files(ByteLocks, Links):
@@ -345,35 +279,56 @@ class Files(ByteLocks, Links):
         return _info(native.stat(dir_fd, name))
 
     def look(
-        self, dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
+        self, dir_fd: int, name: str, names: LookNames, before: Look | None = None
     ) -> Look:
-        """Examine a directory in an open one, some files beside it, and some files in
-        it, all in one call; names that do not exist are no errors.
+        """Examine a directory in an open one, and some files in it and beside it, all
+        in one call; names that do not exist are no errors.
 
-        The directory is opened for this, so all of `inside` are from the one that has
-        the name at the call, and what was changed before the call is seen.
+        The directory is opened for this ("." is the open one), so all files in it are
+        of the one that has the name at the call, and what was changed before the call
+        is seen.
+
+        Args:
+            before: another look at these names: the result, if nothing has changed.
 
         Raises:
             FileNotFoundError: there is no directory of this name.
         """
+        known = before.data if before is not None and before.names is names else None
         if type(self) is Files:
-            return Look(native.look(dir_fd, name, outside, inside))
-        # Other methods may be replaced: this is the same, call by call.
-        is_own = name == "."
-        fd = dir_fd if is_own else self.open_directory(dir_fd, name)
+            begun_ms, data = native.look(
+                dir_fd, name, names.encoded, len(names.names), known
+            )
+        else:
+            begun_ms, data = self.now_ms(), self._looked(dir_fd, name, names)
+        if before is not None and data == known:
+            return before
+        return Look(names, data, begun_ms)
+
+    def _looked(self, dir_fd: int, name: str, names: LookNames) -> bytes:
+        """Other methods may be replaced: this is the same, call by call."""
+        fd = dir_fd if name == "." else self.open_directory(dir_fd, name)
         try:
-            info = self.stat(fd)
-            parts = [_PLACE.pack(info.device, info.inode, info.mtime_ns)]
-            for at, names in ((dir_fd, outside), (fd, inside)):
-                for one in names:
-                    stamp: FileStamp = _NO_FILE
-                    with contextlib.suppress(FileNotFoundError):
-                        stamp = stamp_of(self.stat_name(at, one))
-                    parts.append(_STAMP.pack(*stamp))
+            place = self.stat(fd)
+            parts = [place_bytes(place)]
+            for one in names.names:
+                if one == ".":
+                    stamp: FileStamp | None = stamp_of(place)
+                elif one.startswith("../"):
+                    stamp = self._stamp(dir_fd, one.removeprefix("../"))
+                else:
+                    stamp = self._stamp(fd, one)
+                parts.append(stamp_bytes(stamp or NO_FILE))
         finally:
-            if not is_own:
+            if fd != dir_fd:
                 self.close(fd)
-        return Look(b"".join(parts))
+        return b"".join(parts)
+
+    def _stamp(self, dir_fd: int, name: str) -> FileStamp | None:
+        try:
+            return stamp_of(self.stat_name(dir_fd, name))
+        except FileNotFoundError:
+            return None
 
     def make_steps(
         self, steps: native.Steps, end: int, begin: int = 0
@@ -411,11 +366,9 @@ class Files(ByteLocks, Links):
             is_same = (info.device, info.inode) == (device, inode)
             return is_same and size in (-1, info.size)
         elif kind == native.STEP_STAMP:
-            name = os.fsdecode(data[_STAMP.size :])
-            stamp: FileStamp = _NO_FILE
-            with contextlib.suppress(FileNotFoundError):
-                stamp = stamp_of(self.stat_name(fd, name))
-            return _STAMP.pack(*stamp) == data[: _STAMP.size]
+            name = os.fsdecode(data[native.STAMP_BYTES :])
+            stamp = self._stamp(fd, name) or NO_FILE
+            return data.startswith(stamp_bytes(stamp))
         elif kind == native.STEP_BYTES:
             there = bytearray(len(data))
             return self.read(fd, there, pos) == len(data) and there == data
@@ -614,19 +567,3 @@ def _file_size_limit() -> int | None:
 _REPORT = struct.Struct("iIII")
 _LOST = -1
 _REPORTS_BYTES = 1 << 16
-
-
-def settled(mtime_ns: int, files: Files) -> int:
-    """A time of change to record and compare later; -1 if it is so recent that the next
-    change may not alter it."""
-    age_ms = files.now_ms() - mtime_ns // 1_000_000
-    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
-
-
-def have_settled(times_ns: Iterable[int], begun_ms: int, files: Files) -> bool:
-    """Whether the next change of files will alter their times of change, which were
-    read after the clock had been at `begun_ms`."""
-    now_ms = files.now_ms()
-    return not any(
-        begun_ms - _TICK_MS < time_ns // 1_000_000 <= now_ms for time_ns in times_ns
-    )

@@ -21,8 +21,9 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.directory import Directory
-from logstore.io.files import Access, FileInfo, Files
+from logstore.io.files import Access, Files
 from logstore.io.layout import OWNER
+from logstore.io.stamps import FileInfo
 
 __all__ = [
     "FILE_SYSTEMS",

@@ -26,8 +26,8 @@ from logstore._native.locks import RANK_LEAF
 from logstore.errors import ReentrantCallError, StoreLockedError, storage_error
 from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import FileInfo
 from logstore.io.layout import LOCK
+from logstore.io.stamps import FileInfo
 
 __all__ = ["StoreLock", "caller", "forget_locks", "holder_of", "opener"]
 

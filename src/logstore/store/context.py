@@ -33,11 +33,12 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files, FileStamp
+from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, prepare_root
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import StoreLock
 from logstore.io.scheduler import Scheduler, weakly
+from logstore.io.stamps import FileStamp
 
 __all__ = ["StoreContext"]
 

@@ -130,12 +130,12 @@ def lowered_in_copy(store: Store) -> LoweredTo | None:
         try:
             if topic_id and topic_id != partition_id(store, key):
                 return None
-            log = store.topic(key.topic)[key.partition]._views.refreshed()
+            views = store.topic(key.topic)[key.partition]._views
+            end, log = views.refreshed().end_offset, views.log
         except LogStoreError:
             return None
         if not isinstance(log, ReadOnlyLog) or log.loaded.damage is not None:
             return None
-        end = log.high_watermark
         if position <= end:
             return None
         with storage_errors("read", log.directory.path):

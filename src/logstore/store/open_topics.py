@@ -28,8 +28,8 @@ from logstore.io.checkpoint.ownership import OWNERSHIP_FILES
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import UNPUBLISHED, RecoveryAction
-from logstore.io.files import settled
 from logstore.io.layout import TopicPartition
+from logstore.io.stamps import LookNames, settled
 from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.background import BackgroundRounds
@@ -46,6 +46,7 @@ __all__ = ["OpenTopics"]
 
 # An unknown name is compared with at most this many topics: more take too long.
 _NAMES_COMPARED: Final = 500
+_STAMPED: Final = LookNames(".", layout.TOPICS, *OWNERSHIP_FILES)
 
 
 class OpenTopics:
@@ -171,8 +172,9 @@ class OpenTopics:
     def _stamp_of_root(self) -> tuple[int, object, object]:
         """(time, and two values). The time and the first value change if topics are
         created, configured or deleted, the second one if a writer begins or ends."""
-        look = self._context.root.look_inside((layout.TOPICS, *OWNERSHIP_FILES))
-        return look.mtime_ns, look.stamp(0), look.after(1)
+        stamps = self._context.root.look(_STAMPED).stamps()
+        root, topics = stamps.pop("."), stamps.pop(layout.TOPICS)
+        return root[1] if root else -1, topics, stamps
 
     def rescan(self) -> None:
         """Read-only: take over the changes that the writer has made meanwhile."""
@@ -330,6 +332,7 @@ class OpenTopics:
             metadata,
             self._context.ownership,
             self._publications,
+            self._context.check_open,
             self._context.lock_group,
         )
 
@@ -416,7 +419,9 @@ class OpenTopics:
         """The source of a partition's numbers, without reading its log."""
         if self._context.read_only:
             try:
-                return self.open_partition(*key)._views.refreshed()
+                views = self.open_partition(*key)._views
+                views.refreshed()
+                return views.log
             except TopicNotFoundError:
                 raise
             except LogStoreError as error:

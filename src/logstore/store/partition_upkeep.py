@@ -126,9 +126,9 @@ class PartitionUpkeep:
         dry_run: bool,
     ) -> list[retention.Deletion]:
         log, writer = self._views.refreshed(), self._writer
-        infos = infos_of(log.segments, log.high_watermark)
+        infos = infos_of(log.segments, log.end_offset)
         try:
-            free_bytes = log.free_bytes()
+            free_bytes = self._log.free_bytes()
         except OSError as error:
             # A finalizer, or another thread, may have deleted the topic meanwhile.
             self._views.check_alive()

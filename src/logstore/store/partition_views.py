@@ -60,51 +60,6 @@ _DECODED = 16384
 _DECODED_MIN = 64
 
 
-class _Source:
-    """The log of a partition's views: a `logstore.log.read.view.Source`."""
-
-    def __init__(
-        self, log: PartitionWriter | ReadOnlyLog, guard: Callable[[], None]
-    ) -> None:
-        self._log = log
-        self._guard = guard
-
-    def refreshed(self) -> Bounds:
-        """The log as it is now."""
-        self._guard()
-        log = self._log
-        if isinstance(log, ReadOnlyLog):
-            return log.refreshed()
-        log.settle()
-        segments, start, end, durable, cuts, _ = log.seen()
-        removal = None if segments else log.health.closed
-        return Bounds(
-            segments,
-            start,
-            end,
-            durable,
-            cuts,
-            removal=removal,
-            transaction_free=log.transaction_free,
-            compactions=log.compactions,
-        )
-
-    def refreshed_fully(self) -> Bounds:
-        """The log as it is now, if something seems to be wrong with it."""
-        self._guard()
-        log = self._log
-        return (
-            log.refreshed_fully() if isinstance(log, ReadOnlyLog) else self.refreshed()
-        )
-
-    def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether certainly nothing was cut since a refresh that found these."""
-        log = self._log
-        if isinstance(log, ReadOnlyLog):
-            return log.is_as_it_was(life, serial)
-        return log.cuts.serial == serial
-
-
 class Turn(NamedTuple):
     """A follower has reached the end of a view.
 
@@ -155,7 +110,6 @@ class PartitionViews:
         self.writer = log if isinstance(log, PartitionWriter) else None
         self.guard = guard
         self.decompressed_max = decompressed_max
-        self._source = _Source(log, guard)
         self._times = LargestTimestamps()
         self._stable = producers.StableOffset(log.directory)
 
@@ -216,15 +170,13 @@ class PartitionViews:
             return log.history()
         return log.context.log_id, log.cuts
 
-    def refreshed(self) -> PartitionWriter | ReadOnlyLog:
-        self.guard()
+    def refreshed(self) -> Bounds:
+        """The log as it is now.
+
+        Raises: the reason why the log was closed, if it was: its topic was deleted.
+        """
         self.check_alive()
-        log = self.log
-        if isinstance(log, ReadOnlyLog):
-            log.refresh()
-        else:
-            log.settle()
-        return log
+        return self.log.refreshed()
 
     def check_alive(self) -> None:
         writer = self.writer
@@ -233,18 +185,12 @@ class PartitionViews:
             raise writer.health.closed.with_traceback(None)
 
     def now(self, durable_only: bool) -> View:
-        """The log as it is now, for a call that begins.
-
-        Raises: the reason why the log was closed, if it was: its topic was deleted.
-        """
-        self.check_alive()
-        return self.view_of(self._source.refreshed(), durable_only)
+        """The log as it is now, for a call that begins. Raises: as `refreshed`."""
+        return self.view_of(self.refreshed(), durable_only)
 
     def durable_offset(self) -> int:
         """The durable offset now."""
-        if self.writer is not None:
-            return self.refreshed().durable_offset
-        return self._durable_of(self._source.refreshed())
+        return self._durable_of(self.refreshed())
 
     def _durable_of(self, seen: Bounds) -> int:
         """The durable offset of what was seen of the log: another process may tell more
@@ -267,7 +213,7 @@ class PartitionViews:
             self.decompressed_max,
             seen.cuts,
             seen.life,
-            self._source,
+            self.log,
             seen.transaction_free,
             seen.compactions,
         )
@@ -291,14 +237,15 @@ class PartitionViews:
             self.refreshed()  # raises if it was deleted meanwhile
             raise
 
-    def _resolve(self, view: View, start: Start, policy: DamagePolicy) -> int:
-        if start is None:
-            return view.start_offset
-        if is_time(start):
-            return self._at_time(view, to_milliseconds("start", start), policy)
-        offset = as_offset("start", start, or_time=True)
-        view.check(offset)
-        return offset
+    def _resolve(
+        self, view: View, name: str, bound: Start, policy: DamagePolicy
+    ) -> int:
+        """The offset of a bound, which may be a time."""
+        if type(bound) is int:
+            return bound
+        if is_time(bound):
+            return self._at_time(view, to_milliseconds(name, bound), policy)
+        return as_offset(name, bound, or_time=True)
 
     def _at_time(self, view: View, timestamp_ms: int, policy: DamagePolicy) -> int:
         offset = first_offset_at(view, timestamp_ms, self._times, policy)
@@ -313,13 +260,6 @@ class PartitionViews:
         return unchanged(
             lambda: first_offset_at(self.now(False), timestamp_ms, self._times)
         )
-
-    def _resolve_stop(self, view: View, stop: Start, policy: DamagePolicy) -> int:
-        if is_time(stop):
-            # The caller is asked in the order of offsets: by the read that follows.
-            policy = SKIP if policy.skips else RAISE
-            return self._at_time(view, to_milliseconds("stop", stop), policy)
-        return as_offset("stop", stop, or_time=True)
 
     def bounds(
         self,
@@ -341,11 +281,14 @@ class PartitionViews:
 
         def bounds() -> tuple[View, int, int]:
             view = self.now(durable_only)
-            first = self._resolve(view, start, policy)
-            if stop is None:
-                end = view.end_offset
-            else:
-                end = min(self._resolve_stop(view, stop, policy), view.end_offset)
+            first, end = view.start_offset, view.end_offset
+            if start is not None:
+                first = self._resolve(view, "start", start, policy)
+                view.check(first)
+            if stop is not None:
+                # The read that follows asks the caller, in the order of offsets.
+                quiet = SKIP if policy.skips else RAISE
+                end = min(self._resolve(view, "stop", stop, quiet), end)
             is_limited = to_stable or first > view.start_offset
             if isolation == "read_committed" and is_limited:
                 end = min(end, self.stable_of(view, first, policy))
@@ -426,8 +369,8 @@ class PartitionViews:
         )
 
     def refreshed_bounds(self) -> Bounds:
-        """The log as it is now."""
-        return self._source.refreshed()
+        """The log as it is now, also if it was closed."""
+        return self.log.refreshed()
 
     def turns(
         self,
@@ -483,7 +426,7 @@ class PartitionViews:
             start, None, durable_only, isolation, policy, to_stable=True
         )
         latest.view = view
-        look = look or self._source.refreshed
+        look = look or self.log.refreshed
         return self._turn_after_turn(
             view, first, end, durable_only, isolation, policy, look, latest
         )

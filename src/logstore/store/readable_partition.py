@@ -92,7 +92,7 @@ class ReadablePartition(ArrowSource):
         """The number of offsets between its start and its end: the number of its
         records, unless compaction or transactions have left gaps."""
         log = self._views.refreshed()
-        return max(log.high_watermark - log.start_offset, 0)
+        return max(log.end_offset - log.start_offset, 0)
 
     def __bool__(self) -> bool:
         """True, also for an empty partition."""
@@ -131,7 +131,7 @@ class ReadablePartition(ArrowSource):
     def end_offset(self) -> int:
         """The next offset to be assigned; during a publication, the first one that it
         assigns."""
-        return self._views.refreshed().high_watermark
+        return self._views.refreshed().end_offset
 
     @property
     def durable_offset(self) -> int:
@@ -142,7 +142,7 @@ class ReadablePartition(ArrowSource):
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Its segments, oldest first; the last one is active."""
         log = self._views.refreshed()
-        return infos_of(log.segments, log.high_watermark)
+        return infos_of(log.segments, log.end_offset)
 
     def mark(self) -> LogMark | None:
         """Identifies the log as it is now. Keep it with offsets that were read, and

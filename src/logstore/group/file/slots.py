@@ -29,7 +29,8 @@ from logstore.group.errors import FencedError
 from logstore.io import layout
 from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import FileInfo, Files, ProcessId
+from logstore.io.files import Files, ProcessId
+from logstore.io.stamps import FileInfo
 
 __all__ = [
     "MEMBERS_MAX",

@@ -17,7 +17,7 @@ import xxhash
 from logstore import _native as native
 from logstore.io import layout
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp
+from logstore.io.stamps import FileStamp
 
 __all__ = ["PageKey", "digest_of", "pack_page", "read_page", "unpack_page"]
 

@@ -26,7 +26,8 @@ import xxhash
 
 from logstore import _native as native
 from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files, FileStamp, stamp_bytes, stamp_of
+from logstore.io.files import Files
+from logstore.io.stamps import FileStamp, stamp_bytes, stamp_of
 
 __all__ = [
     "ENTRY_BYTES",

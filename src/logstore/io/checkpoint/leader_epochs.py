@@ -16,8 +16,8 @@ from logstore.errors import CorruptCheckpointError
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp, settled
 from logstore.io.layout import LEADER_EPOCHS
+from logstore.io.stamps import FileStamp, settled
 
 __all__ = ["LeaderEpochs"]
 
@@ -49,9 +49,13 @@ class LeaderEpochs:
         except (OSError, CorruptCheckpointError):
             return cls((), cache_key)
 
+    def are_of(self, stamp: FileStamp | None) -> bool:
+        """Whether they are those of the file with this stamp; None: of no file."""
+        return self.cache_key is not None and self.cache_key == (stamp or _NO_FILE)
+
     def now(self, directory: Directory) -> LeaderEpochs:
         """The epochs as they are now; the same object if they have not changed."""
-        if self.cache_key is not None and self.cache_key == _seen(directory):
+        if self.are_of(_seen(directory)):
             return self
         new = LeaderEpochs.of(directory)
         if new.rows == self.rows:

@@ -31,8 +31,8 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
 )
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
+from logstore.io.stamps import FileStamp
 
 __all__ = ["OWNERSHIP_FILES", "Ownership", "OwnershipKey"]
 

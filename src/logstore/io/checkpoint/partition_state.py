@@ -21,8 +21,8 @@ from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.state_fields import boolean, integer
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp
 from logstore.io.layout import OFFSET_MAX, PARTITION_STATE
+from logstore.io.stamps import FileStamp
 
 __all__ = ["PartitionMetadata", "PartitionState", "StateGrowth"]
 

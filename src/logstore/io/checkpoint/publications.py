@@ -25,13 +25,14 @@ from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.state_fields import JOURNAL_VERSION, check_journal
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
+from logstore.io.stamps import FileStamp
 
 __all__ = [
     "Changes",
     "Entry",
     "Journal",
+    "PublicationKey",
     "Publications",
     "change_rows",
     "evict",
@@ -52,6 +53,9 @@ _CHARACTER_BYTES: Final = 6
 # So many entries fit in any case.
 _ENTRIES_FIT: Final = 1000
 _QUIET: Final = None, None
+
+# The stamps of the two files: they change when a publication begins or ends.
+PublicationKey: TypeAlias = "tuple[FileStamp | None, FileStamp | None]"
 
 
 class Entry(NamedTuple):
@@ -161,12 +165,12 @@ class Publications:
         # The owner of the store, and what changes with it.
         self._owner: tuple[object, Ownership] | None = None
 
-    def cache_key(self) -> tuple[object, object]:
+    def cache_key(self) -> PublicationKey:
         """A value that changes when a publication begins or ends."""
         return self._root.stamp(layout.PUBLICATION), self._root.stamp(layout.PUBLISHED)
 
     def high_watermarks(
-        self, cache_key: tuple[object, object]
+        self, cache_key: PublicationKey
     ) -> Mapping[TopicPartition, int] | None:
         """Where readers have to stop, by partition, at the time of a cache key.
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore.errors import CorruptRecordError, UnsupportedError
-from logstore.io.files import FileStamp, settled, stamp_of
 from logstore.io.layout import LEADER_EPOCHS, OWNER, PARTITION_STATE
+from logstore.io.stamps import FileStamp, settled, stamp_of
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.read.transactions import EndedTransactions, ended_transactions
 from logstore.log.read.view import ChangedError, View
@@ -157,7 +157,7 @@ def _transactions(
 
 
 def _guards(log: ReadOnlyLog, fd: int) -> Iterator[Guard]:
-    """As in `signs.cut_stamp`: logstore writes its state before it cuts a log, a broker
+    """As `Guards.cut`: logstore writes its state before it cuts a log, a broker
     its leader epochs; whoever puts back a backup gets another directory, or another
     writer's mark."""
     directory, files = log.directory, log.directory.files

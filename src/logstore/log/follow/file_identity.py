@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.io.directory import Directory
-from logstore.io.files import FileInfo, settled
 from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
+from logstore.io.stamps import FileStamp, settled, stamp_of
 from logstore.log.follow.observed import End
 from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, Segment
@@ -51,8 +51,9 @@ class _Stamp(NamedTuple):
     mtime_ns: int
 
 
-def _stamp(info: FileInfo) -> _Stamp:
-    return _Stamp(info.inode, info.size, info.mtime_ns)
+def _stamp(stamp: FileStamp) -> _Stamp:
+    inode, mtime_ns, _, size = stamp
+    return _Stamp(inode, size, mtime_ns)
 
 
 class LogEnd(NamedTuple):
@@ -129,8 +130,9 @@ class LogFiles:
         """Those of the named files that exist, by name."""
         stamps = {}
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                stamps[name] = _stamp(self._directory.stat(name))
+            stamp = self._directory.stamp(name)
+            if stamp is not None:
+                stamps[name] = _stamp(stamp)
         return stamps
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
@@ -268,36 +270,38 @@ class LogFiles:
         at, data = self._damage
         return self._bytes_at(last.file(LOG), [(at, len(data))]) == (self._damage,)
 
-    def is_unchanged(self, last: Segment, info: FileInfo) -> bool:
+    def is_unchanged(self, last: Segment, stamp: FileStamp) -> bool:
         """Whether the last segment, which may have grown, is what it was."""
-        if info.inode != last.inode:
+        now = _stamp(stamp)
+        if now.inode != last.inode:
             # Nothing was read of an empty segment: it may be another file.
             if last.size:
                 return False
-            last.inode = info.inode
-        if info.size < last.size:
+            last.inode = now.inode
+        if now.size < last.size:
             return False
-        if not self.is_foreign and info.size == last.size:
+        if not self.is_foreign and now.size == last.size:
             return True
-        if self.is_foreign and _stamp(info) == self._last:
+        if self.is_foreign and now == self._last:
             return True
         is_unchanged = not self._ends or self._stands(self._ends[-1])
         # Recorded before more of it is read: the next refresh examines later changes.
-        self._last = _stamp(info)
+        self._last = now
         return is_unchanged
 
-    def has_more(self, last: Segment, info: FileInfo) -> bool:
+    def has_more(self, last: Segment, stamp: FileStamp) -> bool:
         """Whether there are bytes after the end that were not examined yet."""
-        return info.size > last.size and (info.size, info.mtime_ns) != self._torn
+        _, mtime_ns, _, size = stamp
+        return size > last.size and (size, mtime_ns) != self._torn
 
-    def record_torn(self, info: FileInfo) -> bool:
+    def record_torn(self, stamp: FileStamp) -> bool:
         """Record that the bytes after the end are part of a batch, or not of this log.
 
         Returns:
             Whether another program has left them there, and is not writing now.
         """
-        quiet_ns = settled(info.mtime_ns, self._directory.files)
-        self._torn, self._is_stuck = (info.size, quiet_ns), self.is_foreign
+        quiet_ns = settled(stamp[1], self._directory.files)
+        self._torn, self._is_stuck = (stamp[3], quiet_ns), self.is_foreign
         return self.is_foreign and quiet_ns >= 0
 
     def is_last_other(self, segments: Sequence[Segment]) -> bool:
@@ -306,7 +310,7 @@ class LogFiles:
             return False
         if segments[-1].is_lost:
             return self._directory.exists(segments[-1].file(LOG))  # it is back
-        stamp = _stamp(self._directory.stat(segments[-1].file(LOG)))
+        stamp = _stamp(stamp_of(self._directory.stat(segments[-1].file(LOG))))
         if stamp != self._last and self._is_damaged_as_before(segments[-1], stamp):
             self._last = stamp
         return stamp != self._last

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.partition_state import PartitionMetadata, StateGrowth
-from logstore.io.files import FileStamp, settled
-from logstore.io.layout import LOG, PARTITION_STATE, segment_file
+from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE, segment_file
+from logstore.io.stamps import FileStamp, Look, settled, stamp_of
 from logstore.log.follow import rolls
 from logstore.log.follow.decide import Depth, depth_of, goes_on, is_other_log
 from logstore.log.follow.file_identity import log_bases
 from logstore.log.follow.loading import LoadedLog, Loader, observed
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.observed import Names, Observed, Signs
+from logstore.log.follow.signs import WRITER, Guards
 from logstore.segment import Segment
 
 __all__ = ["FollowedLog"]
@@ -45,6 +49,9 @@ class FollowedLog:
         self.is_ended = is_truncating or loaded.log.damage is not None
         # At the last look at the names, or at what has begun since.
         self._mtime_ns, self._state = stamp.mtime_ns, stamp.state
+        # Of the directory, when it certainly had no next segment.
+        self._without_next: FileStamp | None = None
+        self._guards_of: tuple[int, Guards] | None = None
 
     @property
     def end_offset(self) -> int:
@@ -62,26 +69,55 @@ class FollowedLog:
             self._stale_cuts,
         )
 
+    # -- looks
+
+    @property
+    def guards(self) -> Guards:
+        """The names that a look at this log examines."""
+        last = self.segments[-1].base_offset if self.segments else -1
+        known = self._guards_of
+        if known is None or known[0] != last:
+            name = segment_file(last, LOG) if self.segments else ""
+            known = last, Guards.of(name, is_foreign=self.files.is_foreign)
+            self._guards_of = known
+        return known[1]
+
+    def look(self, before: Look | None = None) -> Look:
+        """Look at the guards and the last file, as `Directory.look`.
+
+        Raises:
+            OSError: the directory or a file cannot be examined.
+        """
+        return self._directory.look(self.guards.all, before)
+
     # -- has it changed?
 
-    def has_new_writer(self) -> bool:
+    def has_new_writer(self, look: Look) -> bool:
         """Whether logstore's own log has got a new writer since it was loaded. A backup
         may have been put back, and even if the log is what it was, what was read of it
         in between may be of another one."""
-        return not self.files.is_foreign and self._writer_now() != self.writer
+        return not self.files.is_foreign and look.stamps()[WRITER] != self.writer
 
-    def is_of_one_log(self, end: int) -> bool:
+    def is_of_one_log(self, end: int, look: Look) -> bool:
         """Whether everything that was read of a foreign log from this end on is of one
-        log: part may be from before a cut, and part from after it."""
+        log: part may be from before a cut, and part from after it.
+
+        Args:
+            look: from after that.
+        """
         if not self.files.is_foreign or self.end_offset == end:
             return True
-        return self._epochs.now(self._directory) is self._epochs
+        return self._epochs_now(look.stamps()) is self._epochs
 
-    def stands(self) -> bool:
+    def stands(self, look: Look) -> bool:
         """Whether the state, as it is now, says that all that was read is part of the
         log. Before an append whose first part may be seen and then undone, the owner
-        records that in the state."""
-        if self._directory.stamp(PARTITION_STATE) == self._state:
+        records that in the state.
+
+        Args:
+            look: from after that.
+        """
+        if look.stamps()[PARTITION_STATE] == self._state:
             return True
         first = self.segments[0].base_offset if self.segments else 0
         if not self._is_other(self._loader.metadata(), first):
@@ -90,8 +126,11 @@ class FollowedLog:
         self._mtime_ns = -1
         return False
 
-    def _writer_now(self) -> FileStamp | None:
-        return self._loader.ownership.writer()
+    def _epochs_now(self, stamps: Mapping[str, FileStamp | None]) -> LeaderEpochs:
+        epochs = self._epochs
+        if epochs.are_of(stamps[LEADER_EPOCHS]):
+            return epochs
+        return epochs.now(self._directory)
 
     def _is_other(self, metadata: PartitionMetadata, first: int) -> bool:
         """Whether the log is another one, or was cut, compacted or put back."""
@@ -118,23 +157,24 @@ class FollowedLog:
             stamp if self.is_ended else None,
         )
 
-    def _signs_now(self) -> Signs:
+    def _signs_now(self, look: Look) -> Signs:
         if self.is_ended:
             return self._signs_of_ended()
-        info, state = self._directory.info_and_stamp(PARTITION_STATE)
-        is_foreign, epochs = self.files.is_foreign, self._epochs
-        now = Signs(
-            (info.device, info.inode),
-            None if is_foreign else self._writer_now(),
-            info.mtime_ns,
-            state,
-            epochs.rows,
-        )
-        if is_foreign:
-            now = now._replace(epochs=epochs.now(self._directory).rows)
-        # Otherwise the names show it.
-        is_same = (info.mtime_ns, state) == (self._mtime_ns, self._state)
-        return now._replace(has_next=is_same and self._has_next())
+        stamps, epochs = look.stamps(), self._epochs
+        names, state = stamps["."], stamps[PARTITION_STATE]
+        assert names is not None
+        writer = None
+        if self.files.is_foreign:
+            epochs = self._epochs_now(stamps)
+        else:
+            writer = stamps[WRITER]
+        # If these differ, the names show it.
+        is_same, has_next = (names[1], state) == (self._mtime_ns, self._state), False
+        if is_same and names != self._without_next:
+            has_next = self._has_next()
+            if not has_next and settled(names[2], self._directory.files) >= 0:
+                self._without_next = names
+        return Signs(look.place, writer, names[1], state, epochs.rows, None, has_next)
 
     def _signs_of_ended(self) -> Signs:
         """The signs of a log with damage, or that is about to be cut: everything that
@@ -162,27 +202,32 @@ class FollowedLog:
 
     # -- growing
 
-    def grow(self) -> bool:
+    def grow(self, look: Look) -> bool:
         """Read what was appended, rolled or deleted. False: more than that may have
         changed, and the log has to be loaded again.
+
+        Args:
+            look: from before that.
 
         Raises:
             OSError, LogStoreError: a file cannot be read, or is gone.
         """
-        now = self._signs_now()
+        now = self._signs_now(look)
         depth = depth_of(self._signs(), now, self.end_offset)
         if depth is Depth.NOTHING or depth is Depth.FILES:
             return depth is Depth.NOTHING
         if now.epochs != self._epochs.rows:
             # They differ after all that was read, or only the files can show a cut.
             self._epochs = self._epochs.now(self._directory)
+        stamp = look.stamps().get(self.guards.last)
         if depth is Depth.NAMES:
             is_known = self._grow_by_rolls(now)
             if is_known is None:
                 is_known = self._grow_by_names(now)
             if not is_known:
                 return False
-        return not self.segments or self._grow_at_end()
+            stamp = None  # of this look no more
+        return not self.segments or self._grow_at_end(stamp or self._last_stamp())
 
     def _grow_by_rolls(self, now: Signs) -> bool | None:
         """Add the segments that logstore's own writer has begun, if nothing else has
@@ -254,11 +299,14 @@ class FollowedLog:
     def _read_last(self) -> bool:
         """Read what was appended to the last segment. False: its file is another."""
         last = self.segments[-1]
-        info = self._directory.stat(last.file(LOG))
-        if not self.files.is_unchanged(last, info):
+        if not self.files.is_unchanged(last, self._last_stamp()):
             return False
         self._read(last)
         return True
+
+    def _last_stamp(self) -> FileStamp:
+        """The stamp of the last file now."""
+        return stamp_of(self._directory.stat(self.segments[-1].file(LOG)))
 
     def _begin_segment(self, base: int) -> None:
         """Add the segment that follows the last one, and read it."""
@@ -270,21 +318,24 @@ class FollowedLog:
         self.segments = (*self.segments, segment)
         self._read(segment)
 
-    def _grow_at_end(self) -> bool:
+    def _grow_at_end(self, stamp: FileStamp) -> bool:
         """Read what was appended to the last segment, if anything was. False: as
-        `grow`."""
+        `grow`.
+
+        Args:
+            stamp: of its file, from before that.
+        """
         last, files = self.segments[-1], self.files
-        info = self._directory.stat(last.file(LOG))
-        if not files.is_unchanged(last, info):
+        if not files.is_unchanged(last, stamp):
             return False
-        if not files.has_more(last, info):
+        if not files.has_more(last, stamp):
             return True
         size = last.size
         self._read(last)
         files.record_end(last)
         if last.size > size:
             return True
-        is_quiet = files.record_torn(info)
+        is_quiet = files.record_torn(stamp)
         first = self.segments[0].base_offset
         return not (is_quiet or self._is_other(self._loader.metadata(), first))
 

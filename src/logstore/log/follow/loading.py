@@ -20,7 +20,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileStamp, settled
+from logstore.io.stamps import FileStamp, settled
 from logstore.log.follow.decide import Change, Which, decide
 from logstore.log.follow.file_identity import LogFiles, adopt_copy, is_copy
 from logstore.log.follow.observed import Bytes, Observed, SegmentFile
@@ -175,7 +175,7 @@ class Loader(NamedTuple):
 
     def stamp(self) -> PartitionStamp:
         """The stamp of the partition now."""
-        return PartitionStamp.now(self.directory, self.ownership)
+        return PartitionStamp.now(self.directory)
 
     def has_same_files(self, state: PartitionState | None) -> bool:
         """Whether logstore's own writer has replaced no segments since its state was

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.io.files import FileStamp
+from logstore.io.stamps import FileStamp
 
 __all__ = ["Bytes", "End", "Names", "Observed", "SegmentFile", "Signs"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from logstore import _native as native
-from logstore.io.checkpoint.publications import Publications
+from logstore.io.checkpoint.publications import PublicationKey, Publications
 from logstore.io.layout import TopicPartition
 
 __all__ = ["PublicationStop"]
@@ -27,10 +27,13 @@ class PublicationStop:
         """Call before a log is loaded."""
         self._cache_key = self._publications.cache_key()
 
-    def look(self) -> bool:
+    def look(self, cache_key: PublicationKey) -> bool:
         """Determine the offset, after the log was read. False if a publication began or
-        ended since the last call: part of it may be visible."""
-        cache_key = self._publications.cache_key()
+        ended since the last call: part of it may be visible.
+
+        Args:
+            cache_key: from a look at the files after the log was read.
+        """
         previous_key, self._cache_key = self._cache_key, cache_key
         if cache_key != previous_key:
             return False

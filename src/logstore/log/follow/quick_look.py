@@ -21,21 +21,15 @@ has replaced. The file is kept open; so its inode number is given to no other on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from logstore import _native as native
 from logstore.io.directory import Directory
-from logstore.io.files import have_settled
-from logstore.io.layout import (
-    LOG,
-    OWNER,
-    PARTITION_STATE,
-    PUBLICATION,
-    PUBLISHED,
-    segment_file,
-)
+from logstore.io.layout import LOG, PARTITION_STATE
+from logstore.io.stamps import NO_FILE, Look
 from logstore.log.follow.file_identity import LogEnd, LogFiles
+from logstore.log.follow.followed import FollowedLog
+from logstore.log.follow.signs import WRITER
 from logstore.log.read.tail import Tail
 from logstore.log.recover import RecoveredLog
 from logstore.log.scan import take_batches
@@ -43,112 +37,78 @@ from logstore.segment import READ_BYTES, Segment
 
 __all__ = ["QuickLook"]
 
-# In the root, and in the directory of the partition.
-_OUTSIDE: Final = (OWNER, PUBLICATION, PUBLISHED)
-_GUARDS: Final = len(_OUTSIDE) + 1
 # A larger tail is kept only until the next look: there may be many partitions.
 _KEPT_BYTES: Final = 16 * 1024
 
 
 class QuickLook:
-    """The quick looks at one log. The caller's lock guards it, except `guards` and
-    `guards_now`.
+    """The quick looks at one log. The caller's lock guards it.
 
     Attributes:
-        guards: those of the last whole look; None: no quick look is possible.
+        guards: the last look, whose guards are those of the last whole look; None: no
+            quick look is possible.
         tail: what the last quick look has read, if it is at the end of the log.
     """
 
     def __init__(self, directory: Directory, index_interval_bytes: int) -> None:
-        self.guards: bytes | None = None
+        self.guards: Look | None = None
         self.tail: Tail | None = None
         self._directory = directory
         self._interval = index_interval_bytes
         self._planner: native.Planner | None = None
-        # At the begin of a whole look.
-        self._begun: bytes | None = None
-        self._is_first = True
 
     def forget(self) -> None:
         """Make no quick look before the next whole one."""
-        self.guards = self.tail = self._begun = None
+        self.guards = self.tail = None
 
-    def begin(self) -> None:
-        """Call before a whole look."""
-        self.forget()
-        # A reader that reads once makes one look: the guards would be of no use.
-        if not self._is_first:
-            self._begun = self.guards_now()
-        self._is_first = False
+    def begin(self, log: FollowedLog, first: Look, last: Look) -> None:
+        """Call after a whole look at a log that logstore writes, without damage at its
+        end: between these looks, if they are not the same one, everything was read."""
+        if not log.segments or first.names.names != last.names.names:
+            return
+        guards, stamps = first.first(log.guards.quick), last.stamps()
+        is_same = last.data.startswith(guards.data)
+        has_own = stamps[WRITER] and stamps[PARTITION_STATE]
+        if is_same and has_own and guards.has_settled(self._directory.files):
+            self.guards = last
 
-    def end(self, is_usable: bool) -> None:
-        """Call after a whole look. If no guard has changed since `begin`, its results
-        are those of the guards.
-
-        Args:
-            is_usable: logstore writes the log, and there is no damage at its end.
-        """
-        if is_usable and self._begun is not None:
-            self.guards = self._begun if self._begun == self.guards_now() else None
-
-    def guards_now(self) -> bytes | None:
-        """The guards as they are now. None if a later change may leave them as they
-        are, because one of the files was changed just now; also None if logstore's own
-        files are not there, or cannot be examined."""
-        files = self._directory.files
-        begun_ms = files.now_ms()
-        try:
-            look = self._directory.look(_OUTSIDE, (PARTITION_STATE,))
-        except OSError:
-            return None
-        if look is None:
-            return None
-        stamps = [look.stamp(number) for number in range(_GUARDS)]
-        if not stamps[0][0] or not stamps[-1][0]:
-            return None
-        # Programs can set the time of modification, but not that of status change.
-        times = [look.mtime_ns, *(stamp[2] for stamp in stamps if stamp[0])]
-        return look.data if have_settled(times, begun_ms, files) else None
-
-    def look(
-        self, loaded: RecoveredLog, segments: Sequence[Segment], files: LogFiles
-    ) -> bool:
+    def look(self, log: FollowedLog) -> bool:
         """Take in what was appended to the last segment, if nothing else has changed.
         False: nothing was taken in, and a whole look is necessary."""
-        if self.guards is None or not segments:
+        guards = self.guards
+        if guards is None:
             return False
-        last = segments[-1]
+        last = log.segments[-1]
         try:
-            size = self._size(loaded, last)
+            now = log.look(guards)
+            size = self._size(log, guards, now)
             if size < 0:
                 return False
             if size == last.size:
+                self.guards = now
                 if self.tail is not None and self.tail.size > _KEPT_BYTES:
                     self.tail = None
                 return True
-            tail = self._read(loaded, last, files, size)
-            if tail is None or self._size(loaded, last) < size:
+            tail = self._read(log.log, last, log.files, size)
+            if tail is None or self._size(log, guards, log.look(now)) < size:
                 return False
         except OSError:
             return False  # the whole look reports why
-        if not self._take(tail, loaded, last, files):
+        if not self._take(tail, log.log, last, log.files):
             return False
-        self.tail = tail if last.is_contiguous else None
+        self.guards, self.tail = now, tail if last.is_contiguous else None
         return True
 
-    def _size(self, loaded: RecoveredLog, last: Segment) -> int:
+    def _size(self, log: FollowedLog, guards: Look, now: Look) -> int:
         """The size of the last file; -1 if anything but the end of the log may have
         changed."""
-        inside = [PARTITION_STATE, last.file(LOG)]
-        if loaded.end_offset > last.base_offset:
-            # A new segment is there, although the directory's time has not changed.
-            inside.append(segment_file(loaded.end_offset, LOG))
-        look = self._directory.look(_OUTSIDE, inside)
-        if look is None or look.upto(_GUARDS) != self.guards:
-            return -1
-        if len(inside) > 2 and look.stamp(_GUARDS + 1)[0]:
-            return -1
-        inode, _, _, size = look.stamp(_GUARDS)
+        names, last = log.guards, log.segments[-1]
+        if now is not guards:
+            if now.names is not guards.names:
+                return -1
+            if not now.data.startswith(guards.first(names.quick).data):
+                return -1
+        inode, _, _, size = now.stamps()[names.last] or NO_FILE
         return size if inode == last.inode and size >= last.size else -1
 
     def _read(

@@ -6,7 +6,6 @@ and deleted segments. It never creates, changes or locks anything.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from logstore import _native as native
@@ -22,15 +21,15 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
+from logstore.io.stamps import FileStamp, Look
 from logstore.log.follow.decide import Which
 from logstore.log.follow.durable_news import DurableNews
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import ATTEMPTS, LoadedLog, Loader
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
-from logstore.log.follow.signs import BrokerStart, cut_stamp
+from logstore.log.follow.signs import BrokerStart, publication_key
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
@@ -51,9 +50,11 @@ class ReadOnlyLog:
         metadata: Callable[[], PartitionMetadata],
         ownership: Ownership,
         publications: Publications,
+        guard: Callable[[], None],
         lock_group: int,
     ) -> None:
         self.directory = directory
+        self._guard = guard
         self._ownership = ownership
         self._broker_start = BrokerStart(ownership, metadata)
         key = TopicPartition(topic, partition)
@@ -75,8 +76,9 @@ class ReadOnlyLog:
         # The cuts and replacements that this object has found, for its views.
         self._cuts = Cuts()
         self._life = 0  # how often another log was found in the place of this one
-        # From before the last refresh.
-        self._cut_stamp: object = None
+        # From before the last whole look: as long as these files are as they were,
+        # nothing was cut. None: they may be, and it was.
+        self._uncut: Look | None = None
         self._quick = QuickLook(directory, config.index_interval_bytes)
         self._news = DurableNews(directory, ownership)
         # The stamp of the partition when its state was read; what that says of the log.
@@ -129,33 +131,19 @@ class ReadOnlyLog:
         self._log = FollowedLog(self._loader, new)
         self._broker_start.stamp = new.stamp.ownership.starts
 
-    def _cut_stamp_now(self, *, is_safe: bool = False) -> object:
-        return cut_stamp(
-            self.directory,
-            self._ownership,
-            self._log.files,
-            self.segments,
-            is_safe=is_safe,
-        )
-
-    def refresh(self) -> None:
-        """Take in what was appended, rolled or deleted since the last refresh.
+    def refreshed(self) -> Bounds:
+        """Take in what was appended, rolled or deleted since the last refresh, and
+        return the log as it is now.
 
         Raises:
+            StoreClosedError, ForkedError: the store cannot be used.
             PartitionNotFoundError: it was deleted.
             StorageError: it cannot be read.
         """
+        self._guard()
         with self._lock:
             if not self._look_quickly():
-                # No view is made of it, so the cut stamp is not needed.
-                self._cut_stamp = None
                 self._look()
-
-    def refreshed(self) -> Bounds:
-        """As `refresh`, and return what was found."""
-        with self._lock:
-            if not self._look_quickly():
-                self._refresh_now()
             return self._bounds()
 
     def durable_of(self, seen: Bounds) -> int:
@@ -171,8 +159,7 @@ class ReadOnlyLog:
         whether it is still so; None if not. The log of a broker may lose segments at
         its start without a sign that it looks at."""
         with self._lock:
-            can_tell = self._cut_stamp is not None or self._quick.guards is not None
-            if not can_tell or self._is_doubtful or self._log.files.is_foreign:
+            if self._uncut is None or self._is_doubtful or self._log.files.is_foreign:
                 return None
             return self._bounds()
 
@@ -180,36 +167,32 @@ class ReadOnlyLog:
         """Whether certainly nothing was cut, and no other log put in the place of this
         one, since a refresh that found these."""
         # Before the numbers, which a refresh in another thread sets first.
-        guards, stamp = self._quick.guards, self._cut_stamp
-        if (life, serial) != (self._life, self._cuts.serial):
+        uncut = self._uncut
+        if uncut is None or (life, serial) != (self._life, self._cuts.serial):
             return False
         try:
-            if guards is not None and guards == self._quick.guards_now():
-                return True
-            return stamp is not None and stamp == self._cut_stamp_now()
+            return self.directory.look(uncut.names, uncut) is uncut
         except OSError:
             return False  # a refresh reports why
 
-    def _refresh_now(self) -> None:
-        stamp: object = None
-        with contextlib.suppress(OSError):  # the refresh itself reports why
-            stamp = self._cut_stamp_now(is_safe=True)
-        self._cut_stamp = None
-        self._look()
-        self._cut_stamp = stamp
-
     def _look(self) -> None:
         """Look at everything."""
-        self._quick.begin()
-        self._retry_look()
-        self._quick.end(not (self._log.is_ended or self._log.files.is_foreign))
+        self._uncut = None
+        self._quick.forget()
+        first, last = self._retry_look()
+        log = self._log
+        if first.names.names == log.guards.all.names:
+            uncut = first.first(log.guards.cut)
+            if uncut.has_settled(self.directory.files):
+                self._uncut = uncut
+        if not (log.is_ended or log.files.is_foreign):
+            self._quick.begin(log, first, last)
 
     def _look_quickly(self) -> bool:
         """Take in what was appended, if nothing else has changed since the last whole
         look. False: look at everything."""
         try:
-            log = self._log
-            return self._quick.look(log.log, log.segments, log.files)
+            return self._quick.look(self._log)
         except BaseException:
             self._quick.forget()
             self._is_doubtful = True
@@ -238,13 +221,14 @@ class ReadOnlyLog:
             return self._history[1]
 
     def refreshed_fully(self) -> Bounds:
-        """As `refresh`, if something seems to be wrong: each file is examined."""
+        """As `refreshed`, if something seems to be wrong: each file is examined."""
+        self._guard()
         with self._lock:
-            self._refresh_now()
+            self._look()
             serial = -1
             while self._cuts.serial != serial and self._is_any_replaced():
                 serial, self._is_doubtful = self._cuts.serial, True
-                self._refresh_now()
+                self._look()
             return self._bounds()
 
     def _bounds(self) -> Bounds:
@@ -271,45 +255,56 @@ class ReadOnlyLog:
         except OSError as error:
             raise storage_error(error, "read", self.directory.path) from error
 
-    def _retry_look(self) -> None:
-        for attempt in range(ATTEMPTS):
+    def _retry_look(self) -> tuple[Look, Look]:
+        """`_look_until_stable`, again if an error comes of a change."""
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                self._look_until_stable()
-                return
+                return self._look_until_stable()
             except CorruptRecordError:
-                if self._is_doubtful or attempt + 1 == ATTEMPTS:
+                if self._is_doubtful or attempt == ATTEMPTS:
                     raise
                 self._is_doubtful = True  # perhaps it was cut meanwhile
             except OSError as error:
                 self._is_doubtful = True
-                if self._loader.is_change(error) and attempt + 1 < ATTEMPTS:
+                if self._loader.is_change(error) and attempt < ATTEMPTS:
                     continue
                 self._loader.fail(error)
             except BaseException:
                 self._is_doubtful = True
                 raise
 
-    def _look_until_stable(self) -> None:
-        begun = self._log.end_offset
+    def _look_until_stable(self) -> tuple[Look, Look]:
+        """Look until nothing changes meanwhile that what was read may depend on.
+
+        Returns:
+            The look at the guards before everything that was read, and the one after.
+        """
+        begun, first = self._log.end_offset, None
         while True:
             log, end, ends = self._log, self._log.end_offset, self._log.files.ends()
             start = self._broker_start.news(log.files)
-            if self._is_doubtful or not log.grow():
+            look = log.look()
+            first = first or look
+            if self._is_doubtful or not log.grow(look):
                 self._load_again()
             now = self._log
             start = min(start, now.end_offset)
             now.log.start_offset = max(now.log.start_offset, start)
             has_read = now is not log or end < now.end_offset
-            if now is log and has_read and log.has_new_writer():
+            if has_read:
+                look = now.look()
+            if now is log and has_read and log.has_new_writer(look):
                 # A backup was put back: the rest of it may be of another log.
                 log.files.restore_ends(ends)
                 self._is_doubtful = True
             elif (
-                now.is_of_one_log(begun)
-                and self._publication_stop.look()
-                and (not has_read or now.stands())
+                now.is_of_one_log(begun, look)
+                and self._publication_stop.look(publication_key(look.stamps()))
+                and (not has_read or now.stands(look))
             ):
-                return
+                return first, look
 
     def _load_again(self) -> None:
         """Load the log again, and apply how it has changed."""

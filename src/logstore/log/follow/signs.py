@@ -6,18 +6,71 @@ before, or when, it changes more than the end of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
-from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
+from logstore.io.checkpoint.ownership import OWNERSHIP_FILES, Ownership, OwnershipKey
 from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.publications import PublicationKey
 from logstore.io.directory import Directory
-from logstore.io.files import FileStamp, settled, stamp_of
-from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE
+from logstore.io.layout import (
+    LEADER_EPOCHS,
+    OWNER,
+    PARTITION_STATE,
+    PUBLICATION,
+    PUBLISHED,
+)
+from logstore.io.stamps import FileStamp, LookNames
 from logstore.log.follow.file_identity import LogFiles
-from logstore.segment import Segment
 
-__all__ = ["BrokerStart", "PartitionStamp", "cut_stamp"]
+__all__ = ["WRITER", "BrokerStart", "Guards", "PartitionStamp", "publication_key"]
+
+# In the root of the store: the mark of its writer, and the files of a publication.
+WRITER: Final = f"../{OWNER}"
+_PUBLICATIONS: Final = (f"../{PUBLICATION}", f"../{PUBLISHED}")
+
+_OWN_CUT: Final = LookNames(WRITER, PARTITION_STATE)
+_OWN_GUARDS: Final = LookNames(*_OWN_CUT.names, ".", *_PUBLICATIONS)
+_PARTITION: Final = LookNames(
+    ".", PARTITION_STATE, *(f"../{name}" for name in OWNERSHIP_FILES)
+)
+
+
+class Guards(NamedTuple):
+    """The names that a look at a log examines; each list begins with the one before.
+
+    Attributes:
+        cut: one of these files changes whenever the log is cut, before any byte is
+            overwritten: logstore writes its state first, and a broker its leader
+            epochs. A writer that starts after a backup was put back leaves the state
+            as it is, and replaces its mark in the root. Of a foreign log, the last
+            file is included: there may be no epochs.
+        quick: of logstore's own log: if these are as they were, nothing but the end of
+            the last file has changed.
+        all: these, and the last file.
+        last: its name; "" if there is none.
+    """
+
+    cut: LookNames
+    quick: LookNames
+    all: LookNames
+    last: str
+
+    @classmethod
+    def of(cls, last: str, *, is_foreign: bool) -> Guards:
+        name = (last,) if last else ()
+        if is_foreign:
+            cut = LookNames(LEADER_EPOCHS, PARTITION_STATE, *name)
+            names = LookNames(*cut.names, ".", *_PUBLICATIONS)
+            return cls(cut, names, names, last)
+        names = LookNames(*_OWN_GUARDS.names, *name)
+        return cls(_OWN_CUT, _OWN_GUARDS, names, last)
+
+
+def publication_key(stamps: Mapping[str, FileStamp | None]) -> PublicationKey:
+    """`Publications.cache_key` from the stamps of a look."""
+    publication, published = _PUBLICATIONS
+    return stamps[publication], stamps[published]
 
 
 class PartitionStamp(NamedTuple):
@@ -36,54 +89,11 @@ class PartitionStamp(NamedTuple):
     ownership: OwnershipKey
 
     @classmethod
-    def now(cls, directory: Directory, ownership: Ownership) -> PartitionStamp:
-        info, state = directory.info_and_stamp(PARTITION_STATE)
-        return cls(
-            (info.device, info.inode), info.mtime_ns, state, ownership.cache_key()
-        )
-
-
-def cut_stamp(
-    directory: Directory,
-    ownership: Ownership,
-    log_files: LogFiles,
-    segments: Sequence[Segment],
-    *,
-    is_safe: bool = False,
-) -> object:
-    """A value that changes whenever the log is cut, before any byte is overwritten:
-    logstore writes its state first, and a broker its leader epochs. A writer that
-    starts after a backup was put back leaves the state as it is, and replaces its
-    mark in the root. Of a foreign log, the last file is included: there may be no
-    epochs.
-
-    Args:
-        is_safe: the value will be compared with a later one. Then it is None, which
-            equals no other, if a future change may leave it as it is.
-    """
-    with directory.use() as fd:
-        files = directory.files
-        infos: list[object] = []
-        names = [PARTITION_STATE]
-        if log_files.is_foreign:
-            names.append(LEADER_EPOCHS)
-            names += [segment.file(LOG) for segment in segments[-1:]]
-        for name in names:
-            try:
-                info = files.stat_name(fd, name)
-            except FileNotFoundError:
-                infos.append(None)
-                continue
-            if is_safe and settled(info.ctime_ns, files) < 0:
-                return None
-            infos.append(stamp_of(info))
-        place = files.stat(fd)
-    if not log_files.is_foreign:
-        writer = ownership.writer()
-        if is_safe and writer is not None and settled(writer[2], files) < 0:
-            return None
-        infos.append(writer)
-    return (place.device, place.inode), infos
+    def now(cls, directory: Directory) -> PartitionStamp:
+        look = directory.look(_PARTITION)
+        names, state, *owners = look.stamps().values()
+        assert names is not None
+        return cls(look.place, names[1], state, OwnershipKey(*owners))
 
 
 class BrokerStart:
@@ -108,7 +118,7 @@ class BrokerStart:
         """The start offset, if the log is a broker's and the checkpoint has changed; 0
         if not.
 
-        To be called before the names are listed: a broker takes a log out of the
+        To be called before the look at the directory: a broker takes a log out of the
         checkpoint when it has deleted the segments before the start.
         """
         if not log_files.is_foreign:

@@ -12,7 +12,7 @@ from logstore.errors import LogStoreError
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileStamp
+from logstore.io.stamps import FileStamp
 
 __all__ = ["StoreServices", "LogContext"]
 
@@ -33,6 +33,9 @@ class StoreServices(Protocol):
     def has_named_producers(self) -> bool:
         """Whether the store has, or had, named producers: then their state is kept in
         all logs."""
+
+    def check_open(self) -> None:
+        """Raise `StoreClosedError` or `ForkedError` unless the store can be used."""
 
     def begin_writing(self, *, is_deletion: bool = False) -> None:
         """Called before the first change: remove the clean-shutdown markers, and start

@@ -28,6 +28,7 @@ from logstore.errors import (
 from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.log.producers import EXPIRY_MS
+from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog
 from logstore.log.recover.rebuild import cut_transactions
 from logstore.log.write.active_segment import ActiveSegment
@@ -203,14 +204,25 @@ class LogWriter:
         durable = max(min(durable, end), start)
         return _new(Extent, (segments, start, end, durable, cuts, limit))
 
-    def settle(self) -> None:
-        """For a reading thread: finish what an interrupted call left half done, so
-        that all readers see the same log."""
+    def settled(self) -> Bounds:
+        """The log as readers see it, for a reading thread. What an interrupted call
+        left half done is finished first, so that all readers see the same log."""
         health = self.health
-        if not health.is_torn or health.has_ended:
-            return
-        with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
-            self.repair()
+        if health.is_torn and not health.has_ended:
+            with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
+                self.repair()
+        segments, start, end, durable, cuts, _ = self.seen()
+        return Bounds(
+            segments,
+            start,
+            end,
+            durable,
+            cuts,
+            removal=None if segments else health.closed,
+            # Logstore itself writes no transactions.
+            transaction_free=range(self.context.foreign_end, native.OFFSET_MAX),
+            compactions=self.point.compactions,
+        )
 
     def show(self, writer: SegmentWriter) -> None:
         """Let readers see what was appended. Nothing here may fail: the records are

@@ -23,7 +23,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
-from logstore.io.layout import OFFSET_MAX
+from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
 from logstore.log.write.context import LogContext, StoreServices
@@ -121,24 +121,26 @@ class PartitionWriter:
         """
         return self.context.compacted_upto()
 
-    @property
-    def compactions(self) -> int:
-        """How often sealed segments were replaced by compacted ones."""
-        return self._log.point.compactions
-
-    @property
-    def transaction_free(self) -> range:
-        """Offsets where no batch belongs to a transaction: logstore writes none."""
-        return range(self.context.foreign_end, OFFSET_MAX)
-
     def seen(self) -> Extent:
         """The log as readers see it now."""
         return self._log.seen()
 
-    def settle(self) -> None:
-        """For a reading thread: finish what an interrupted call left half done, so
-        that all readers see the same log."""
-        self._log.settle()
+    def refreshed(self) -> Bounds:
+        """The log as it is now, for a reading thread.
+
+        Raises:
+            StoreClosedError, ForkedError: the store cannot be used.
+        """
+        self.context.services.check_open()
+        return self._log.settled()
+
+    def refreshed_fully(self) -> Bounds:
+        """The same: only its own writer changes the log."""
+        return self.refreshed()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether nothing was cut since `refreshed` returned this serial number."""
+        return self._log.extent.cuts.serial == serial
 
     @property
     def appended(self) -> Signal:

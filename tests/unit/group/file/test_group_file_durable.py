@@ -12,7 +12,8 @@ import pytest
 import logstore
 from logstore.group.file import group_file as group_file_module
 from logstore.io import layout
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
+from logstore.io.stamps import FileInfo
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in
 from support.power_cut import cuts

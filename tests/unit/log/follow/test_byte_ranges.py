@@ -68,7 +68,7 @@ def test_guards_change_with_a_cut_and_not_with_an_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The clock of the file system is taken as fine enough.
-    monkeypatch.setattr("logstore.io.files._TICK_MS", 0)
+    monkeypatch.setattr("logstore.io.stamps._TICK_MS", 0)
     with logstore.open(tmp_path) as store:
         config = config_of(2, "none", flush_messages=NEVER, flush_ms=NEVER)
         writer = store.create_topic("orders", config=config)[0]
@@ -89,7 +89,7 @@ def test_stamp_that_is_too_young_never_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next change might leave it as it is."""
-    monkeypatch.setattr("logstore.io.files._TICK_MS", 1 << 40)
+    monkeypatch.setattr("logstore.io.stamps._TICK_MS", 1 << 40)
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders")[0], 20)
     with logstore.open(tmp_path, read_only=True) as store:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.io.files import FileInfo
+from logstore.io.stamps import FileInfo
 from logstore.store.store import open_store
 from support.damage import (
     FaultyFiles,
