@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place
-from logstore.log.read.corruption import DamagePolicy
+from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord
@@ -18,12 +18,9 @@ from logstore.store import merging
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Turn
 
-__all__ = ["Follower", "OnePartition", "Options", "SomePartitions"]
+__all__ = ["Follower", "OnePartition", "SomePartitions"]
 
 _Item = TypeVar("_Item")
-
-# durable_only, isolation, what to do about damage.
-Options = tuple[bool, str, DamagePolicy]
 
 # Records after which a follower that need not wait lets other tasks run.
 _RECORDS_MAX: Final = 256
@@ -89,14 +86,12 @@ class OnePartition(Followed[Record]):
     """One partition."""
 
     def __init__(
-        self, partition: Partition, place: Place, start: Start, options: Options
+        self, partition: Partition, place: Place, start: Start, options: ReadOptions
     ) -> None:
         self._seat = _Seat(place, partition)
         self._turn: Turn | None = None
-        self._durable_only, isolation, policy = options
-        self._items = partition._views.turns(
-            start, self._durable_only, isolation, policy, self._seat.look
-        )
+        self._durable_only = options.durable_only
+        self._items = partition._views.turns(start, options, self._seat.look)
 
     def steps(self) -> Iterator[Iterator[Record] | bool]:
         for item in self._items:
@@ -129,7 +124,7 @@ class SomePartitions(Followed[TopicRecord]):
         partitions: Callable[[], Sequence[tuple[Partition, Place]]],
         starts: dict[int, Start],
         order: str,
-        options: Options,
+        options: ReadOptions,
     ) -> None:
         self._partitions = partitions
         self._order = order
@@ -142,7 +137,7 @@ class SomePartitions(Followed[TopicRecord]):
             if partition.number not in self._cursors:
                 seat = _Seat(place, partition)
                 start = starts.get(partition.number)
-                cursor = merging.Cursor(partition, start, *self._options, seat.look)
+                cursor = merging.Cursor(partition, start, self._options, seat.look)
                 self._cursors[partition.number] = cursor, seat
 
     def steps(self) -> Iterator[Iterator[TopicRecord] | bool]:
@@ -156,7 +151,7 @@ class SomePartitions(Followed[TopicRecord]):
         return [seat for _, seat in self._cursors.values()]
 
     def has_more(self) -> bool:
-        durable_only = self._options[0]
+        durable_only = self._options.durable_only
         return any(
             seat.has_more(cursor.turn, durable_only)
             for cursor, seat in self._cursors.values()

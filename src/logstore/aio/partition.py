@@ -13,7 +13,8 @@ from logstore.aio.loops import Binding
 from logstore.aio.wakes import Place, Wakes
 from logstore.config import TopicConfig
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
-from logstore.log.read.corruption import DamagePolicy, OnCorruption
+from logstore.log.read.corruption import OnCorruption
+from logstore.log.read.options import ReadOptions
 from logstore.log.retention import Deletion, RetentionPolicy
 from logstore.record.arguments import Start, as_limit, as_timeout
 from logstore.record.encoder import (
@@ -412,7 +413,7 @@ class Partition:
         Args, Raises: as `logstore.Partition.follow`; `EventLoopError`.
         """
         timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = durable_only, isolation, DamagePolicy(on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
         followed = OnePartition(self.blocking, self.place, start, options)
         return Follower(self._services.binding, followed, timeout, limit)
 

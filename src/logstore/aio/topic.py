@@ -12,7 +12,8 @@ from logstore.aio.follower import Follower, SomePartitions
 from logstore.aio.partition import Partition, Services
 from logstore.aio.wakes import Place
 from logstore.config import TopicConfig
-from logstore.log.read.corruption import DamagePolicy, OnCorruption
+from logstore.log.read.corruption import OnCorruption
+from logstore.log.read.options import ReadOptions
 from logstore.log.retention import Deletion, RetentionPolicy
 from logstore.record.arguments import as_limit, as_timeout
 from logstore.record.encoder import check_payload_type
@@ -214,7 +215,7 @@ class Topic:
         """
         merging.check_order(order)
         timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = durable_only, isolation, DamagePolicy(on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
         starts = merging.per_partition("start", start, self.blocking.partitions)
 
         def partitions() -> list[tuple[BlockingPartition, Place]]:

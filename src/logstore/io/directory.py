@@ -222,14 +222,28 @@ class Directory:
         return stamp_of(info)
 
     def look(self, names: LookNames, before: Look | None = None) -> Look:
-        """`Files.look` of this directory, files in it, and files beside it (none if it
-        is a root). Not of a directory that this process renames."""
+        """Examine this directory, files in it, and files beside it (none if it is a
+        root), in one call. Not for a directory that this process renames.
+
+        Args:
+            before: another look at these names: the result, if nothing has changed.
+
+        Raises:
+            FileNotFoundError: the directory does not exist.
+        """
+        files, parent = self.files, self._parent
         # The reference keeps the descriptor open during the call.
-        if self._parent is None:
-            file, name = self.held(), "."
+        file, name = (parent.held(), self.name) if parent else (self.held(), ".")
+        known = before.data if before is not None and before.names is names else None
+        if type(files) is Files:
+            begun_ms, data = native.look(
+                file.fd, name, names.encoded, len(names.names), known
+            )
         else:
-            file, name = self._parent.held(), self.name
-        return self.files.look(file.fd, name, names, before)
+            begun_ms, data = files.now_ms(), files.look(file.fd, name, names)
+        if before is not None and data == known:
+            return before
+        return Look(names, data, begun_ms)
 
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""

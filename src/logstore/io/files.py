@@ -32,7 +32,6 @@ from logstore.io.stamps import (
     NO_FILE,
     FileInfo,
     FileStamp,
-    Look,
     LookNames,
     place_bytes,
     stamp_bytes,
@@ -278,35 +277,17 @@ class Files(ByteLocks, Links):
     def stat_name(self, dir_fd: int, name: str) -> FileInfo:
         return _info(native.stat(dir_fd, name))
 
-    def look(
-        self, dir_fd: int, name: str, names: LookNames, before: Look | None = None
-    ) -> Look:
-        """Examine a directory in an open one, and some files in it and beside it, all
-        in one call; names that do not exist are no errors.
+    def look(self, dir_fd: int, name: str, names: LookNames) -> bytes:
+        """The bytes of a `Look` at a directory in an open one, with other methods of
+        this object. (`Directory.look` asks the core instead if none is replaced.)
 
         The directory is opened for this ("." is the open one), so all files in it are
         of the one that has the name at the call, and what was changed before the call
-        is seen.
-
-        Args:
-            before: another look at these names: the result, if nothing has changed.
+        is seen. Names that do not exist are no errors.
 
         Raises:
             FileNotFoundError: there is no directory of this name.
         """
-        known = before.data if before is not None and before.names is names else None
-        if type(self) is Files:
-            begun_ms, data = native.look(
-                dir_fd, name, names.encoded, len(names.names), known
-            )
-        else:
-            begun_ms, data = self.now_ms(), self._looked(dir_fd, name, names)
-        if before is not None and data == known:
-            return before
-        return Look(names, data, begun_ms)
-
-    def _looked(self, dir_fd: int, name: str, names: LookNames) -> bytes:
-        """Other methods may be replaced: this is the same, call by call."""
         fd = dir_fd if name == "." else self.open_directory(dir_fd, name)
         try:
             place = self.stat(fd)

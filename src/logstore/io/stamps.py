@@ -84,7 +84,7 @@ class LookNames:
 
 
 class Look(NamedTuple):
-    """The result of `Files.look`.
+    """The result of `Directory.look`.
 
     Attributes:
         names: what was examined.

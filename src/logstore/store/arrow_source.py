@@ -6,8 +6,8 @@ import abc
 from typing import TYPE_CHECKING, ClassVar
 
 from logstore.log.frames.log import Log
-from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.record.arguments import ISOLATIONS, check_choice
+from logstore.log.read.options import ReadOptions
+from logstore.record.arguments import check_choice
 from logstore.record.extras import frames_module
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ class ArrowSource(abc.ABC):
     _COLUMNS: ClassVar[tuple[str, ...]]
 
     @abc.abstractmethod
-    def _logs_now(
-        self, durable_only: bool, isolation: str, policy: DamagePolicy
-    ) -> list[Log]:
+    def _logs_now(self, options: ReadOptions) -> list[Log]:
         """Its partitions as a scan sees them, as of now."""
 
     @abc.abstractmethod
@@ -51,9 +49,7 @@ class ArrowSource(abc.ABC):
         """
         interchange = frames_module("interchange")
         return interchange.exported_stream(
-            lambda names: interchange.read_arrow(
-                self._logs_now(False, "read_uncommitted", RAISE), names
-            ),
+            lambda names: interchange.read_arrow(self._logs_now(ReadOptions()), names),
             self._COLUMNS,
             requested_schema,
         )
@@ -81,11 +77,10 @@ class ArrowSource(abc.ABC):
             on_corruption: ``"skip"`` leaves out damaged data. Scans are in threads of
                 their own, so it takes no function.
         """
-        check_choice("isolation", isolation, ISOLATIONS)
         check_choice("on_corruption", on_corruption, ("raise", "skip"))
-        policy = DamagePolicy(on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
 
         def logs() -> list[Log]:
-            return self._logs_now(durable_only, isolation, policy)
+            return self._logs_now(options)
 
         return frames_module("dataset").LogDataset(logs, self._table_name(), threads)

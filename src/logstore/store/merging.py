@@ -15,7 +15,7 @@ from logstore._native import topic_record
 from logstore.errors import PartitionNotFoundError
 from logstore.io.directory import Directory
 from logstore.io.wakeups import INTERVAL_S_MIN
-from logstore.log.read.corruption import DamagePolicy
+from logstore.log.read.options import ReadOptions
 from logstore.log.read.reader import first_of
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start, check_choice
@@ -94,15 +94,13 @@ class Cursor:
         self,
         partition: Partition,
         start: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         look: Callable[[], Bounds] | None = None,
     ) -> None:
         self.partition = partition
         self.turn: Turn | None = None
         views = partition._views
-        self._items = views.turns(start, durable_only, isolation, policy, look)
+        self._items = views.turns(start, options, look)
 
     @property
     def has_moved(self) -> bool:

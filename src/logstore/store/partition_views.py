@@ -19,6 +19,7 @@ from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
 from logstore.log.read.corruption import RAISE, SKIP, DamagePolicy
+from logstore.log.read.options import ReadOptions
 from logstore.log.read.proof import disproves
 from logstore.log.read.tail import Tail, tail_columns
 from logstore.log.read.time_lookup import (
@@ -30,10 +31,8 @@ from logstore.log.read.time_lookup import (
 from logstore.log.read.view import Bounds, ChangedError, View, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
-    ISOLATIONS,
     Start,
     as_offset,
-    check_choice,
     is_time,
     to_milliseconds,
 )
@@ -116,36 +115,13 @@ class PartitionViews:
     def find(self, offset: int, durable_only: bool) -> Record | None:
         """The record at an offset, if it is found at once in the log as it is now;
         None: a reader has to look for it, and finds out why."""
-        return self._at_once(_find, durable_only, offset)
+        self.guard()
+        return self.log.at_once(_find, durable_only, offset)
 
     def find_since(self, timestamp: int) -> int | None:
         """As `find`: the first offset whose record has this timestamp or more."""
-        return self._at_once(self._find_since, False, timestamp)
-
-    def _at_once(
-        self,
-        ask: Callable[[tuple[Segment, ...], int, int, int], _Result | None],
-        durable_only: bool,
-        target: int,
-    ) -> _Result | None:
-        """What `ask` finds between the first and the last offset of the log; None if
-        the log was cut meanwhile."""
         self.guard()
-        log = self.log
-        if isinstance(log, ReadOnlyLog):
-            known = log.last_bounds()
-            if known is None:
-                return None
-            end = known.durable_offset if durable_only else known.end_offset
-            found = ask(known.segments, known.start_offset, end, target)
-            if found is None or not log.is_as_it_was(known.life, known.cuts.serial):
-                return None
-            return found
-        if log.health.is_torn:
-            return None
-        segments, start, end, durable, cuts, _ = log.seen()
-        found = ask(segments, start, durable if durable_only else end, target)
-        return found if log.cuts is cuts else None
+        return self.log.at_once(self._find_since, False, timestamp)
 
     def _find_since(
         self, segments: tuple[Segment, ...], start: int, end: int, timestamp: int
@@ -265,9 +241,7 @@ class PartitionViews:
         self,
         start: Start,
         stop: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         *,
         to_stable: bool = False,
     ) -> tuple[View, int, int]:
@@ -277,10 +251,10 @@ class PartitionViews:
             to_stable: stop at the last stable offset also if the reader's filter would
                 find the first open transaction by itself.
         """
-        check_choice("isolation", isolation, ISOLATIONS)
+        policy = options.policy
 
         def bounds() -> tuple[View, int, int]:
-            view = self.now(durable_only)
+            view = self.now(options.durable_only)
             first, end = view.start_offset, view.end_offset
             if start is not None:
                 first = self._resolve(view, "start", start, policy)
@@ -290,7 +264,7 @@ class PartitionViews:
                 quiet = SKIP if policy.skips else RAISE
                 end = min(self._resolve(view, "stop", stop, quiet), end)
             is_limited = to_stable or first > view.start_offset
-            if isolation == "read_committed" and is_limited:
+            if options.is_committed and is_limited:
                 end = min(end, self.stable_of(view, first, policy))
             return view, first, end
 
@@ -300,8 +274,7 @@ class PartitionViews:
         self,
         view: View,
         first: int,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         *,
         with_headers: bool = True,
         limit: int | None = None,
@@ -309,7 +282,7 @@ class PartitionViews:
     ) -> ChunkReader:
         """The decoder. It decodes not many more records at a time than are wanted, or
         than its share if several partitions are read at the same time."""
-        batch_filter = self.batch_filter(view, first, isolation, policy)
+        batch_filter = self.batch_filter(view, first, options)
         most = self.decompressed_max
         if limit is None and share == 1:
             return ChunkReader(
@@ -326,35 +299,25 @@ class PartitionViews:
         )
 
     def batch_filter(
-        self, view: View, first: int, isolation: str, policy: DamagePolicy
+        self, view: View, first: int, options: ReadOptions
     ) -> BatchFilter | None:
-        if isolation != "read_committed":
+        """Which batches a read from `first` on delivers; None: all."""
+        if not options.is_committed:
             return None
         free = view.transaction_free
         if view.end_offset <= first or (first in free and view.end_offset <= free.stop):
             return None  # no batch of a transaction is in the way
-        return producers.CommittedFilter(view, first, policy)
+        return producers.CommittedFilter(view, first, options.policy)
 
-    def log_of(
-        self,
-        start: Start,
-        stop: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
-    ) -> Log:
+    def log_of(self, start: Start, stop: Start, options: ReadOptions) -> Log:
         """This partition as a scan of data frames sees it, as of now."""
-        view, first, end = self.bounds(
-            start, stop, durable_only, isolation, policy, to_stable=True
-        )
+        view, first, end = self.bounds(start, stop, options, to_stable=True)
 
         def make_reader(offset: int, with_headers: bool) -> ChunkReader:
-            return self.decoder(
-                view, offset, isolation, policy, with_headers=with_headers
-            )
+            return self.decoder(view, offset, options, with_headers=with_headers)
 
         def go_on(offset: int) -> Log:
-            return self.log_of(offset, None, durable_only, isolation, policy)
+            return self.log_of(offset, None, options)
 
         is_to_end = stop is None or end >= view.end_offset
         return Log(
@@ -364,7 +327,7 @@ class PartitionViews:
             first,
             end,
             make_reader,
-            policy,
+            options.policy,
             go_on if is_to_end else None,
         )
 
@@ -375,9 +338,7 @@ class PartitionViews:
     def turns(
         self,
         start: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         look: Callable[[], Bounds] | None = None,
     ) -> Iterator[Iterator[Record] | Turn]:
         """The records from `start` on, in runs, up to the end of the log as it is at
@@ -388,18 +349,11 @@ class PartitionViews:
             look: returns the log as it was at this call, or later; None:
                 `refreshed_bounds`.
         """
-        items = self._column_turns(
-            start, durable_only, isolation, policy, look, Latest()
-        )
+        items = self._column_turns(start, options, look, Latest())
         return (one if isinstance(one, Turn) else iter_records(one) for one in items)
 
     def topic_turns(
-        self,
-        start: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
-        latest: Latest,
+        self, start: Start, options: ReadOptions, latest: Latest
     ) -> Iterator[Iterator[TopicRecord] | Turn]:
         """As `turns`, with the topic and the partition in each record.
 
@@ -407,7 +361,7 @@ class PartitionViews:
             latest: gets each view before it is read.
         """
         name, number = self.topic, self.number
-        items = self._column_turns(start, durable_only, isolation, policy, None, latest)
+        items = self._column_turns(start, options, None, latest)
         return (
             one if isinstance(one, Turn) else iter_topic_records(one, name, number)
             for one in items
@@ -416,29 +370,21 @@ class PartitionViews:
     def _column_turns(
         self,
         start: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         look: Callable[[], Bounds] | None,
         latest: Latest,
     ) -> Iterator[Columns | Turn]:
-        view, first, end = self.bounds(
-            start, None, durable_only, isolation, policy, to_stable=True
-        )
+        view, first, end = self.bounds(start, None, options, to_stable=True)
         latest.view = view
         look = look or self.log.refreshed
-        return self._turn_after_turn(
-            view, first, end, durable_only, isolation, policy, look, latest
-        )
+        return self._turn_after_turn(view, first, end, options, look, latest)
 
     def _turn_after_turn(
         self,
         view: View,
         offset: int,
         end: int,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         look: Callable[[], Bounds],
         latest: Latest,
     ) -> Iterator[Columns | Turn]:
@@ -446,17 +392,15 @@ class PartitionViews:
         log."""
         closed: Exception | None = None
         tail: Tail | None = None
-        decoder = self.decoder(view, offset, isolation, policy)
+        decoder = self.decoder(view, offset, options)
         while True:
-            if isolation == "read_committed":
+            if options.is_committed:
                 # It belongs to a view.
-                decoder.batch_filter = self.batch_filter(
-                    view, offset, isolation, policy
-                )
+                decoder.batch_filter = self.batch_filter(view, offset, options)
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
-                for run in _runs(view, tail, offset, end, decoder, policy):
+                for run in _runs(view, tail, offset, end, decoder, options.policy):
                     offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 if not decoder.ended:
@@ -486,13 +430,13 @@ class PartitionViews:
             ):
                 raise cut  # it was deleted
             view.check_same(offset, now)
-            view, tail = self.view_of(now, durable_only), now.tail
+            view, tail = self.view_of(now, options.durable_only), now.tail
             view.check(offset)
             latest.view = view
             end = view.end_offset
-            if isolation == "read_committed":
+            if options.is_committed:
                 try:
-                    end = min(end, self.stable_of(view, offset, policy))
+                    end = min(end, self.stable_of(view, offset, options.policy))
                 except ChangedError:
                     end = offset  # the next refresh sees it
 

@@ -21,8 +21,9 @@ from logstore.log.follow.byte_ranges import ByteRanges, byte_ranges
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
-from logstore.log.read.corruption import RAISE, DamagePolicy, OnCorruption
+from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.fetch import fetch
+from logstore.log.read.options import ReadOptions
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     ISOLATIONS,
@@ -207,30 +208,24 @@ class ReadablePartition(ArrowSource):
             CorruptRecordError: after every record before the damage. A read that begins
                 at the error's ``next_offset`` continues after the damage.
         """
-        policy = DamagePolicy(on_corruption)
-        return self._read(start, stop, durable_only, isolation, policy, limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._read(start, stop, options, limit)
 
     def _read(
         self,
         start: Start,
         stop: Start,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        options: ReadOptions,
         limit: int | None,
         share: int = 1,
     ) -> Iterator[Record]:
         """As `read`, as one of `share` reads at the same time."""
         limit = as_limit(limit)
-        view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, policy
-        )
-        decoder = self._views.decoder(
-            view, first, isolation, policy, limit=limit, share=share
-        )
+        view, first, end = self._views.bounds(start, stop, options)
+        decoder = self._views.decoder(view, first, options, limit=limit, share=share)
         size = max(READ_BYTES // share, LOOKUP_BYTES)
         records = reader.read_records(
-            view, first, end, decoder, policy=policy, buffer_bytes=size
+            view, first, end, decoder, policy=options.policy, buffer_bytes=size
         )
         return reader.first_of(records, limit)
 
@@ -255,16 +250,15 @@ class ReadablePartition(ArrowSource):
             record = self._views.find(offset, durable_only)
             if record is not None:
                 return record
+        options = ReadOptions.of(durable_only, isolation)
 
         def lookup() -> Record:
-            view, first, end = self._views.bounds(
-                offset, None, durable_only, isolation, RAISE, to_stable=True
-            )
+            view, first, end = self._views.bounds(offset, None, options, to_stable=True)
             if first >= end:
                 raise OffsetOutOfRangeError(
                     offset, view.start_offset, end, partition=self._views.name
                 )
-            decoder = self._views.decoder(view, first, isolation, RAISE, limit=1)
+            decoder = self._views.decoder(view, first, options, limit=1)
             records = reader.read_records(
                 view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
             )
@@ -298,8 +292,8 @@ class ReadablePartition(ArrowSource):
         `TopicNotFoundError` when the topic was deleted, or, in another process,
         `PartitionNotFoundError`.
         """
-        policy = DamagePolicy(on_corruption)
-        turns = self._views.turns(start, durable_only, isolation, policy)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        turns = self._views.turns(start, options)
         runs = self._follow(turns, as_timeout(timeout))
         return reader.first_of(native.Flattened(runs), as_limit(limit))
 
@@ -354,16 +348,18 @@ class ReadablePartition(ArrowSource):
                 name="max_bytes",
                 value=max_bytes,
             )
-        offset = as_offset("offset", offset)
-        limit, policy = as_limit(limit), DamagePolicy(on_corruption)
+        offset, limit = as_offset("offset", offset), as_limit(limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
 
         def fetched() -> Chunk:
-            view, first, end = self._views.bounds(
-                offset, None, durable_only, isolation, policy, to_stable=True
-            )
-            batch_filter = self._views.batch_filter(view, first, isolation, policy)
+            view, first, end = self._views.bounds(offset, None, options, to_stable=True)
             chunk = fetch(
-                view, first, end, max_bytes, policy=policy, batch_filter=batch_filter
+                view,
+                first,
+                end,
+                max_bytes,
+                policy=options.policy,
+                batch_filter=self._views.batch_filter(view, first, options),
             )
             return chunk if limit is None else chunk.first(limit)
 
@@ -386,13 +382,11 @@ class ReadablePartition(ArrowSource):
         the one that holds the last of the `limit` records. Raises: as `read`.
         """
         limit = as_limit(limit)
-        policy = DamagePolicy(on_corruption)
-        view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, policy
-        )
-        batch_filter = self._views.batch_filter(view, first, isolation, policy)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        view, first, end = self._views.bounds(start, stop, options)
+        batch_filter = self._views.batch_filter(view, first, options)
         batches = reader.read_batches(
-            view, first, end, policy=policy, batch_filter=batch_filter
+            view, first, end, policy=options.policy, batch_filter=batch_filter
         )
         return reader.first_batches(batches, limit, first)
 
@@ -438,25 +432,18 @@ class ReadablePartition(ArrowSource):
                 name="batch_records",
                 value=batch_records,
             )
-        policy = DamagePolicy(on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
         if threads != 1:
             frames_module("stream").usable_threads(threads)
-            if limit is None and not policy.asks:
-                log = self._views.log_of(start, stop, durable_only, isolation, policy)
+            if limit is None and not options.policy.asks:
+                log = self._views.log_of(start, stop, options)
                 interchange = frames_module("interchange")
                 return interchange.read_arrow(
                     [log], names, batch_records, threads, view=view
                 )
-        log_view, first, end = self._views.bounds(
-            start, stop, durable_only, isolation, policy
-        )
+        log_view, first, end = self._views.bounds(start, stop, options)
         decoder = self._views.decoder(
-            log_view,
-            first,
-            isolation,
-            policy,
-            with_headers="headers" in names,
-            limit=limit,
+            log_view, first, options, with_headers="headers" in names, limit=limit
         )
         memory = arrow.Memory(view=view)
         runs = reader.read_columns(
@@ -464,7 +451,7 @@ class ReadablePartition(ArrowSource):
             first,
             end,
             decoder,
-            policy=policy,
+            policy=options.policy,
             pool=memory.reads,
             keeps=memory.view,
         )
@@ -494,10 +481,8 @@ class ReadablePartition(ArrowSource):
             return byte_ranges(log, view, start, stop)
         return byte_ranges(log, view, start, stop, lambda: views.stable_of(view, start))
 
-    def _logs_now(
-        self, durable_only: bool, isolation: str, policy: DamagePolicy
-    ) -> list[Log]:
-        return [self._views.log_of(None, None, durable_only, isolation, policy)]
+    def _logs_now(self, options: ReadOptions) -> list[Log]:
+        return [self._views.log_of(None, None, options)]
 
     def _table_name(self) -> str:
         return self._views.name

@@ -17,7 +17,8 @@ from logstore.errors import (
     TopicNotFoundError,
 )
 from logstore.log import retention
-from logstore.log.read.corruption import DamagePolicy, OnCorruption
+from logstore.log.read.corruption import OnCorruption
+from logstore.log.read.options import ReadOptions
 from logstore.record.arguments import (
     Start,
     as_items,
@@ -346,7 +347,7 @@ class Topic(ArrowSource):
         # In order of time, each has a buffer of its own: smaller ones, if there are
         # many.
         share = len(partitions) if order == "time" else 1
-        policy = DamagePolicy(on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
         starts = merging.per_partition("start", start, partitions)
         stops = merging.per_partition("stop", stop, partitions)
         records = [
@@ -355,9 +356,7 @@ class Topic(ArrowSource):
                 partition._read(
                     starts[partition.number],
                     stops[partition.number],
-                    durable_only,
-                    isolation,
-                    policy,
+                    options,
                     limit,
                     share,
                 ),
@@ -390,12 +389,12 @@ class Topic(ArrowSource):
         Raises: as `Partition.follow`.
         """
         merging.check_order(order)
-        options = (durable_only, isolation, DamagePolicy(on_corruption))
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
         partitions = self.partitions
         starts = merging.per_partition("start", start, partitions)
         cursors = {
             partition.number: merging.Cursor(
-                partition, starts[partition.number], *options
+                partition, starts[partition.number], options
             )
             for partition in partitions
         }
@@ -403,7 +402,7 @@ class Topic(ArrowSource):
         def added() -> list[merging.Cursor]:
             new = [n for n in self.numbers if n not in cursors]
             for number in new:
-                cursors[number] = merging.Cursor(self[number], None, *options)
+                cursors[number] = merging.Cursor(self[number], None, options)
             return list(cursors.values())
 
         root = partitions[0]._views.log.directory.root
@@ -442,9 +441,9 @@ class Topic(ArrowSource):
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
         interchange = frames_module("interchange")
-        policy = DamagePolicy(on_corruption)
-        logs = self._logs(start, stop, durable_only, isolation, policy)
-        if policy.asks:
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        logs = self._logs(start, stop, options)
+        if options.policy.asks:
             threads = min(threads, 1)
         reader: pyarrow.RecordBatchReader = interchange.read_arrow(
             logs, columns, batch_records, threads, as_limit(limit), view=view
@@ -452,12 +451,7 @@ class Topic(ArrowSource):
         return reader
 
     def _logs(
-        self,
-        start: TopicStart,
-        stop: TopicStart,
-        durable_only: bool,
-        isolation: str,
-        policy: DamagePolicy,
+        self, start: TopicStart, stop: TopicStart, options: ReadOptions
     ) -> list[Log]:
         """The partitions as a scan of data frames sees them, as of now."""
         partitions = self.partitions
@@ -465,19 +459,13 @@ class Topic(ArrowSource):
         stops = merging.per_partition("stop", stop, partitions)
         return [
             partition._views.log_of(
-                starts[partition.number],
-                stops[partition.number],
-                durable_only,
-                isolation,
-                policy,
+                starts[partition.number], stops[partition.number], options
             )
             for partition in partitions
         ]
 
-    def _logs_now(
-        self, durable_only: bool, isolation: str, policy: DamagePolicy
-    ) -> list[Log]:
-        return self._logs(None, None, durable_only, isolation, policy)
+    def _logs_now(self, options: ReadOptions) -> list[Log]:
+        return self._logs(None, None, options)
 
     def _table_name(self) -> str:
         return self.name

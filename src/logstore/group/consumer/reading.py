@@ -21,6 +21,7 @@ from logstore.errors import (
 from logstore.group.errors import NoOffsetForPartitionError
 from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import DamagePolicy, OnCorruption
+from logstore.log.read.options import ReadOptions
 from logstore.log.read.proof import ProofFinder
 from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
@@ -71,12 +72,10 @@ class PartitionReader:
     __slots__ = (
         "_ahead",
         "_behind",
-        "_durable_only",
-        "_isolation",
         "_items",
         "_latest",
         "_on_corruption",
-        "_policy",
+        "_options",
         "_proof",
         "_proofs",
         "_run",
@@ -116,10 +115,8 @@ class PartitionReader:
         self.turn: Turn | None = None
         # Damage after the records that were read last: the next read raises it.
         self._behind: CorruptRecordError | None = None
-        self._durable_only = durable_only
-        self._isolation = isolation
         self._on_corruption = on_corruption
-        self._policy = DamagePolicy(on_corruption)
+        self._options = ReadOptions.of(durable_only, isolation, on_corruption)
         self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
         self._run: Iterator[TopicRecord] | None = None
         self._proofs = ProofFinder()
@@ -171,7 +168,9 @@ class PartitionReader:
         """Deliver from a position on: all of it, or nothing, with an interrupt."""
         self._begin_again()
         latest = self._latest if keeps_log else Latest()
-        self._policy = DamagePolicy(self._on_corruption)  # it is asked anew
+        # The function is asked anew.
+        policy = DamagePolicy(self._on_corruption)
+        self._options = self._options._replace(policy=policy)
         # Nothing is called from here on.
         self.position, self.base = position, base
         self._latest, self._proof = latest, proof
@@ -300,11 +299,7 @@ class PartitionReader:
         latest = Latest()
         try:
             items = views_of(self.partition).topic_turns(
-                self.position,
-                self._durable_only,
-                self._isolation,
-                self._policy,
-                latest,
+                self.position, self._options, latest
             )
         except OffsetOutOfRangeError:
             self._check_log(self.position)  # perhaps it knows why
@@ -383,8 +378,12 @@ class PartitionReader:
     def readable_end(self) -> int:
         """The end of what it may deliver now."""
         partition = self.partition
-        end = partition.durable_offset if self._durable_only else partition.end_offset
-        if self._isolation == "read_committed":
+        end = (
+            partition.durable_offset
+            if self._options.durable_only
+            else partition.end_offset
+        )
+        if self._options.is_committed:
             end = min(end, partition.last_stable_offset())
         return end
 

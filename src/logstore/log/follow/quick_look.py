@@ -56,6 +56,8 @@ class QuickLook:
         self._directory = directory
         self._interval = index_interval_bytes
         self._planner: native.Planner | None = None
+        # Whether the last file was read as far as the last look has found it.
+        self._is_at_end = False
 
     def forget(self) -> None:
         """Make no quick look before the next whole one."""
@@ -70,7 +72,7 @@ class QuickLook:
         is_same = last.data.startswith(guards.data)
         has_own = stamps[WRITER] and stamps[PARTITION_STATE]
         if is_same and has_own and guards.has_settled(self._directory.files):
-            self.guards = last
+            self.guards, self._is_at_end = last, False
 
     def look(self, log: FollowedLog) -> bool:
         """Take in what was appended to the last segment, if nothing else has changed.
@@ -80,34 +82,35 @@ class QuickLook:
             return False
         last = log.segments[-1]
         try:
-            now = log.look(guards)
+            now = self._directory.look(guards.names, guards)
             size = self._size(log, guards, now)
             if size < 0:
                 return False
             if size == last.size:
-                self.guards = now
+                self.guards, self._is_at_end = now, True
                 if self.tail is not None and self.tail.size > _KEPT_BYTES:
                     self.tail = None
                 return True
             tail = self._read(log.log, last, log.files, size)
-            if tail is None or self._size(log, guards, log.look(now)) < size:
+            if tail is None or self._size(log, guards, log.look()) < size:
                 return False
         except OSError:
             return False  # the whole look reports why
         if not self._take(tail, log.log, last, log.files):
             return False
-        self.guards, self.tail = now, tail if last.is_contiguous else None
+        self.tail = tail if last.is_contiguous else None
+        self.guards, self._is_at_end = now, True
         return True
 
     def _size(self, log: FollowedLog, guards: Look, now: Look) -> int:
         """The size of the last file; -1 if anything but the end of the log may have
         changed."""
-        names, last = log.guards, log.segments[-1]
-        if now is not guards:
-            if now.names is not guards.names:
-                return -1
-            if not now.data.startswith(guards.first(names.quick).data):
-                return -1
+        last = log.segments[-1]
+        if now is guards and self._is_at_end:
+            return last.size
+        names = log.guards
+        if not now.data.startswith(guards.first(names.quick).data):
+            return -1
         inode, _, _, size = now.stamps()[names.last] or NO_FILE
         return size if inode == last.inode and size >= last.size else -1
 

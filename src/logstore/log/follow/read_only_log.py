@@ -7,6 +7,7 @@ and deleted segments. It never creates, changes or locks anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import RANK_REFRESH
@@ -35,6 +36,8 @@ from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
+
+Result = TypeVar("Result")
 
 
 class ReadOnlyLog:
@@ -154,14 +157,23 @@ class ReadOnlyLog:
             self._news.hear(self._log.log, self.high_watermark)
             return min(self.durable_offset, seen.end_offset)
 
-    def last_bounds(self) -> Bounds | None:
-        """What the last refresh found, without another one, if `is_as_it_was` can tell
-        whether it is still so; None if not. The log of a broker may lose segments at
-        its start without a sign that it looks at."""
+    def at_once(
+        self,
+        ask: Callable[[tuple[Segment, ...], int, int, int], Result | None],
+        durable_only: bool,
+        target: int,
+    ) -> Result | None:
+        """What `ask` finds in the log as the last refresh found it, between its first
+        and its last offset; None also if that may have changed meanwhile. The log of a
+        broker may lose segments at its start without a sign that is looked at here."""
         with self._lock:
             if self._uncut is None or self._is_doubtful or self._log.files.is_foreign:
                 return None
-            return self._bounds()
+            known = self._bounds()
+        end = known.durable_offset if durable_only else known.end_offset
+        found = ask(known.segments, known.start_offset, end, target)
+        is_same = found is not None and self.is_as_it_was(known.life, known.cuts.serial)
+        return found if is_same else None
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut, and no other log put in the place of this

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import Signal, logger
@@ -40,6 +41,8 @@ from logstore.record.encoder import Encoder
 from logstore.segment import Segment
 
 __all__ = ["PartitionWriter"]
+
+Result = TypeVar("Result")
 
 
 class PartitionWriter:
@@ -120,6 +123,20 @@ class PartitionWriter:
             StorageError: the checkpoint cannot be read.
         """
         return self.context.compacted_upto()
+
+    def at_once(
+        self,
+        ask: Callable[[tuple[Segment, ...], int, int, int], Result | None],
+        durable_only: bool,
+        target: int,
+    ) -> Result | None:
+        """What `ask` finds in the log as it is now, between its first and its last
+        offset; None also if the log was cut meanwhile."""
+        if self.health.is_torn:
+            return None
+        segments, start, end, durable, cuts, _ = self._log.seen()
+        found = ask(segments, start, durable if durable_only else end, target)
+        return found if self._log.extent.cuts is cuts else None
 
     def seen(self) -> Extent:
         """The log as readers see it now."""

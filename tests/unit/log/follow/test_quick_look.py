@@ -19,7 +19,6 @@ import pytest
 import logstore
 import logstore.io.files
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError, _native
-from logstore.io.stamps import NO_FILE, Look, LookNames, stamp_bytes
 from logstore.log.follow import quick_look
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
@@ -511,74 +510,3 @@ def test_batch_that_no_segment_can_have_is_left_to_a_whole_look(
         assert not log._look_quickly()
     assert before == (log.loaded.active_state.last_offset, log.loaded.index.count)
     assert reader.partition.end_offset == 8
-
-
-# ---------------------------------------------------------------- what is examined
-
-
-def test_look_at_files_is_the_same_in_one_call(tmp_path: Path) -> None:
-    """As with the calls of `Files` one by one; links are not followed."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (tmp_path / "a").write_bytes(b"12")
-    (inside / "b").write_bytes(b"345")
-    (inside / "c").symlink_to(inside / "b")
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        names = LookNames("../a", "b", ".", "../none", "none", "c")
-        slow = FaultyFiles().look(fd, "inside", names)
-        look = logstore.io.files.Files().look(fd, "inside", names)
-        assert look.data == slow.data
-        assert abs(look.begun_ms - slow.begun_ms) < 60_000
-        stamps, place = look.stamps(), inside.stat()
-        assert look.place == (place.st_dev, place.st_ino)
-        for name, file in (
-            ("b", inside / "b"),
-            ("../a", tmp_path / "a"),
-            (".", inside),
-        ):
-            info = file.stat()
-            times = info.st_mtime_ns, info.st_ctime_ns
-            assert stamps[name] == (info.st_ino, *times, info.st_size)
-        assert stamps["none"] is None
-        assert stamps["../none"] is None
-        target, link = (inside / "b").stat(), stamps["c"]
-        assert link is not None
-        assert link[0] == (inside / "c").lstat().st_ino != target.st_ino
-        first = LookNames("../a", "b")
-        assert [*look.first(first).stamps().items()] == [*stamps.items()][:2]
-        for files in (FaultyFiles(), logstore.io.files.Files()):
-            assert files.look(fd, "inside", names, look) is look
-            other = files.look(fd, "inside", first, look.first(first))
-            assert other.data == look.first(first).data
-            (inside / "b").write_bytes(b"3456")
-            assert files.look(fd, "inside", names, look) is not look
-            look = files.look(fd, "inside", names)
-            with pytest.raises(FileNotFoundError):
-                files.look(fd, "none", names)
-            (tmp_path / "link").symlink_to(inside)
-            with pytest.raises(OSError):
-                files.look(fd, "link", names)
-            with pytest.raises(NotADirectoryError):
-                files.look(fd, "a", names)
-            (tmp_path / "link").unlink()
-            root = files.look(fd, ".", LookNames(".", "a"))
-            assert root.place == (tmp_path.stat().st_dev, tmp_path.stat().st_ino)
-            assert root.stamps()["a"] == look.stamps()["../a"]
-    finally:
-        os.close(fd)
-    with pytest.raises(OSError):
-        _native.look(-1, "inside", b"", 0, None)
-
-
-def test_times_settle_when_a_later_change_must_alter_them() -> None:
-    """A time from shortly before the files were examined up to the end of that is
-    recent; one of the future is taken as it is: the clock was set back."""
-    files: Any = type("Clock", (), {"now_ms": lambda self: 10_050})()
-    for time_ms, is_settled in (
-        (9_979, True), (9_981, False), (10_000, False), (10_050, False), (10_051, True),
-    ):  # fmt: skip
-        stamps = ((1, 10_000, 5, 1), NO_FILE, (2, 0, time_ms * 1_000_000, 1))
-        data = bytes(16) + b"".join(map(stamp_bytes, stamps))
-        look = Look(LookNames("a", "b", "c"), data, 10_000)
-        assert look.has_settled(files) == is_settled
