@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore.errors import CorruptRecordError, UnsupportedError
-from logstore.io.layout import LEADER_EPOCHS, OWNER, PARTITION_STATE
-from logstore.io.stamps import FileStamp, settled, stamp_of
+from logstore.io.directory import Directory
+from logstore.io.stamps import NO_FILE, FileStamp, settled, stamp_of
 from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.follow.signs import CUT_BY_BROKER, CUT_BY_LOGSTORE
 from logstore.log.read.transactions import EndedTransactions, ended_transactions
 from logstore.log.read.view import ChangedError, View
 
 __all__ = ["ByteRanges", "FileRange", "Guard", "byte_ranges"]
 
-NO_FILE: Final[FileStamp] = (0, -1, -1, -1)
 # No file has it: the guard never holds.
 UNSETTLED: Final[FileStamp] = (-2, -1, -1, -1)
 
@@ -103,7 +103,7 @@ def byte_ranges(
         return None
     with log.directory.use() as fd:
         files = log.directory.files
-        ranges, guards = [], list(_guards(log, fd))
+        ranges, guards = [], list(_guards(log))
         for segment in view.from_offset(start):
             if segment.base_offset >= stop:
                 break
@@ -126,8 +126,7 @@ def byte_ranges(
                 )
             )
             if log.is_foreign:
-                settles = settled(info.ctime_ns, files) >= 0
-                stamp = stamp_of(info) if settles else UNSETTLED
+                stamp = _settled(stamp_of(info), log.directory)
                 guards.append(Guard(segment.path, stamp))
     ended = None if stable is None else _transactions(view, start, stop, stable)
     # The guards are newer than the view: nothing may have been cut before them.
@@ -156,25 +155,17 @@ def _transactions(
         return None  # a reader meets it again, and reports it
 
 
-def _guards(log: ReadOnlyLog, fd: int) -> Iterator[Guard]:
-    """As `Guards.cut`: logstore writes its state before it cuts a log, a broker
-    its leader epochs; whoever puts back a backup gets another directory, or another
-    writer's mark."""
-    directory, files = log.directory, log.directory.files
-    yield Guard(directory.path, (files.stat(fd).inode, -1, -1, -1))
-    for name in [PARTITION_STATE] + [LEADER_EPOCHS] * log.is_foreign:
-        path = directory.path_of(name)
-        try:
-            info = files.stat_name(fd, name)
-        except FileNotFoundError:
-            yield Guard(path, NO_FILE)
-            continue
-        settles = settled(info.ctime_ns, files) >= 0
-        yield Guard(path, stamp_of(info) if settles else UNSETTLED)
-    if not log.is_foreign:
-        path = os.path.join(os.path.dirname(directory.path), OWNER)
-        stamp = log.writer_stamp()
-        if stamp is None:
-            yield Guard(path, NO_FILE)
-        else:
-            yield Guard(path, stamp if settled(stamp[2], files) >= 0 else UNSETTLED)
+def _guards(log: ReadOnlyLog) -> Iterator[Guard]:
+    """The files of which one changes before the log is cut; and the directory, which is
+    another one after a backup was put back."""
+    directory = log.directory
+    look = directory.look(CUT_BY_BROKER if log.is_foreign else CUT_BY_LOGSTORE)
+    yield Guard(directory.path, (look.place[1], -1, -1, -1))
+    for name, stamp in look.stamps().items():
+        path = os.path.normpath(directory.path_of(name))
+        yield Guard(path, NO_FILE if stamp is None else _settled(stamp, directory))
+
+
+def _settled(stamp: FileStamp, directory: Directory) -> FileStamp:
+    """The stamp, if the next change of the file alters it."""
+    return stamp if settled(stamp[2], directory.files) >= 0 else UNSETTLED

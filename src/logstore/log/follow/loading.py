@@ -16,7 +16,6 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -62,7 +61,6 @@ class Loader(NamedTuple):
     partition: int
     config: TopicConfig
     metadata: Callable[[], PartitionMetadata]
-    ownership: Ownership
     stop: PublicationStop
 
     def load(self) -> LoadedLog:

@@ -23,7 +23,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
-from logstore.io.stamps import FileStamp, Look
+from logstore.io.stamps import Look
 from logstore.log.follow.decide import Which
 from logstore.log.follow.durable_news import DurableNews
 from logstore.log.follow.followed import FollowedLog
@@ -58,7 +58,6 @@ class ReadOnlyLog:
     ) -> None:
         self.directory = directory
         self._guard = guard
-        self._ownership = ownership
         self._broker_start = BrokerStart(ownership, metadata)
         key = TopicPartition(topic, partition)
         self._publication_stop = PublicationStop(publications, key)
@@ -69,7 +68,6 @@ class ReadOnlyLog:
             partition,
             config,
             metadata,
-            ownership,
             self._publication_stop,
         )
         self._lock = native.Mutex(
@@ -121,10 +119,6 @@ class ReadOnlyLog:
         """Whether another program than logstore writes it."""
         return self._log.files.is_foreign
 
-    def writer_stamp(self) -> FileStamp | None:
-        """The writer's mark in the root, as it is now."""
-        return self._ownership.writer()
-
     def free_bytes(self) -> int:
         """Bytes free on the file system."""
         return self.directory.free_bytes()
@@ -134,9 +128,12 @@ class ReadOnlyLog:
         self._log = FollowedLog(self._loader, new)
         self._broker_start.stamp = new.stamp.ownership.starts
 
-    def refreshed(self) -> Bounds:
+    def refreshed(self, *, fully: bool = False) -> Bounds:
         """Take in what was appended, rolled or deleted since the last refresh, and
         return the log as it is now.
+
+        Args:
+            fully: something seems to be wrong: each file is examined.
 
         Raises:
             StoreClosedError, ForkedError: the store cannot be used.
@@ -145,7 +142,9 @@ class ReadOnlyLog:
         """
         self._guard()
         with self._lock:
-            if not self._look_quickly():
+            if fully:
+                self._look_at_files()
+            elif not self._look_quickly():
                 self._look()
             return self._bounds()
 
@@ -232,16 +231,13 @@ class ReadOnlyLog:
                 self._loader.fail(error)
             return self._history[1]
 
-    def refreshed_fully(self) -> Bounds:
-        """As `refreshed`, if something seems to be wrong: each file is examined."""
-        self._guard()
-        with self._lock:
+    def _look_at_files(self) -> None:
+        """Look at everything, until no file is another than before."""
+        self._look()
+        serial = -1
+        while self._cuts.serial != serial and self._is_any_replaced():
+            serial, self._is_doubtful = self._cuts.serial, True
             self._look()
-            serial = -1
-            while self._cuts.serial != serial and self._is_any_replaced():
-                serial, self._is_doubtful = self._cuts.serial, True
-                self._look()
-            return self._bounds()
 
     def _bounds(self) -> Bounds:
         # The writer's state says so of the part that it covers. What follows may be of

@@ -23,14 +23,26 @@ from logstore.io.layout import (
 from logstore.io.stamps import FileStamp, LookNames
 from logstore.log.follow.file_identity import LogFiles
 
-__all__ = ["WRITER", "BrokerStart", "Guards", "PartitionStamp", "publication_key"]
+__all__ = [
+    "CUT_BY_BROKER",
+    "CUT_BY_LOGSTORE",
+    "WRITER",
+    "BrokerStart",
+    "Guards",
+    "PartitionStamp",
+    "publication_key",
+]
 
 # In the root of the store: the mark of its writer, and the files of a publication.
 WRITER: Final = f"../{OWNER}"
 _PUBLICATIONS: Final = (f"../{PUBLICATION}", f"../{PUBLISHED}")
 
-_OWN_CUT: Final = LookNames(WRITER, PARTITION_STATE)
-_OWN_GUARDS: Final = LookNames(*_OWN_CUT.names, ".", *_PUBLICATIONS)
+# The files of which one changes before a log is cut: logstore writes its state first,
+# and a broker its leader epochs. A writer that starts after a backup was put back
+# leaves the state as it is, and replaces its mark in the root.
+CUT_BY_LOGSTORE: Final = LookNames(WRITER, PARTITION_STATE)
+CUT_BY_BROKER: Final = LookNames(LEADER_EPOCHS, PARTITION_STATE)
+_OWN_GUARDS: Final = LookNames(*CUT_BY_LOGSTORE.names, ".", *_PUBLICATIONS)
 _PARTITION: Final = LookNames(
     ".", PARTITION_STATE, *(f"../{name}" for name in OWNERSHIP_FILES)
 )
@@ -41,10 +53,8 @@ class Guards(NamedTuple):
 
     Attributes:
         cut: one of these files changes whenever the log is cut, before any byte is
-            overwritten: logstore writes its state first, and a broker its leader
-            epochs. A writer that starts after a backup was put back leaves the state
-            as it is, and replaces its mark in the root. Of a foreign log, the last
-            file is included: there may be no epochs.
+            overwritten. Of a foreign log, the last file is included: there may be no
+            epochs.
         quick: of logstore's own log: if these are as they were, nothing but the end of
             the last file has changed.
         all: these, and the last file.
@@ -60,11 +70,11 @@ class Guards(NamedTuple):
     def of(cls, last: str, *, is_foreign: bool) -> Guards:
         name = (last,) if last else ()
         if is_foreign:
-            cut = LookNames(LEADER_EPOCHS, PARTITION_STATE, *name)
+            cut = LookNames(*CUT_BY_BROKER.names, *name)
             names = LookNames(*cut.names, ".", *_PUBLICATIONS)
             return cls(cut, names, names, last)
         names = LookNames(*_OWN_GUARDS.names, *name)
-        return cls(_OWN_CUT, _OWN_GUARDS, names, last)
+        return cls(CUT_BY_LOGSTORE, _OWN_GUARDS, names, last)
 
 
 def publication_key(stamps: Mapping[str, FileStamp | None]) -> PublicationKey:

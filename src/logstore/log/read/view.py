@@ -63,11 +63,8 @@ class Bounds(NamedTuple):
 class Source(Protocol):
     """The log that a view shows."""
 
-    def refreshed(self) -> Bounds:
-        """The log as it is now."""
-
-    def refreshed_fully(self) -> Bounds:
-        """The same, if something seems to be wrong with the log."""
+    def refreshed(self, *, fully: bool = False) -> Bounds:
+        """The log as it is now; `fully`: something seems to be wrong with it."""
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut since a refresh that found these. It is
@@ -153,7 +150,7 @@ class View(NamedTuple):
             PartitionNotFoundError: the whole log was deleted, or created again.
             StorageError: the log cannot be examined now, so this is unknown.
         """
-        now = self.source.refreshed_fully()
+        now = self.source.refreshed(fully=True)
         is_gone = _is_gone(error)
         if is_gone and offset < now.start_offset:
             raise self._out_of_range(offset, now)
@@ -204,7 +201,7 @@ class View(NamedTuple):
         source = self.source
         if error is None and source.is_as_it_was(self.life, self.cuts.serial):
             return None
-        now = source.refreshed() if error is None else source.refreshed_fully()
+        now = source.refreshed(fully=error is not None)
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
             error is None
             or (

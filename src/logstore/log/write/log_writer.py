@@ -212,16 +212,13 @@ class LogWriter:
             with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
                 self.repair()
         segments, start, end, durable, cuts, _ = self.seen()
-        return Bounds(
-            segments,
-            start,
-            end,
-            durable,
-            cuts,
-            removal=None if segments else health.closed,
-            # Logstore itself writes no transactions.
-            transaction_free=range(self.context.foreign_end, native.OFFSET_MAX),
-            compactions=self.point.compactions,
+        removal = None if segments else health.closed
+        # Logstore itself writes no transactions.
+        free = range(self.context.foreign_end, native.OFFSET_MAX)
+        compactions = self.point.compactions
+        return _new(
+            Bounds,
+            (segments, start, end, durable, cuts, 0, removal, free, None, compactions),
         )
 
     def show(self, writer: SegmentWriter) -> None:

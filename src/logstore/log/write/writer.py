@@ -142,18 +142,15 @@ class PartitionWriter:
         """The log as readers see it now."""
         return self._log.seen()
 
-    def refreshed(self) -> Bounds:
-        """The log as it is now, for a reading thread.
+    def refreshed(self, *, fully: bool = False) -> Bounds:
+        """The log as it is now, for a reading thread; `fully` changes nothing, as no
+        other process writes it.
 
         Raises:
             StoreClosedError, ForkedError: the store cannot be used.
         """
         self.context.services.check_open()
         return self._log.settled()
-
-    def refreshed_fully(self) -> Bounds:
-        """The same: only its own writer changes the log."""
-        return self.refreshed()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether nothing was cut since `refreshed` returned this serial number."""

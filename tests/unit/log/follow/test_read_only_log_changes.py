@@ -617,8 +617,8 @@ def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
     tmp_path: Path, opens: bool
 ) -> None:
     """Within each few of its calls all segments that there were are deleted, and others
-    are begun: the log is as it was at one moment of the look."""
-    files, calls = FaultyFiles(), itertools.count(1)
+    are begun: the log is as it was at one moment of the look. First before the look."""
+    files, calls = FaultyFiles(), itertools.count()
     with open_store(tmp_path, files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2, flush_ms=3_600_000))[0]
 
