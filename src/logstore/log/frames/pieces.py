@@ -49,7 +49,7 @@ def segments_of(log: Log) -> Iterator[Piece]:
     while run:
         segment = run.popleft()
         first = max(log.start, segment.base_offset)
-        end = min(log.stop, run[0].base_offset) if run else log.stop
+        end = min(log.stop, run.base(log.stop))
         if first >= end:
             if segment.base_offset >= log.stop:
                 return

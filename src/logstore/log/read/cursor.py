@@ -171,10 +171,7 @@ class Cursor:
         return None
 
     def _has_next(self) -> bool:
-        segments = self._segments
-        return bool(segments) and (
-            max(self.offset, segments[0].base_offset) < self._end
-        )
+        return max(self.offset, self._segments.base(self._end)) < self._end
 
     def _enter(self) -> None:
         """Begin the next segment."""
@@ -182,7 +179,7 @@ class Cursor:
             again = self.view.now(self.offset)
             if again is not None:
                 raise ChangedError(again)
-        segment = self._segments[0]
+        segment = self._segments.popleft()
         if self._ended_at is not None and self._ended_at != segment.base_offset:
             # The log was truncated during this read: the rest is another log.
             raise OffsetOutOfRangeError(
@@ -191,13 +188,11 @@ class Cursor:
                 self._ended_at,
                 partition=self.view.name,
             )
-        self._segments.popleft()
         self._segment, self._is_first, self._ended_at = segment, False, None
         self._version = self._first_version = segment.version
         self._next_offset = segment.next_offset
         # A segment that is not the last ends where the next one begins.
-        following = self._segments[0].base_offset if self._segments else self._end
-        self.bound = min(self._end, following)
+        self.bound = min(self._end, self._segments.base(self._end))
         self.offset = max(self.offset, segment.base_offset)
         place = self._place or segment.locate(self.offset)
         self._place = None

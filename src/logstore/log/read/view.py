@@ -94,6 +94,11 @@ class Run:
     def __iter__(self) -> Iterator[Segment]:
         return (self._segments[at] for at in range(self._at, len(self._segments)))
 
+    def base(self, end: int) -> int:
+        """The base offset of the first one; `end` if there is none."""
+        at, segments = self._at, self._segments
+        return segments[at].base_offset if at < len(segments) else end
+
     def popleft(self) -> Segment:
         """Remove and return the first one."""
         segment = self._segments[self._at]
