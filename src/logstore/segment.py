@@ -32,7 +32,6 @@ from logstore.index import (
 )
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files
 from logstore.io.layout import (
     DELETED,
     INDEX,
@@ -41,7 +40,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
-from logstore.io.stamps import FileInfo
+from logstore.io.segment_place import LOCAL_FILE, Place
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FileWalk
 
@@ -87,6 +86,7 @@ class Segment:
         is_retired: another process has cut or replaced the file: another object stands
             for it, and reading this one is an error.
         is_lost: its file is missing, and should not be.
+        place: where its bytes are.
         moved_to: the name of its file after another one has got its own; "" before.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
@@ -113,6 +113,7 @@ class Segment:
         "max_timestamp_offset",
         "moved_to",
         "next_offset",
+        "place",
         "row",
         "size",
         "time_digest",
@@ -136,6 +137,7 @@ class Segment:
         self.is_contiguous = is_contiguous
         self.directory = directory
         self.descriptors = descriptors
+        self.place: Place = LOCAL_FILE
         self.base_offset = base_offset
         self.size = size
         self.next_offset = next_offset
@@ -179,19 +181,18 @@ class Segment:
         if self.is_retired:
             raise self._replaced(pos)
         try:
-            file = self.borrow()
+            return self.place.read(self, view, pos)
         except FileNotFoundError as error:
             raise self._removed_error(pos) from error
+        except StorageError:
+            raise
         except OSError as error:
             if error.errno == errno.ESTALE:
                 raise self._replaced(pos) from error
-            raise storage_error(error, "open", self.path) from error
-        try:
-            return self.directory.files.read(file.fd, view, pos)
-        except OSError as error:
             raise storage_error(error, "read", self.path) from error
 
-    def _names(self) -> tuple[str, ...]:
+    def file_names(self) -> tuple[str, ...]:
+        """The names that the file of its log may have, the likely one first."""
         # Another process may have deleted it: then it keeps the old name with a suffix
         # until the delay is over. Or another process may have finished a swap.
         name = segment_file(self.base_offset, LOG)
@@ -202,23 +203,6 @@ class Segment:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError, TypeError):
             self.descriptors.forget(self._serial)
-
-    def borrow(self) -> native.OpenFile:
-        """Its open file, which stays open as long as a reference to it exists.
-
-        Raises:
-            OSError: as opening does; ESTALE if it is another file now.
-        """
-        is_it = None if self.inode < 0 else self._is_mine
-        borrow = self.descriptors.borrow
-        file = borrow(self._serial, self.directory, self._names, is_it)
-        if is_it is None and self.inode >= 0:
-            # It was replaced meanwhile, and this may be the other file.
-            is_it = self._is_mine
-            if not is_it(self.directory.files.stat(file.fd)):
-                self.descriptors.forget(self._serial)
-                file = borrow(self._serial, self.directory, self._names, is_it)
-        return file
 
     def replace_file(self, moved_to: str) -> None:
         """Another file is about to get the name of this one, which gets another name.
@@ -232,12 +216,6 @@ class Segment:
         # Their next read starts again. Its indexes have other names, too.
         self.version += 1
         self.time_digest = STALE_DIGEST
-
-    def _is_mine(self, info: FileInfo) -> bool:
-        # The inode number of a removed file may be given to another file.
-        return info.inode == self.inode and (
-            not self.is_sealed or info.size == self.size
-        )
 
     # -- its errors
 
@@ -400,7 +378,7 @@ class Segment:
             return self.live_index
         entries: OffsetEntries | None = self.descriptors.index(self._serial, INDEX)
         if entries is None:
-            entries = OffsetEntries.load(self._index_bytes(INDEX), self.size)
+            entries = OffsetEntries.load(self.index_bytes(INDEX), self.size)
             self._keep(INDEX, entries)
         return entries
 
@@ -410,7 +388,7 @@ class Segment:
             return self.live_times
         entries: TimeEntries | None = self.descriptors.index(self._serial, TIME_INDEX)
         if entries is None:
-            entries = TimeEntries.load(self._index_bytes(TIME_INDEX), self.time_digest)
+            entries = TimeEntries.load(self.index_bytes(TIME_INDEX), self.time_digest)
             if self.time_digest == UNKNOWN_DIGEST and not self.is_contiguous:
                 headers = (header for header, _, _ in self.headers(checks=0))
                 with contextlib.suppress(CorruptRecordError, UnsupportedError, OSError):
@@ -428,10 +406,10 @@ class Segment:
         size = entries.count * entries.entry_bytes + 256
         self.descriptors.keep_index(self._serial, suffix, entries, size)
 
-    def _index_bytes(self, suffix: str) -> bytes:
+    def index_bytes(self, suffix: str) -> bytes:
         """The content of an index file; b"" if it cannot be read: readers then scan."""
         try:
-            return self.directory.read_file(self.file(suffix))
+            return self.place.index_bytes(self, suffix)
         except OSError:
             return b""
 
@@ -446,7 +424,7 @@ class Segment:
 
         The caller checks afterwards whether the segment was cut meanwhile.
         """
-        file = self._own_file()
+        file = None if self.is_retired else self.place.open_file(self)
         if file is None:
             return None
         limits = self.base_offset, self.next_offset, self.size, self.checks
@@ -455,23 +433,12 @@ class Segment:
     def find_since(self, start: int, timestamp: int) -> int | None:
         """As `find`: the first offset from `start` on whose record has this timestamp
         or a later one."""
-        file = self._own_file()
+        file = None if self.is_retired else self.place.open_file(self)
         if file is None:
             return None
         limits = self.base_offset, self.next_offset, self.size, self.checks
         times, offsets = self.time_entries(), self.offset_entries()
         return times.find(file.fd, offsets, limits, start, timestamp)
-
-    def _own_file(self) -> native.OpenFile | None:
-        """Its open file, which C may read as long as it is referred to; None if it has
-        none to read directly."""
-        if self.is_retired or type(self.directory.files).read is not Files.read:
-            return None
-        file = self.descriptors.kept(self._serial)
-        if file is None:
-            with contextlib.suppress(OSError):
-                return self.borrow()
-        return file
 
     def locate(self, offset: int) -> OffsetPosition:
         """Where to begin reading so that no record at or after `offset` is missed.

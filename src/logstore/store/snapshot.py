@@ -23,6 +23,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE, Files
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from logstore.io.segment_place import LOCAL_FILE
 from logstore.log.write.log_cut import LogCut, names_beside
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
@@ -437,7 +438,8 @@ class _Snapshot:
         self, segment: Segment, size: int, to: Directory, *, may_link: bool
     ) -> None:
         """The first `size` bytes of a segment's log."""
-        file, name = segment.borrow(), layout.segment_file(segment.base_offset, LOG)
+        file = LOCAL_FILE.borrow(segment)
+        name = layout.segment_file(segment.base_offset, LOG)
         info = self._files.stat(file.fd)
         may_link = may_link and self._links and info.size == size
         now = segment.moved_to or segment.file(LOG)

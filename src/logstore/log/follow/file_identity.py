@@ -17,6 +17,7 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
+from logstore.io.segment_place import LOCAL_FILE
 from logstore.io.stamps import FileStamp, settled, stamp_of
 from logstore.log.follow.observed import End
 from logstore.record.file_walk import FileWalk
@@ -375,7 +376,7 @@ def is_copy(segment: Segment, now: Segment) -> bool:
     files, pos = segment.directory.files, 0
     mine, other = memoryview(bytearray(READ_BYTES)), memoryview(bytearray(READ_BYTES))
     with contextlib.suppress(OSError):
-        after = now.borrow()
+        after = LOCAL_FILE.borrow(now)
         while pos < segment.size:
             n = min(READ_BYTES, segment.size - pos)
             if files.read(before.fd, mine[:n], pos) < n:

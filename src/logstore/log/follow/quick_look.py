@@ -25,7 +25,11 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.io.directory import Directory
-from logstore.io.layout import LOG, PARTITION_STATE
+from logstore.io.layout import (
+    LOG,
+    PARTITION_STATE,
+)
+from logstore.io.segment_place import LOCAL_FILE
 from logstore.io.stamps import NO_FILE, Look
 from logstore.log.follow.file_identity import LogEnd, LogFiles
 from logstore.log.follow.followed import FollowedLog
@@ -128,7 +132,7 @@ class QuickLook:
         length = size - first
         if length > READ_BYTES:
             return None
-        file = last.borrow()
+        file = LOCAL_FILE.borrow(last)
         buffer = native.Buffer(length)
         if self._directory.files.read(file.fd, buffer.view, first) != length:
             return None

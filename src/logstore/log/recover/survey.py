@@ -293,7 +293,7 @@ class _Surveyor:
         segment, state = self.segment(base), native.SegmentState(base)
         size = self.size(base)
         segment.size = size if isinstance(size, int) else 0
-        index = OffsetEntries.load(segment._index_bytes(INDEX), segment.size)
+        index = OffsetEntries.load(segment.index_bytes(INDEX), segment.size)
         if index.count:
             # If it is wrong, what is read from here is not whole.
             state.raw.size = index.entry(index.count - 1)[1]
@@ -369,8 +369,8 @@ class _Surveyor:
         segment = self.segment(question.base)
         state = segment_state(own.active)
         segment.size = state.size
-        index = OffsetEntries.load(segment._index_bytes(INDEX), state.size)
-        times = TimeEntries.load(segment._index_bytes(TIME_INDEX))
+        index = OffsetEntries.load(segment.index_bytes(INDEX), state.size)
+        times = TimeEntries.load(segment.index_bytes(TIME_INDEX))
         count, time_count = state.raw.index_entries, state.raw.time_entries
         if index.count < count or times.count < time_count:
             return False
@@ -396,7 +396,7 @@ class _Surveyor:
         if own.tail is None or own.tail.last_offset != own.durable_offset - 1:
             segment = self.segment(base)
             segment.size = size
-            index = OffsetEntries.load(segment._index_bytes(INDEX), size)
+            index = OffsetEntries.load(segment.index_bytes(INDEX), size)
             if index.count:
                 place = max(place, index.entry(index.count - 1)[1])
         found = LogTail.find(self.context.directory, base, place, size)

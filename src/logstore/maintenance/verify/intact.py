@@ -35,5 +35,5 @@ class RawSegment(Segment):
     def file(self, suffix: str) -> str:
         return self.name if suffix == LOG else super().file(suffix)
 
-    def _names(self) -> tuple[str, ...]:
+    def file_names(self) -> tuple[str, ...]:
         return (self.name,)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.io.segment_place import LOCAL_FILE
 from support.damage import flip_bit, logs_in
 
 T = 1_700_000_000_000
@@ -128,11 +129,11 @@ def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> Non
     that a closer look is needed."""
     places = write_compacted(tmp_path, 2, "none")
     segment = opened(tmp_path)._log.segments[0]
-    segment.borrow()
+    LOCAL_FILE.borrow(segment)
     assert segment.find(13).value == b"value 13"
     assert segment.find_since(0, T + 13) == 13
     flip_offset(tmp_path, places[12], 2)
     segment = opened(tmp_path)._log.segments[0]
-    segment.borrow()
+    LOCAL_FILE.borrow(segment)
     assert segment.find(15) is None
     assert segment.find_since(0, T + 13) is None
