@@ -40,7 +40,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
-from logstore.io.segment_place import LOCAL_FILE, Place
+from logstore.io.segment_place import LOCAL_FILE, Place, Rest
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FileWalk
 
@@ -171,8 +171,17 @@ class Segment:
 
     # -- bytes
 
-    def read(self, view: memoryview, pos: int) -> int:
-        """Fill `view` from byte `pos`, not past `size`; return the bytes read."""
+    def read(
+        self,
+        view: memoryview,
+        pos: int,
+        rest: Rest = (),
+        stop: int = native.OFFSET_MAX,
+    ) -> int:
+        """Fill `view` from byte `pos`, not past `size`; return the bytes read.
+
+        `rest` and `stop` tell its place what will be read next (`Place.read`).
+        """
         room = self.size - pos
         if room <= 0:
             return 0
@@ -181,7 +190,7 @@ class Segment:
         if self.is_retired:
             raise self._replaced(pos)
         try:
-            return self.place.read(self, view, pos)
+            return self.place.read(self, view, pos, rest, stop)
         except FileNotFoundError as error:
             raise self._removed_error(pos) from error
         except StorageError:
@@ -417,6 +426,16 @@ class Segment:
     def start(self) -> OffsetPosition:
         """The place of its first batch."""
         return OffsetPosition(0, self.base_offset - 1)
+
+    def bytes_below(self, stop: int) -> int:
+        """Where the batches end that have offsets below `stop`, or a little later, as
+        far as the index says; it is not checked."""
+        if stop >= self.next_offset:
+            return self.size
+        entries = self.offset_entries()
+        # The batch of the next entry may begin below it: it ends before the one after.
+        slot = entries.floor(stop - self.base_offset)[0] + 2
+        return entries.entry(slot)[1] if slot < entries.count else self.size
 
     def find(self, offset: int) -> Record | None:
         """The record at an offset, found by one read of its own file; None if a reader

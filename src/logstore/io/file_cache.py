@@ -80,8 +80,7 @@ class Descriptors:
         file = self.kept(owner)
         if file is not None:
             return file
-        if self._closed:
-            raise StoreClosedError(f"the store of {directory.path} is closed")
+        self.check_open(directory)
         # Make the system calls without the lock.
         opened = held_open(self.files, _open_first(directory, names(), is_it))
         dropped: list[OpenFile] = []
@@ -97,6 +96,11 @@ class Descriptors:
         if len(self._open) > self.max_open:
             self._let_rest()
         return file
+
+    def check_open(self, directory: Directory) -> None:
+        """Raise `StoreClosedError` after `close`, for a read in a directory."""
+        if self._closed:
+            raise StoreClosedError(f"the store of {directory.path} is closed")
 
     def insert(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
         """Let readers use the file of a writer, in place of the owner's present file.

@@ -2,8 +2,8 @@
 
 Made only of operations that an interrupt cannot leave half done
 (`logstore._native.locks`); the executors of the standard library wait on Conditions. A
-thread counts as holding the locks of the thread that it works for: that thread waits
-for it, so it must not wait for those locks (a finalizer that the garbage collector runs
+thread counts as holding the locks of the thread that started it: that thread waits for
+it, so it must not wait for those locks (a finalizer that the garbage collector runs
 here could try).
 """
 
@@ -13,6 +13,7 @@ import _thread
 import contextlib
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ Result = TypeVar("Result")
 
 # The longest sleep before checking again, in case a wake-up was missed.
 _POLL_S = 0.05
+# A thread that was started and has not begun after so long never will.
+_LOST_S = 1.0
 
 
 class Task(Generic[Result]):
@@ -37,15 +40,17 @@ class Task(Generic[Result]):
     __slots__ = ("_error", "_is_done", "_result", "_work")
 
     def __init__(self, work: Callable[[], Result]) -> None:
-        self._work = work
+        self._work: Callable[[], Result] | None = work
         self._result: list[Result] = []
         self._error: BaseException | None = None
         self._is_done = False
 
     def run(self) -> None:
         """Do the work; keep its error."""
+        work, self._work = self._work, None
+        assert work is not None
         try:
-            self._result.append(self._work())
+            self._result.append(work())
         except BaseException as error:
             self._error = error
         self._is_done = True
@@ -62,8 +67,9 @@ class Task(Generic[Result]):
 
 
 class Workers:
-    """Threads that do tasks in the order of their arrival. A context manager: if it is
-    left early, it drops waiting tasks and waits for running ones.
+    """Threads that do tasks in the order of their arrival, and end when there are none.
+    A context manager: if it is left early, it drops waiting tasks and waits for running
+    ones.
 
     Args:
         threads: at most. If none can be started, the caller of `wait` does the work.
@@ -73,13 +79,12 @@ class Workers:
     def __init__(self, threads: int, stop: Callable[[], None] | None = None) -> None:
         self._threads = threads
         self._stop = stop
-        self._places = native.places()
         self._waiting: deque[Task[Any]] = deque()
         # One for each thread that was requested, and one for each that has begun and
         # not ended. A thread notes its own start; one that never starts is not awaited.
         self._asked: deque[None] = deque()
         self._at_work: deque[None] = deque()
-        self._is_late = False
+        self._asked_at = 0.0
         self._has_ended = Signal()
         self._has_more = Signal()
         self._is_stopped = False
@@ -112,8 +117,9 @@ class Workers:
         self._waiting.append(task)
         if len(self._asked) < self._threads:
             self._asked.append(None)
+            self._asked_at = time.monotonic()
             try:
-                _thread.start_new_thread(self._run, ())
+                _thread.start_new_thread(self._run, (native.places(),))
             except (RuntimeError, MemoryError):
                 self._asked.pop()
         self._has_more.set()
@@ -122,18 +128,22 @@ class Workers:
     def wait(self, task: Task[Result], seconds: float | None = None) -> bool:
         """Wait until a task is done, at most `seconds`; return whether it is done."""
         while not task.is_done():
-            if not self._at_work and (self._is_late or not self._asked):
-                self._work_on()
+            if self._is_alone() and self._work_on():
                 continue
             waiter = self._has_ended.register()
             if task.is_done():
                 waiter.cancel()
                 break
             woken = waiter.wait(_POLL_S if seconds is None else seconds)
-            self._is_late = not woken
             if seconds is not None and not woken:
                 break
         return task.is_done()
+
+    def _is_alone(self) -> bool:
+        """Whether no thread is there to do the work."""
+        if self._at_work:
+            return False
+        return not self._asked or time.monotonic() > self._asked_at + _LOST_S
 
     def _work_on(self) -> bool:
         """Do the next task; False if there is none."""
@@ -145,24 +155,24 @@ class Workers:
         self._has_ended.set()
         return True
 
-    def _run(self) -> None:
+    def _run(self, places: tuple[tuple[int, int], ...]) -> None:
         self._at_work.append(None)
         try:
             trace = threading.gettrace()
             if trace is not None:
                 sys.settrace(trace)
-            native.assume(self._places)
+            native.assume(places)
             while not self._is_stopped:
                 if self._work_on():
                     continue
                 waiter = self._has_more.register()
                 if self._waiting or self._is_stopped:
                     waiter.cancel()
-                else:
-                    waiter.wait(_POLL_S)
+                elif not waiter.wait(_POLL_S):
+                    break
         finally:
-            self._at_work.pop()
             self._asked.pop()
+            self._at_work.pop()
             self._has_ended.set()
             # Run what finalizers deferred because of the locks that it counted as
             # holding.

@@ -17,7 +17,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import FileInfo, Files
 
-__all__ = ["LOCAL_FILE", "LocalFile", "Place", "Placed"]
+__all__ = ["LOCAL_FILE", "LocalFile", "Place", "Placed", "Rest"]
 
 
 class Placed(Protocol):
@@ -29,7 +29,9 @@ class Placed(Protocol):
     descriptors: Descriptors
     inode: int
     is_sealed: bool
+    place: Place
     size: int
+    version: int
 
     @property
     def path(self) -> str:
@@ -41,21 +43,30 @@ class Placed(Protocol):
     def file_names(self) -> tuple[str, ...]:
         """The names that its log may have, the likely one first."""
 
+    def bytes_below(self, stop: int) -> int:
+        """Where the batches end that have offsets below `stop`, or a little later."""
+
+
+class Rest(Protocol):
+    """The segments after one, in order."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Placed: ...
+
 
 class Place(Protocol):
     """Where the bytes of segments are. Any thread may call the methods."""
 
-    @property
-    def in_flight(self) -> int:
-        """How many requests for bytes may run at once. 1: nothing is read ahead."""
-
-    @property
-    def block_bytes(self) -> int:
-        """The most bytes of one request that is read ahead."""
-
-    def read(self, segment: Placed, view: memoryview, pos: int) -> int:
+    def read(
+        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+    ) -> int:
         """Fill `view` from byte `pos` of the log; return the bytes read, fewer only at
         the end of the data.
+
+        Args:
+            rest, stop: the segments that will be read after this one, and the offset at
+                which that ends: what may be read ahead.
 
         Raises:
             FileNotFoundError: the log does not exist.
@@ -77,10 +88,9 @@ class Place(Protocol):
 class LocalFile:
     """The files in the directory of the partition. The system reads ahead in them."""
 
-    in_flight: Final = 1
-    block_bytes: Final = 0
-
-    def read(self, segment: Placed, view: memoryview, pos: int) -> int:
+    def read(
+        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+    ) -> int:
         """As `Place.read`."""
         try:
             file = self.borrow(segment)

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.errors import StorageError
-from logstore.io.segment_place import LocalFile, Placed
+from logstore.io.segment_place import LocalFile, Placed, Rest
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 
@@ -21,7 +21,9 @@ class BrokenPlace(LocalFile):
     def __init__(self, error: OSError) -> None:
         self.error = error
 
-    def read(self, segment: Placed, view: memoryview, pos: int) -> int:
+    def read(
+        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+    ) -> int:
         raise self.error
 
 

@@ -223,7 +223,7 @@ class Cursor:
             return None
         if self._keeps and self._is_used:
             walk.buffer, self._is_used = self._new_buffer(), False
-        walk.n = segment.read(walk.room(), walk.pos)
+        walk.n = segment.read(walk.room(), walk.pos, self._segments, self._end)
         if not self._is_exact:
             self.check_for_change()
         if segment.version != self._version:
