@@ -86,7 +86,7 @@ class Segment:
         is_retired: another process has cut or replaced the file: another object stands
             for it, and reading this one is an error.
         is_lost: its file is missing, and should not be.
-        place: where its bytes are.
+        place: the source of its bytes.
         moved_to: the name of its file after another one has got its own; "" before.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
@@ -180,7 +180,7 @@ class Segment:
     ) -> int:
         """Fill `view` from byte `pos`, not past `size`; return the bytes read.
 
-        `rest` and `stop` tell its place what will be read next (`Place.read`).
+        `rest` and `stop`: as in `Place.read`, for reading ahead.
         """
         room = self.size - pos
         if room <= 0:
@@ -428,8 +428,8 @@ class Segment:
         return OffsetPosition(0, self.base_offset - 1)
 
     def bytes_below(self, stop: int) -> int:
-        """Where the batches end that have offsets below `stop`, or a little later, as
-        far as the index says; it is not checked."""
+        """The end of the batches with offsets below `stop`, or a position after it, by
+        the index, which is not checked."""
         if stop >= self.next_offset:
             return self.size
         entries = self.offset_entries()

@@ -30,8 +30,8 @@ __all__ = ["FarPlace"]
 
 # The least bytes of a request.
 _REQUEST_BYTES: Final = 64 << 10
-# Bytes that stay behind a reader: it reads the batch again in which a read ended, and
-# the reader of its transactions is a little ahead of it.
+# Bytes before the position of a reader that are kept: it reads the batch again in which
+# a read ended, and the reader of its transactions is a little ahead of it.
 _BEHIND_BYTES: Final = 1 << 20
 # How many lookups keep their block, in case that a read begins there.
 _LOOKUPS_MAX: Final = 16
@@ -46,7 +46,7 @@ class _Block:
 
     Attributes:
         segment, version: whose bytes; they are void if the segment has another version.
-        pos, end: where they are in the log, half open.
+        pos, end: their positions in the log, half open.
         number: how many blocks its stream had before.
         data, size: the bytes, and how many there are; fewer than requested at the end
             of the data. -1: there are none.
@@ -95,7 +95,7 @@ class _Stream:
 
     Attributes:
         directory: of the log.
-        blocks: one at least. The last one is where it continues.
+        blocks: one at least. The stream continues after the last one.
         furthest: the number of the furthest block that was read.
         window: how many blocks are requested ahead of it; 0: it may be a lookup.
         used: when it was read last, seconds.
@@ -293,7 +293,7 @@ class FarPlace(ABC):
     def _sources(
         self, segment: Placed, rest: Rest, stop: int
     ) -> list[tuple[Placed, int]]:
-        """What may be read ahead: a segment and those after it, each with the end of
+        """The segments that may be read ahead, from this one on, each with the end of
         the bytes that a read up to `stop` needs."""
         found = [(segment, segment.bytes_below(stop))]
         for number in range(min(len(rest), self.in_flight)):

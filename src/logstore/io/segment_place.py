@@ -1,7 +1,7 @@
-"""Where the bytes of a segment are: in a file of this machine, or far away.
+"""Places of segments: the sources of their bytes.
 
-`Segment` asks its place for bytes. Nothing above it knows where they are, apart from
-the few parts of the package whose subject is the file itself: byte ranges, snapshots,
+`Segment` asks its place for bytes. The code above it does not know the place, apart
+from the parts of the package whose subject is the file itself: byte ranges, snapshots,
 and the comparison of a log with its files.
 """
 
@@ -15,13 +15,14 @@ from logstore._native import OpenFile
 from logstore.errors import storage_error
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileInfo, Files
+from logstore.io.files import Files
+from logstore.io.stamps import FileInfo
 
 __all__ = ["LOCAL_FILE", "LocalFile", "Place", "Placed", "Rest"]
 
 
 class Placed(Protocol):
-    """What a place needs to know of a segment."""
+    """A segment, as its place sees it."""
 
     _serial: int
     base_offset: int
@@ -44,7 +45,7 @@ class Placed(Protocol):
         """The names that its log may have, the likely one first."""
 
     def bytes_below(self, stop: int) -> int:
-        """Where the batches end that have offsets below `stop`, or a little later."""
+        """The end of the batches with offsets below `stop`, or a position after it."""
 
 
 class Rest(Protocol):
@@ -56,7 +57,7 @@ class Rest(Protocol):
 
 
 class Place(Protocol):
-    """Where the bytes of segments are. Any thread may call the methods."""
+    """A source of the bytes of segments. Any thread may call the methods."""
 
     def read(
         self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int

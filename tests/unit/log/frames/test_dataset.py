@@ -56,10 +56,10 @@ def reads(topic: logstore.Topic, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     seen: set[str] = set()
     read = Segment.read
 
-    def noted(self: Segment, view: memoryview, pos: int) -> int:
+    def noted(self: Segment, view: memoryview, pos: int, *ahead: Any) -> int:
         if len(view) > 16 * 1024:
             seen.add(self.path)
-        return read(self, view, pos)
+        return read(self, view, pos, *ahead)
 
     monkeypatch.setattr(Segment, "read", noted)
     return seen
@@ -165,9 +165,9 @@ def test_part_of_a_large_segment_is_read(
         used = 0
         read = Segment.read
 
-        def counted(self: Segment, view: memoryview, pos: int) -> int:
+        def counted(self: Segment, view: memoryview, pos: int, *ahead: Any) -> int:
             nonlocal used
-            n = read(self, view, pos)
+            n = read(self, view, pos, *ahead)
             used += n
             return n
 

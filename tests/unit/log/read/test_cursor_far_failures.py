@@ -176,6 +176,76 @@ def test_change_of_the_log_is_seen_as_in_files(
     assert found[0] == found[1]
 
 
+def flip(data: bytearray) -> None:
+    data[len(data) // 2] ^= 1
+
+
+def zero(data: bytearray) -> None:
+    middle = len(data) // 2
+    data[middle : middle + 5000] = bytes(5000)
+
+
+def swap(data: bytearray) -> None:
+    """Two batches of one record each change their places."""
+    size = 12 + int.from_bytes(data[8:12], "big")
+    at = len(data) // size // 2 * size
+    one, other = data[at : at + size], data[at + size : at + 2 * size]
+    data[at : at + 2 * size] = other + one
+
+
+def outcome_of_damage(
+    read: Callable[[Any], Iterator[Any]], partition: Any
+) -> list[Any]:
+    found: list[Any] = []
+    try:
+        found += (record.offset for record in read(partition))
+    except CorruptRecordError as error:
+        found.append((error.position, error.offset, error.next_offset, str(error)))
+    return found
+
+
+DAMAGED: dict[str, Callable[[Any], Iterator[Any]]] = {
+    "raise": lambda p: p.read(),
+    "raise in a batch": lambda p: iter([p.get(160)]),
+    "skip": lambda p: p.read(on_corruption="skip"),
+    "skip, fetch": lambda p: iter(p.fetch(0, 300_000, on_corruption="skip")),
+    "skip, batches": lambda p: (
+        record for batch in p.read_batches(on_corruption="skip") for record in batch
+    ),
+}
+
+
+@pytest.mark.parametrize("read", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("damage", [flip, zero, swap], ids=["flip", "zero", "swap"])
+def test_damage_is_met_as_in_files(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytearray], None],
+    read: Callable[[Any], Iterator[Any]],
+) -> None:
+    """The same records, the same error, and reading goes on at the same place."""
+    path = tmp_path / "s"
+    with logstore.open(path) as store:
+        config = TopicConfig(segment_bytes=100_000)
+        partition = store.create_topic("t", config=config)[0]
+        for key in range(400):
+            partition.append(b"%01000d" % key)
+        log = Path(partition._log.segments[1].path)
+    data = bytearray(log.read_bytes())
+    damage(data)
+    log.write_bytes(data)
+    found = []
+    for is_far in (False, True):
+        place = MemoryPlace()
+        with monkeypatch.context() as patch:
+            if is_far:
+                serve(patch, place)
+            with logstore.open(path, read_only=True) as store:
+                found.append(outcome_of_damage(read, store.topic("t")[0]))
+        assert bool(place.requests) == is_far
+    assert found[0] == found[1]
+
+
 def test_lookups_are_few_requests(
     path: Path, partition: logstore.Partition, place: MemoryPlace
 ) -> None:

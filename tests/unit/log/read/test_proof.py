@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,9 +163,9 @@ def test_finder_reads_the_next_batch_once(
     """A commit after each record costs no read, and after each batch it costs one."""
     reads, read = [], Segment.read
 
-    def counted(segment: Segment, view: memoryview, pos: int) -> int:
+    def counted(segment: Segment, view: memoryview, pos: int, *ahead: Any) -> int:
         reads.append(pos)
-        return read(segment, view, pos)
+        return read(segment, view, pos, *ahead)
 
     values = [b"%d" % n for n in range(40)]
     with filled(tmp_path / "s", values, message_format=2) as store:
