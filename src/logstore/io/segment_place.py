@@ -112,9 +112,11 @@ class LocalFile:
         """As `Place.open_file`."""
         if type(segment.directory.files).read is not Files.read:
             return None
-        with contextlib.suppress(OSError):
-            return self.borrow(segment)
-        return None
+        file = segment.descriptors.kept(segment._serial)
+        if file is None:
+            with contextlib.suppress(OSError):
+                return self._open(segment)
+        return file
 
     def borrow(self, segment: Placed) -> OpenFile:
         """The open file of the log, which stays open as long as a reference to it
