@@ -173,15 +173,19 @@ class FarPlace(ABC):
     ) -> int:
         """As `Place.read`."""
         self._check(segment)
-        done, size = 0, len(view)
+        done, size, is_retried = 0, len(view), False
         while done < size:
             stream, block = self._block_at(segment, pos + done, pos + size)
+            is_old = block.task.is_done() and not is_retried
             if stream.after(block) < stream.window:
                 self._extend(stream, block, self._sources(segment, rest, stop))
             self._wait(segment, block.task)
             if block.failures:
                 self._drop(stream)
-                raise block.failures.pop()
+                if not is_old:
+                    raise block.failures.pop()
+                is_retried = True  # it failed before it was needed
+                continue
             if block.size < 0:
                 continue  # it was dropped, or another reader has raised its error
             at = pos + done - block.pos
@@ -225,8 +229,8 @@ class FarPlace(ABC):
     def _request(self, block: _Block) -> None:
         if block.is_dropped:
             return
-        data = bytearray(block.end - block.pos)
         try:
+            data = bytearray(block.end - block.pos)
             block.segment.descriptors.check_open(block.segment.directory)
             size = self.request(block.segment, memoryview(data), block.pos)
         except BaseException as error:

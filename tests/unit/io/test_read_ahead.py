@@ -165,7 +165,7 @@ def test_read_of_many_blocks_requests_them_at_once(make: Callable[..., Log]) -> 
 def test_failure_is_raised_by_the_read_that_needs_the_block(
     make: Callable[..., Log],
 ) -> None:
-    """The reads before it do not meet it, and the next read requests it again."""
+    """The reads before it do not meet it; each read that needs it requests it again."""
     log = make(10 * BLOCK)
 
     def failing(segment: int, pos: int, size: int) -> int:
@@ -182,6 +182,25 @@ def test_failure_is_raised_by_the_read_that_needs_the_block(
             log.get(0, 2 * BLOCK, BLOCK)
     log.answer = lambda segment, pos, size: size
     assert log.get(0, 2 * BLOCK, BLOCK) == BLOCK
+
+
+def test_failure_before_the_block_is_needed_is_not_raised(
+    make: Callable[..., Log],
+) -> None:
+    """It may be long ago: the read that needs the block requests it again."""
+    log = make(10 * BLOCK)
+    failures = [OSError(errno.EIO, "no answer")]
+
+    def failing(segment: int, pos: int, size: int) -> int:
+        if pos == 2 * BLOCK and failures:
+            raise failures.pop()
+        return size
+
+    log.answer = failing
+    for number in range(4):
+        assert log.get(0, number * BLOCK, BLOCK) == BLOCK
+        log.settled()
+    assert not failures
 
 
 def test_short_answer_ends_the_read_and_is_requested_again(
