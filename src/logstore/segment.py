@@ -42,7 +42,7 @@ from logstore.io.layout import (
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
 from logstore.io.segment_place import LOCAL_FILE, Place, Rest
 from logstore.record.decoder import Damage
-from logstore.record.file_walk import FileWalk
+from logstore.record.file_walk import FileWalk, larger_buffer
 
 __all__ = [
     "OffsetPosition",
@@ -371,14 +371,15 @@ class Segment:
         """The header of the batch at `pos`, checksum checked, and the buffer that it is
         in; None if there is none."""
         buffer = buffer or native.Buffer(LOOKUP_BYTES)
-        walk = FileWalk(self, (pos, native.OFFSET_UNKNOWN), buffer)
-        while walk.read():
-            scan = native.first_header(walk.buffer.c, walk.n, checks=native.CHECK_CRC)
+        while True:
+            n = self.read(buffer.view, pos)
+            scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
             if scan.headers:
-                return scan.headers[0], walk.buffer
-            if not walk.grow(scan.stop):
-                break
-        return None
+                return scan.headers[0], buffer
+            larger = larger_buffer(buffer, n, self.size - pos)
+            if larger is None or scan.stop != native.STOP_PARTIAL:
+                return None
+            buffer = larger
 
     # -- lookups
 

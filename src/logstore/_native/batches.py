@@ -16,7 +16,7 @@ from logstore._native.core import (
     BatchHeader,
     NativeError,
     allocate,
-    header_of,
+    headers_of,
     native_error,
 )
 
@@ -48,7 +48,7 @@ def scan_batches(
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_batches(data, size, checks, out, count_max, walk)
     error = native_error(status, walk.error) if status < 0 else None
-    headers = [header_of(out[i]) for i in range(walk.count)]
+    headers = headers_of(out, walk.count)
     return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
 
 
@@ -115,7 +115,7 @@ def seek_batch(
     walk = ffi.new("ls_walk *", {"last_offset": last_offset})
     status = lib.ls_seek_batch(data, size, checks, offset, batch, walk)
     error = native_error(status, walk.error) if status < 0 else None
-    headers = [header_of(batch)] if walk.stop == STOP_OFFSET else []
+    headers = headers_of(batch) if walk.stop == STOP_OFFSET else []
     return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
 
 

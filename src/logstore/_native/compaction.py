@@ -14,7 +14,7 @@ from logstore._native.core import (
     Buffer,
     NativeError,
     allocate,
-    header_of,
+    headers_of,
     native_error,
     pointer,
     raw_header,
@@ -385,7 +385,7 @@ class Compaction:
                 break
         if status < 0:
             raise native_error(status, error)
-        return status, out.view[: int(self._bytes[0])], header_of(self._made)
+        return status, out.view[: int(self._bytes[0])], headers_of(self._made)[0]
 
     def _walked(self, status: int, size: int = 0) -> Walked:
         walk = self._walk
@@ -410,7 +410,7 @@ def scan_producers(
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     status = lib.ls_scan_producers(data, size, checks, out, _PRODUCERS, walk)
     error = native_error(status, walk.error) if status < 0 else None
-    headers = [header_of(out[i]) for i in range(walk.count)]
+    headers = headers_of(out, walk.count)
     return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -175,27 +176,14 @@ class BatchHeader(NamedTuple):
         return self.magic == 2 and bool(self.attributes & 0x10)
 
 
-def header_of(raw: Any) -> BatchHeader:
-    return BatchHeader(
-        raw.pos,
-        raw.size,
-        raw.base_offset,
-        raw.last_offset,
-        raw.base_timestamp,
-        raw.max_timestamp,
-        raw.producer_id,
-        raw.producer_epoch,
-        raw.base_sequence,
-        raw.leader_epoch,
-        raw.record_count,
-        raw.crc,
-        raw.attributes,
-        raw.payload_pos,
-        raw.payload_size,
-        raw.magic,
-        raw.codec,
-        raw.timestamp_type,
-    )
+# The fields of `ls_batch`, which are those of `BatchHeader`, and four bytes of padding.
+_BATCH: Final = struct.Struct("=7q4iI6i4x")
+
+
+def headers_of(batches: Any, count: int = 1) -> list[BatchHeader]:
+    """The headers of an array of `count` ``ls_batch``."""
+    data = ffi.buffer(batches, count * _BATCH.size)
+    return [*map(BatchHeader._make, _BATCH.iter_unpack(data))]
 
 
 def raw_header(header: BatchHeader) -> Any:

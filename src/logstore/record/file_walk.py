@@ -193,21 +193,15 @@ class FileWalk:
                 return  # a batch may be there if the whole buffer is filled
             if self.n - consumed >= max(self.n // _AGAIN, FRAME_BYTES):
                 self._batch_bytes = _frame_bytes(self.buffer, self.n, consumed)
-        pos = self.pos + consumed
+        self.pos, self.last_offset = self.pos + consumed, last_offset
         # The few bytes after the last batch of a buffer may be zeros that begin an
         # offset: zeros are significant only at the start of a buffer.
-        if not consumed and pos < self.end and not self.grow(stop):
-            raise self.file.missing(pos, offset)
-        self.pos, self.last_offset = pos, last_offset
-
-    def grow(self, stop: int) -> bool:
-        """Make the buffer as large as the batch at its start. False: that batch fits,
-        or its length goes past the end of the walk."""
-        if stop != native.STOP_PARTIAL:
-            return False
-        larger = larger_buffer(self.buffer, self.n, self.end - self.pos)
-        self.buffer = larger or self.buffer
-        return larger is not None
+        room = 0 if consumed else self.end - self.pos
+        if room > 0:
+            larger = larger_buffer(self.buffer, self.n, room)
+            if larger is None or stop != native.STOP_PARTIAL:
+                raise self.file.missing(self.pos, offset)
+            self.buffer = larger
 
     def error(self, error: native.NativeError, offset: int) -> Exception:
         """The error for damage in the buffer; `offset` is the first one not delivered,

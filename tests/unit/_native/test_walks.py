@@ -604,4 +604,7 @@ def test_header_goes_back_to_c_as_it_came():
     names = [name for name, _ in ffi.typeof("ls_batch").fields]
     assert names == [*native.BatchHeader._fields, "pad"]
     header = native.BatchHeader(*range(len(native.BatchHeader._fields)))
-    assert core.header_of(core.raw_header(header)) == header
+    raw = core.raw_header(header)
+    assert core.headers_of(raw) == [header]
+    assert {name: getattr(raw, name) for name in header._fields} == header._asdict()
+    assert ffi.sizeof("ls_batch") == core._BATCH.size
