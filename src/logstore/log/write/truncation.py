@@ -200,7 +200,9 @@ def _state_up_to(
     planner = native.Planner(context.config.index_interval_bytes, None)
     walk = FileWalk(segment, segment.start, native.Buffer(1 << 20), end=pos)
     while walk.read():
-        walked = native.walk_batches(walk.buffer.c, walk.n, checks=0)
+        walked = native.walk_batches(
+            walk.buffer.c, walk.n, last_offset=walk.last_offset, checks=0
+        )
         planned, _ = take_batches(
             planner, from_start, walk.buffer.c, walked.pos, index, times
         )
@@ -209,7 +211,6 @@ def _state_up_to(
                 f"{segment.path} cannot be indexed", path=segment.path
             )
         walk.take(walked)
-    if walk.pos < pos:
-        raise segment.missing(walk.pos, walk.last_offset + 1)
+    assert walk.pos == pos
     from_start.raw.bytes_since = 0  # as in Kafka
     return from_start, index, times

@@ -1,0 +1,63 @@
+"""A truncation reads the segment that it cuts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support.damage import overwrite
+
+COUNT = 50
+
+
+@pytest.mark.parametrize(
+    ("pos", "wrong", "kind", "reason"),
+    [
+        (8, b"\0\0\0\5", logstore.CorruptRecordError, "a length is impossible"),
+        (16, b"\3", logstore.UnsupportedError, "magic is above 2"),
+        (8, b"\0\1\0\0", logstore.CorruptRecordError, "the file ends or is empty"),
+    ],
+)
+def test_damage_in_what_stays_is_named_and_nothing_is_cut(
+    tmp_path: Path, pos: int, wrong: bytes, kind: type[Exception], reason: str
+) -> None:
+    """By the position of the batch and the first offset that was not read."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        for number in range(COUNT):
+            partition.append(b"value %04d" % number)
+        path = Path(partition.segments[0].path)
+        batch = 10 * (path.stat().st_size // COUNT)
+        overwrite(path, batch + pos, wrong)
+        before = path.read_bytes()
+        with pytest.raises(kind, match=reason) as caught:
+            partition.truncate_to(40)
+        found = caught.value
+        assert isinstance(
+            found, logstore.CorruptRecordError | logstore.UnsupportedError
+        )
+        assert (found.position, found.offset) == (batch, 10)
+        assert path.read_bytes() == before
+        assert partition.append(b"next") == COUNT
+
+
+def test_segment_is_read_in_several_buffers(tmp_path: Path) -> None:
+    """A batch that is larger than one of them is no reason to stop; the indexes are
+    those of a log that was written up to there."""
+    config = logstore.TopicConfig(max_message_bytes=4 << 20)
+    sizes = [100_000] * 15 + [3 << 20] + [100_000] * 15
+    indexes = []
+    for folder, count in ((tmp_path / "whole", 31), (tmp_path / "short", 25)):
+        with logstore.open(folder) as store:
+            partition = store.create_topic("t", config=config)[0]
+            for size in sizes[:count]:
+                partition.append(bytes(size), timestamp_ms=1_700_000_000_000)
+            partition.truncate_to(25)
+            assert partition.end_offset == 25
+            assert [len(r.value or b"") for r in partition.read()] == sizes[:25]
+            path = Path(partition.segments[0].path)
+        indexes.append(path.with_suffix(".index").read_bytes().rstrip(b"\0"))
+    assert indexes[0] == indexes[1]
+    assert len(indexes[0]) >= 8 * 20
