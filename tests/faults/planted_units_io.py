@@ -6,6 +6,13 @@ from faults.planted_bug import unit_bug
 
 BUGS_OF_IO = (
     unit_bug(
+        "a waiter that was woken by a signal is not woken by the next one",
+        "io/wakeups.py",
+        "            self._register()\n            return True\n",
+        "            return True\n",
+        "io/test_wakeups.py",
+    ),
+    unit_bug(
         "a process of the machine's last run counts as running",
         "io/byte_locks.py",
         "return process.boot == boot and process.start == _start_of(process.pid) != 0",

@@ -21,6 +21,13 @@ BUGS_OF_STORES = (
         "store/test_merging.py",
     ),
     unit_bug(
+        "a journal that takes the place of another one wakes nobody",
+        "store/new_records.py",
+        "(signals, directories, watches, journal and journal[0], incarnation)",
+        "(signals, directories, watches, incarnation)",
+        "store/test_new_records.py",
+    ),
+    unit_bug(
         "a failure in the background that comes back is not raised again",
         "store/background.py",
         "            self._act(*key)\n            self._met.pop(key, None)\n",

@@ -16,7 +16,7 @@ import pytest
 import logstore
 from logstore import Partition, Store
 from logstore import _native as native
-from logstore.io import wakeups
+from logstore.io import layout, wakeups
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.wakeups import Watch
@@ -63,6 +63,23 @@ def test_waiter_is_told_of_each_publication(tmp_path: Path) -> None:
                 sequence += 1
                 store.publish([], identity="x", sequence=sequence, metadata=b"m")
                 assert new_records.wait([], LONG_S)
+    new_records.close()
+    root.close()
+
+
+def test_waiter_is_told_of_writes_to_a_journal_that_was_replaced(
+    tmp_path: Path,
+) -> None:
+    """And to the first one."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    new_records = NewRecords(root)
+    journal = tmp_path / layout.PUBLICATION
+    for _ in range(2):
+        (tmp_path / "other").touch()
+        (tmp_path / "other").rename(journal)
+        settle(new_records)
+        journal.open("ab").write(b"x")
+        assert new_records.wait([], 0)
     new_records.close()
     root.close()
 
