@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import logstore
 
 
@@ -48,3 +50,22 @@ def test_snapshot_of_a_damaged_store_exits_one(run: Any, tmp_path: Path) -> None
     result = run("snapshot", data, tmp_path / "copy")
     assert result.status == 1
     assert "t-0 is damaged" in result.out
+
+
+@pytest.mark.parametrize("no_links", [False, True])
+def test_sealed_segments_are_links_unless_they_must_not_be(
+    run: Any, tmp_path: Path, no_links: bool
+) -> None:
+    """On one file system. The line says how many bytes they are."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    config = logstore.TopicConfig(segment_bytes=200)
+    with logstore.open(data) as store:
+        store.create_topic("t", config=config)[0].append_many([b"x" * 50] * 10)
+    options = ["--no-links"] * no_links
+    line = run("snapshot", data, copy, *options, "--format", "jsonl").json[0]
+    logs = sorted(copy.glob("t-0/*.log"))
+    assert len(logs) > 2
+    linked = [log for log in logs if log.stat().st_nlink > 1]
+    assert linked == ([] if no_links else logs[:-1])
+    assert (line["bytesLinked"] == 0) is no_links
+    assert _values(copy) == [b"x" * 50] * 10

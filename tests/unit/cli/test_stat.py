@@ -109,3 +109,22 @@ def test_stat_of_a_format_without_times_has_none(run: Any, tmp_path: Path) -> No
     [line] = run("stat", tmp_path, "--format", "jsonl").json
     assert line["smallestFirstTimestamp"] == line["largestTimestamp"] == -1
     assert "time       - to -" in run("stat", tmp_path).out
+
+
+def test_horizon_of_a_compacted_batch_is_no_time_of_a_record(
+    run: Any, tmp_path: Path
+) -> None:
+    """Compaction puts it where the time of the first record was."""
+    config = logstore.TopicConfig(
+        cleanup_policy="compact", message_format=2, segment_bytes=300
+    )
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=config)[0]
+        for number in range(20):
+            partition.append(None, b"%d" % number, timestamp_ms=5000 + number)
+        partition.compact(force=True)
+        batches = [b for b in partition.read_batches() if b.delete_horizon_ms]
+        assert batches
+    line = run("stat", tmp_path, "--format", "jsonl").json[0]
+    times = line["smallestFirstTimestamp"], line["largestTimestamp"]
+    assert times == (5000, 5019)

@@ -306,3 +306,31 @@ def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
         member = one._core.member
         assert only(member.slots.locked(lambda: groups(store), 10)).state == "Stable"
         assert snapshot_of(store) == before
+
+
+def test_position_that_was_published_since_has_no_time_of_an_older_commit(
+    tmp_path: Path,
+) -> None:
+    """The group's file has a copy of it, which a crash may leave behind."""
+    path = store_with(tmp_path / "s")
+    file, copies, seen = path / ".logstore-group-g", [], []
+    with consumer(path) as one:
+        for _ in range(2):
+            with one.transaction() as transaction:
+                assert one.poll(10_000, max_records=5)
+                transaction.append("t", b"output", partition=1)
+            copies.append(file.read_bytes())
+            (group,) = logstore.groups(path)
+            seen.append({p.partition: p for p in group.partitions if p.offset})
+    file.write_bytes(copies[0])
+    (group,) = logstore.groups(path)
+    now = {p.partition: p for p in group.partitions if p.offset}
+    assert {n: p.offset for n, p in now.items()} == {
+        n: p.offset for n, p in seen[1].items()
+    }
+    moved = [n for n in now if n not in seen[0] or seen[0][n].offset != now[n].offset]
+    assert moved
+    for number, row in now.items():
+        assert seen[1][number].commit_ms > 0
+        expected = -1 if number in moved else seen[0][number].commit_ms
+        assert row.commit_ms == expected

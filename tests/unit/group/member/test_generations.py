@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import logstore
-from logstore.group.file.state import Member
-from logstore.group.member.generations import Subscription, universe
+from logstore.group.file.state import GroupState, Member, Row
+from logstore.group.member.generations import Subscription, next_rows, universe
+from logstore.io.layout import TopicPartition
 from support.groups import consumer, store_with
 
 TOPICS = {name: (name * 8, (0, 1)) for name in ("a", "b", "c")}
@@ -56,3 +58,59 @@ def test_members_go_on_when_the_one_with_the_pattern_has_ended(tmp_path: Path) -
     two.poll()
     assert len(two.assignment()) == 2
     two.close()
+
+
+class Locks:
+    """Stands for the lock file: which rows are held, and by whom."""
+
+    def __init__(self, **holders: int) -> None:
+        self.holders = {int(row[1:]): slot for row, slot in holders.items()}
+
+    def held_rows(self) -> list[int]:
+        return list(self.holders)
+
+    def holder(self, row: int) -> int:
+        return self.holders[row]
+
+
+def rows_of(
+    topic_id: str,
+    locks: Locks,
+    mine: tuple[int, ...] = (),
+    fenced: tuple[int, ...] = (),
+) -> dict[tuple[str, int], Row]:
+    """The next table of a topic with two partitions, which had the rows 0 and 1."""
+    rows = {TopicPartition("t", n): Row(n, "id") for n in range(2)}
+    state = GroupState(1, rows=rows)
+    topics = {"t": (topic_id, (0, 1))}
+    return dict(next_rows(state, topics, cast(Any, locks), mine, fenced))
+
+
+def test_partition_of_a_topic_that_was_made_again_gets_another_row() -> None:
+    """Its holder has the partition of the former topic: it must find out."""
+    assert rows_of("id", Locks(r0=5)) == {
+        ("t", 0): Row(0, "id"),
+        ("t", 1): Row(1, "id"),
+    }
+    other = rows_of("new", Locks(r0=5))
+    assert other == {("t", 0): Row(1, "new"), ("t", 1): Row(2, "new")}
+    assert rows_of("new", Locks(), mine=(1,)) == {
+        ("t", 0): Row(0, "new"),
+        ("t", 1): Row(2, "new"),
+    }
+
+
+def test_partition_whose_holder_is_thrown_out_gets_another_row() -> None:
+    locks = Locks(r0=5, r1=6)
+    found = rows_of("id", locks, fenced=(5,))
+    assert found == {("t", 0): Row(2, "id"), ("t", 1): Row(1, "id")}
+
+
+def test_row_that_is_held_stays_until_its_topic_is_given_up() -> None:
+    rows = {
+        TopicPartition("gone", 0): Row(0, "a"),
+        TopicPartition("gone", 1): Row(1, ""),
+    }
+    state = GroupState(1, rows=rows)
+    found = next_rows(state, {"t": ("id", (0,))}, cast(Any, Locks(r1=7)), (), ())
+    assert found == {("gone", 1): Row(1, ""), ("t", 0): Row(0, "id")}

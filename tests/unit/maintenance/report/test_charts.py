@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from logstore.maintenance.report.charts import blocks_of
-from logstore.maintenance.report.model import SegmentFacts
+from logstore.maintenance.report.model import SegmentView
 
 
-def segments(hurt: str, *, index: bool = False) -> list[SegmentFacts]:
+def segments(hurt: str, *, index: bool = False) -> list[SegmentView]:
     """One for each character; those at an "x" are damaged."""
     return [
-        SegmentFacts(
+        SegmentView(
             10 * at,
             10 * at + 10,
             100,
