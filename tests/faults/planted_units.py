@@ -15,10 +15,12 @@ import pytest
 import logstore
 from faults.method import Part, Tally
 from faults.planted_bug import Bug, hunt_all, run_on_copy
+from faults.planted_units_groups import BUGS_OF_GROUP_ROOMS
 from faults.planted_units_io import BUGS_OF_IO
 from faults.planted_units_log import BUGS_OF_LOGS
 from faults.planted_units_records import BUGS_OF_RECORDS
 from faults.planted_units_store import BUGS_OF_STORES
+from faults.planted_units_tools import BUGS_OF_TOOLS
 
 NAME = "planted-units"
 UNIT = "bugs caught"
@@ -30,6 +32,8 @@ BUGS = (
     *BUGS_OF_IO,
     *BUGS_OF_LOGS,
     *BUGS_OF_STORES,
+    *BUGS_OF_GROUP_ROOMS,
+    *BUGS_OF_TOOLS,
 )
 
 COUNTS = {
