@@ -160,11 +160,8 @@ def serve(patch: pytest.MonkeyPatch, place: MemoryPlace, *, guard: bool = True) 
     """Let every read find sealed segments far away. With `guard`, it is an error to
     open their files."""
     taken: set[tuple[Directory, str]] = set()
-    view_of, at_once, open_file = (
-        PartitionViews.view_of,
-        PartitionViews._at_once,
-        Directory.open,
-    )
+    view_of, open_file = PartitionViews.view_of, Directory.open
+    find, find_since = PartitionViews.find, PartitionViews.find_since
 
     def take(log: PartitionWriter | ReadOnlyLog, segments: tuple[Segment, ...]) -> None:
         for segment in segments[:-1]:
@@ -178,17 +175,20 @@ def serve(patch: pytest.MonkeyPatch, place: MemoryPlace, *, guard: bool = True) 
         take(views.log, seen.segments)
         return view_of(views, seen, durable_only)
 
-    def far_at_once(views: PartitionViews, *arguments: Any) -> Any:
-        log = views.log
-        bounds = log.last_bounds() if isinstance(log, ReadOnlyLog) else log
-        take(log, () if bounds is None else bounds.segments)
-        return at_once(views, *arguments)
+    def far_find(views: PartitionViews, *arguments: Any) -> Any:
+        take(views.log, views.log.segments)
+        return find(views, *arguments)
+
+    def far_find_since(views: PartitionViews, *arguments: Any) -> Any:
+        take(views.log, views.log.segments)
+        return find_since(views, *arguments)
 
     def near(directory: Directory, name: str, **options: Any) -> int:
         assert (directory, name) not in taken, f"{name} is far away"
         return open_file(directory, name, **options)
 
     patch.setattr(PartitionViews, "view_of", far_view_of)
-    patch.setattr(PartitionViews, "_at_once", far_at_once)
+    patch.setattr(PartitionViews, "find", far_find)
+    patch.setattr(PartitionViews, "find_since", far_find_since)
     if guard:
         patch.setattr(Directory, "open", near)
