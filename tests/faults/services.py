@@ -55,13 +55,17 @@ SERVICE_STEPS = {
 }  # fmt: skip
 
 
-class HandWatch:
-    """In the place of the thread of an owner that publishes for others: requests are
-    served when a program says so."""
+class NoThread:
+    """In the place of the thread of an owner that publishes for others, and of what it
+    waits for: requests are served when a program says so."""
 
-    is_begun, is_reporting = True, False
+    is_reporting = False
 
-    def names(self) -> None:
+    @property
+    def wakeups(self) -> NoThread:
+        return self
+
+    def take(self) -> None:
         """Not known: the directory is to be listed."""
 
     def wake(self) -> None:
@@ -105,7 +109,7 @@ class ServiceProgram(Program):
         """With a store that has been opened just now."""
         self.consumers.clear()
         self._producer = None
-        self.store._hand_in._watch = HandWatch()  # type: ignore[assignment]
+        self.store._hand_in._thread = NoThread()  # type: ignore[assignment]
         self.promises.settle_of(self.store)
 
     def close(self) -> None:
