@@ -87,7 +87,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("lowering",),
         ("ahead", "positions", "waiting"),
         ("core",),
-        ("inputs",),
+        ("deliveries", "inputs"),
         ("consumer",),
     ),
     "log": (

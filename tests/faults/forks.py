@@ -266,7 +266,7 @@ def _busy(
         ]
     for group in scene.groups.values():
         consumer = group.consumer
-        if consumer is not None and not consumer._is_closed:
+        if consumer is not None and not consumer._entry.is_closed:
             harmless += [(f"close of {group.name}", consumer.close)]
             refused += [
                 ("poll", consumer.poll),

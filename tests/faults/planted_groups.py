@@ -152,7 +152,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a poll that is interrupted has delivered what it has read",
-        "group/consumer/consumer.py",
+        "group/consumer/deliveries.py",
         (("            for reader, position in before:\n"
           "                reader.back_to(position)\n"
           "            raise\n", "            raise\n"),

@@ -186,7 +186,7 @@ class Groups(SceneState):
     def _consumer(self, group: _Group) -> Any:
         if self.is_of_another:
             raise Unavailable(logstore.TopicNotFoundError(_IN, topic=_IN))
-        if group.consumer is None or group.consumer._is_closed:
+        if group.consumer is None or group.consumer._entry.is_closed:
             group.forget()
             try:
                 group.consumer = self._new_consumer(group)
@@ -360,7 +360,7 @@ class Groups(SceneState):
         if self.is_of_another:
             return
         for group in self.groups.values():
-            if group.consumer is not None and group.consumer._is_closed:
+            if group.consumer is not None and group.consumer._entry.is_closed:
                 group.consumer = None
                 group.forget()
             with _Consumer(self.store, group=group.name) as looker:

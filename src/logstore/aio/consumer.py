@@ -18,6 +18,8 @@ from logstore.aio.turns import Turns
 from logstore.config import check_int
 from logstore.errors import ConfigError
 from logstore.group.consumer.consumer import Consumer as BlockingConsumer
+from logstore.group.consumer.consumer import deliveries_of
+from logstore.group.consumer.deliveries import Deliveries
 from logstore.group.consumer.options import (
     Callback,
     OffsetAndMetadata,
@@ -184,11 +186,11 @@ class Consumer:
 
     def _check_fork(self) -> None:
         if self.blocking is not None:
-            self.blocking.check_fork()
+            deliveries_of(self.blocking).entry.check_fork()
 
     def _read_ahead(self, limit: int | None, seconds: float) -> bool:
         assert self.blocking is not None
-        return self.blocking.read_ahead(limit, seconds)
+        return deliveries_of(self.blocking).read_ahead(limit, seconds)
 
     async def _asked(
         self,
@@ -245,7 +247,7 @@ class Consumer:
 
     async def _taken(
         self,
-        take: Callable[[BlockingConsumer, bool], _Result | None],
+        take: Callable[[Deliveries, bool], _Result | None],
         seconds: float = math.inf,
         limit: int | None = None,
     ) -> _Result | None:
@@ -259,13 +261,14 @@ class Consumer:
             blocking = self.blocking
             if blocking is None:
                 break
-            blocking.check_fork()
+            deliveries = deliveries_of(blocking)
+            deliveries.entry.check_fork()
             if self._delivered >= _RECORDS_MAX:
                 self._delivered = 0
                 await asyncio.sleep(0)
                 continue
             # From here to the return nothing is awaited.
-            found = take(blocking, True)
+            found = take(deliveries, True)
             if not found:
                 break
             self._delivered += 1
@@ -275,7 +278,9 @@ class Consumer:
         blocking = self.blocking
         assert blocking is not None
         self._check_fork()
-        return await self._turns.records(partial(take, blocking), end, limit)
+        return await self._turns.records(
+            partial(take, deliveries_of(blocking)), end, limit
+        )
 
     # ------------------------------------------------------------ topics
 

@@ -6,19 +6,17 @@ import contextlib
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
-from logstore import _native as native
 from logstore.config import INT64_MAX, check_int
 from logstore.errors import (
     ConfigError,
-    ForkedError,
     LogStoreError,
-    StoreClosedError,
 )
 from logstore.group.consumer.core import Core
+from logstore.group.consumer.deliveries import Deliveries, Entry
 from logstore.group.consumer.inputs import begin_transaction
 from logstore.group.consumer.options import (
     Callback,
@@ -33,7 +31,7 @@ from logstore.group.consumer.options import (
     as_subscription,
 )
 from logstore.group.consumer.positions import offsets_for_times
-from logstore.group.consumer.reading import Before, PartitionReader
+from logstore.group.consumer.reading import PartitionReader
 from logstore.group.consumer.transaction import ConsumerTransaction
 from logstore.group.member.assignors import Assignor
 from logstore.io.layout import TopicPartition
@@ -43,7 +41,7 @@ from logstore.record.record import TopicRecord
 from logstore.store.inside import topics_now
 from logstore.store.store import Store, open_store
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "deliveries_of"]
 
 _Found: TypeAlias = dict[TopicPartition, list[TopicRecord]]
 
@@ -120,7 +118,7 @@ class Consumer:
         on_lost: Callback | None = None,
     ) -> None:
         # Until it is complete: no call is let in; nothing is left to be closed.
-        self._is_closed = self._is_finished = True
+        self._is_finished = True
         self._own_store: Store | None = None
         self._options = Options.of(
             group=group,
@@ -137,7 +135,6 @@ class Consumer:
             on_corruption=on_corruption,
         )
         wanted = as_subscription(topics, pattern)
-        self._forks = native.forks()
         if not isinstance(store, Store):
             store = self._own_store = open_store(store, read_only=True)
         try:
@@ -146,15 +143,15 @@ class Consumer:
             if self._own_store is not None:
                 self._own_store.close()
             raise
-        self._is_closed = self._is_finished = False
+        self._entry = Entry(self._core)
+        self._deliveries = Deliveries(self._entry, self._options.max_poll_records)
+        self._is_finished = False
         if topics or pattern is not None:
             self._core.wanted = wanted
         self._core.callbacks = Callbacks(on_assign, on_revoke, on_lost)
 
     def __repr__(self) -> str:
-        group = self._options.group
-        of = "without a group" if group is None else f"of group {group!r:.100}"
-        return f"<logstore.Consumer {of} on {self._core.store.path}>"
+        return self._entry.name
 
     def __reduce__(self) -> Any:
         refuse_pickling(self, self._core.store.path)
@@ -174,39 +171,12 @@ class Consumer:
 
     def __del__(self) -> None:
         # The files are closed with their last reference, which ends the membership.
-        if getattr(self, "_is_finished", True) or native.forks() != self._forks:
+        if getattr(self, "_is_finished", True) or self._entry.is_forked:
             return
         text = f"{self!r} was not closed"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
-    # ------------------------------------------------------------ one call at a time
-
-    def _call(self, *, from_callback: bool = True) -> native.Call[Core]:
-        """A context manager: the inside of the consumer, for one call.
-
-        Args:
-            from_callback: whether a callback may make it.
-        """
-        if self._is_closed:
-            raise StoreClosedError(f"{self!r} is closed")
-        return self._enter(from_callback)
-
-    def _enter(self, from_callback: bool) -> native.Call[Core]:
-        self._check_fork()
-        core = self._core
-        # Looked at here first: each record of an iteration comes this way.
-        if (core.before or core.transaction_state is not None) and core.is_unsettled:
-            # What was to settle it was cut short, as by a second interrupt.
-            with core.calls.call(core, from_callback):
-                core.settle()
-        return core.calls.call(core, from_callback)
-
-    def _check_fork(self) -> None:
-        if native.forks() != self._forks:
-            raise ForkedError(
-                f"{self!r} was opened before a fork, and belongs to the parent; open "
-                f"another one in the child"
-            )
+    # ------------------------------------------------------------ its partitions
 
     def _reader(self, core: Core, key: Any) -> PartitionReader:
         reader = core.readers.get(as_partition(key))
@@ -257,7 +227,7 @@ class Consumer:
             ConfigError, TypeError: an argument cannot be used.
         """
         wanted = as_subscription(topics, pattern)
-        with self._call(from_callback=False) as core:
+        with self._entry.call(False) as core:
             if core.wanted is None:
                 core.unsubscribe()  # what it has by `assign` or by a commit
             core.wanted = wanted
@@ -266,7 +236,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Give up all partitions, with `on_revoke`, and leave the group."""
-        with self._call(from_callback=False) as core:
+        with self._entry.call(False) as core:
             core.unsubscribe()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -280,14 +250,14 @@ class Consumer:
                 changed.
         """
         keys = as_partitions(partitions)
-        with self._call(from_callback=False) as core:
+        with self._entry.call(False) as core:
             for key in keys:
                 core.positions.partition(key)
             core.assign(keys)
 
     def subscription(self) -> set[str]:
         """The names of the topics that it asks for; of a pattern those that exist."""
-        with self._call() as core:
+        with self._entry.call() as core:
             if core.wanted is None:
                 return set()
             names = () if core.wanted.pattern is None else topics_now(core.store)
@@ -295,7 +265,7 @@ class Consumer:
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that it has."""
-        with self._call() as core:
+        with self._entry.call() as core:
             return set(core.readers)
 
     # ------------------------------------------------------------ records
@@ -320,31 +290,7 @@ class Consumer:
             StorageError: the system refuses, also a commit by itself.
         """
         check_int("timeout_ms", timeout_ms, 0, 1 << 53)
-        limit = self._limit(max_records)
-        return self._many(
-            lambda core, before: core.poll(limit, timeout_ms / 1000, before)
-        )
-
-    def _limit(self, max_records: int | None) -> int:
-        if max_records is None:
-            return self._options.max_poll_records
-        check_int("max_records", max_records, 1, 1 << 31)
-        return max_records
-
-    def _many(self, take: Callable[[Core, Before], _Found]) -> _Found:
-        """The records that `take` returns. A call that is cut short delivers none."""
-        before: Before = []
-        try:
-            with self._call(from_callback=False) as core:
-                core.before = before
-                found = take(core, before)
-                core.before = []
-                return found
-        except BaseException:
-            # The records that it has read are not delivered.
-            for reader, position in before:
-                reader.back_to(position)
-            raise
+        return self._deliveries.poll(timeout_ms / 1000, max_records)
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """The records, one by one, without an end. The position of a partition is
@@ -354,7 +300,7 @@ class Consumer:
     def __next__(self) -> TopicRecord:
         record = None
         try:
-            with self._call(from_callback=False) as core:
+            with self._entry.call(False) as core:
                 record = core.next_at_once()
                 if record is None:
                     core.read_ahead(self._options.max_poll_records, None)
@@ -365,32 +311,6 @@ class Consumer:
             if record is not None:
                 self._core.not_delivered(record)
             raise
-
-    def next_read(self, *, at_once: bool) -> TopicRecord | None:
-        """For `logstore.aio`: the next record, if it was read ahead; with `at_once`,
-        only if it is not time to look at the group. It waits for nothing."""
-        with self._call(from_callback=False) as core:
-            return None if at_once and core.is_late else core.ahead.next()
-
-    def next_many(self, max_records: int | None, *, at_once: bool) -> _Found:
-        """For `logstore.aio`: as `next_read`, the records that `poll` returns."""
-        limit = self._limit(max_records)
-        return self._many(
-            lambda core, before: (
-                {} if at_once and core.is_late else core.ahead.many(limit, before)
-            )
-        )
-
-    def read_ahead(self, max_records: int | None, seconds: float) -> bool:
-        """For `logstore.aio`: read records ahead for `next_read` and `next_many`;
-        whether there are any, after `seconds` at most."""
-        limit = max(self._limit(max_records), self._options.max_poll_records)
-        with self._call(from_callback=False) as core:
-            return core.fill(limit, seconds)
-
-    def check_fork(self) -> None:
-        """Raise `ForkedError` in the child of a fork."""
-        self._check_fork()
 
     # ------------------------------------------------------------ commits
 
@@ -418,7 +338,7 @@ class Consumer:
         """
         group = self._options.group or ""
         given = None if offsets is None else as_commits(group, offsets)
-        with self._call() as core:
+        with self._entry.call() as core:
             commits = core.moved(list(core.readers)) if given is None else given
             core.commit(commits, durable=bool(durable))
 
@@ -430,7 +350,7 @@ class Consumer:
             ConfigError: the consumer has no group.
         """
         key = as_partition(partition)
-        with self._call() as core:
+        with self._entry.call() as core:
             core.positions.partition(key)
             return core.committed(key)
 
@@ -459,8 +379,8 @@ class Consumer:
         """
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
-        with self._call() as core:
-            return begin_transaction(core, self._call, timeout_ms)
+        with self._entry.call() as core:
+            return begin_transaction(core, self._entry.call, timeout_ms)
 
     # ------------------------------------------------------------ positions
 
@@ -471,7 +391,7 @@ class Consumer:
             ConfigError: it does not have it.
             NoOffsetForPartitionError: see ``reset``.
         """
-        with self._call() as core:
+        with self._entry.call() as core:
             reader = self._reader(core, partition)
             if reader.position is None:
                 core.place(reader)
@@ -488,13 +408,13 @@ class Consumer:
         """
         offset = as_offset("offset", offset)
         check_int("offset", offset, 0, (1 << 63) - 1)
-        with self._call() as core:
+        with self._entry.call() as core:
             self._reader(core, partition).seek_in_seen(offset)
             core.look_now()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions at their first record; none given: all."""
-        with self._call() as core:
+        with self._entry.call() as core:
             for reader in self._readers(core, partitions):
                 reader.seek(reader.partition.start_offset)
             core.look_now()
@@ -502,7 +422,7 @@ class Consumer:
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions after the last record that could be delivered now; none
         given: all."""
-        with self._call() as core:
+        with self._entry.call() as core:
             for reader in self._readers(core, partitions):
                 reader.seek(reader.readable_end())
             core.look_now()
@@ -514,7 +434,7 @@ class Consumer:
             time_ms: Unix milliseconds or a time as in `Partition.read`, for all
                 partitions; or a mapping of partitions to such values.
         """
-        with self._call() as core:
+        with self._entry.call() as core:
             if isinstance(time_ms, Mapping):
                 times = {
                     self._reader(core, key).key: as_time_ms("time_ms", value)
@@ -529,7 +449,7 @@ class Consumer:
     def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
         """Continue partitions where the group has committed, or by ``reset``; none
         given: all."""
-        with self._call() as core:
+        with self._entry.call() as core:
             for reader in self._readers(core, partitions):
                 reader.seek(None)
                 core.refresh()
@@ -539,20 +459,20 @@ class Consumer:
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Deliver no records of partitions until `resume`. They stay this
         consumer's."""
-        with self._call() as core:
+        with self._entry.call() as core:
             for reader in [self._reader(core, key) for key in partitions]:
                 reader.is_paused = True
 
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Deliver records of partitions again."""
-        with self._call() as core:
+        with self._entry.call() as core:
             for reader in [self._reader(core, key) for key in partitions]:
                 reader.is_paused = False
             core.look_now()
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        with self._call() as core:
+        with self._entry.call() as core:
             return {key for key, one in core.readers.items() if one.is_paused}
 
     # ------------------------------------------------------------ offsets of the log
@@ -562,7 +482,7 @@ class Consumer:
     ) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition; it need not have them."""
         keys = as_partitions(partitions)
-        with self._call() as core:
+        with self._entry.call() as core:
             return {key: core.positions.partition(key).start_offset for key in keys}
 
     def end_offsets(
@@ -571,7 +491,7 @@ class Consumer:
         """The offset after the last record of each partition that could be delivered
         now, by ``durable_only`` and ``isolation``; it need not have them."""
         keys = as_partitions(partitions)
-        with self._call() as core:
+        with self._entry.call() as core:
             return {key: core.positions.reader(key).readable_end() for key in keys}
 
     def offsets_for_times(
@@ -582,13 +502,13 @@ class Consumer:
         wanted = {
             as_partition(key): as_time_ms("time", value) for key, value in times.items()
         }
-        with self._call() as core:
+        with self._entry.call() as core:
             return offsets_for_times(core.positions, wanted)
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each partition that it has is behind what could be delivered
         now."""
-        with self._call() as core:
+        with self._entry.call() as core:
             found = {}
             for key, reader in core.readers.items():
                 core.place(reader)
@@ -599,7 +519,7 @@ class Consumer:
     def group_metadata(self) -> tuple[str | None, int, str]:
         """(group, generation, member): of the group as far as it is known; -1 and ""
         before the first `poll` and without a group."""
-        with self._call() as core:
+        with self._entry.call() as core:
             member = core.member
             if member is None or not member.id:
                 return self._options.group, -1, ""
@@ -619,18 +539,23 @@ class Consumer:
     def _close(self, *, commits: bool) -> None:
         if self._is_finished:
             return
-        if native.forks() != self._forks:
-            self._is_closed = self._is_finished = True
+        if self._entry.is_forked:
+            self._entry.is_closed = self._is_finished = True
             self._core.abandon()
             return
-        with self._enter(from_callback=False) as core:
+        with self._entry.enter(False) as core:
             try:
                 core.close(commits=commits)
             finally:
-                self._is_closed = True
+                self._entry.is_closed = True
                 core.abandon()  # an interrupt may have cut it short
                 if self._own_store is not None:
                     with contextlib.suppress(LogStoreError):
                         self._own_store.close()
                 # Last: what is interrupted before is done again.
                 self._is_finished = True
+
+
+def deliveries_of(consumer: Consumer) -> Deliveries:
+    """How `logstore.aio` takes the records of a consumer."""
+    return consumer._deliveries

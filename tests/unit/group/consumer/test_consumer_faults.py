@@ -187,7 +187,7 @@ def test_the_iterator_delivers_nothing_of_topics_that_were_given_up(
     one = opened()
     next(one)
     one.unsubscribe()
-    assert one.next_read(at_once=False) is None
+    assert one._deliveries.next_read(at_once=False) is None
 
 
 # ------------------------------------------------------------------ records

@@ -198,8 +198,8 @@ def test_seek_that_is_interrupted_anywhere_is_done_or_undone(tmp_path: Path) -> 
 
         def case(interrupt: InterruptAtCall) -> None:
             one.seek(T0, 0)
-            assert one.read_ahead(None, 0.1)
-            assert one.next_read(at_once=False) is not None
+            assert one._deliveries.read_ahead(None, 0.1)
+            assert one._deliveries.next_read(at_once=False) is not None
             interrupted(lambda: one.seek(T0, 7), interrupt)
             position = one.position(T0)
             assert position in (1, 7)

@@ -560,7 +560,7 @@ def test_thread_that_commits_excludes_others(
     one = opened()
     drain(one)
     transaction = one.transaction()
-    with one._call():
+    with one._entry.call():
         errors: list[BaseException] = []
 
         def commit() -> None:
