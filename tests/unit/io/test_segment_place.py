@@ -1,4 +1,4 @@
-"""Where the bytes of a segment are."""
+"""Places of segments: the file of this machine, and the errors of any place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import logstore
 from logstore.errors import StorageError
+from logstore.io.directory import Directory
 from logstore.io.segment_place import LocalFile, Placed, Rest
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
@@ -63,3 +64,63 @@ def test_storage_error_of_a_place_stays_as_it_is(segment: Segment) -> None:
     with pytest.raises(StorageError, match="no answer") as caught:
         segment.read(memoryview(bytearray(1)), 0)
     assert caught.value is error
+
+
+@pytest.fixture
+def closed(segment: Segment) -> Segment:
+    """A segment that is not open yet."""
+    segment.descriptors.forget(segment._serial)
+    return Segment(
+        segment.directory, segment.descriptors, 0, segment.size, segment.next_offset
+    )
+
+
+def test_file_in_the_place_of_another_one_is_not_read(closed: Segment) -> None:
+    """Also if it has the same name and the same bytes: another process has put it
+    there. The place of the segment's own file is found by its inode number."""
+    path = Path(closed.path)
+    closed.inode = path.stat().st_ino
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    path.write_bytes(kept.read_bytes())
+    with pytest.raises(SegmentReplacedError):
+        closed.read(memoryview(bytearray(1)), 0)
+    kept.rename(path)
+    assert closed.read(memoryview(bytearray(1)), 0) == 1
+
+
+def test_sealed_file_of_another_size_is_not_read(closed: Segment) -> None:
+    """An inode number may be given to another file."""
+    path = Path(closed.path)
+    closed.inode, closed.is_sealed = path.stat().st_ino, True
+    with path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(SegmentReplacedError):
+        closed.read(memoryview(bytearray(1)), 0)
+
+
+def test_file_that_does_not_exist_is_not_read(closed: Segment) -> None:
+    """Its writer may have deleted it."""
+    Path(closed.path).unlink()
+    with pytest.raises(SegmentGoneError):
+        closed.read(memoryview(bytearray(1)), 0)
+    assert closed.place.open_file(closed) is None
+
+
+def test_file_that_cannot_be_opened_is_not_taken_for_a_replaced_one(
+    closed: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what failed."""
+
+    def refused(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Directory, "open", refused)
+    with pytest.raises(StorageError, match="open") as caught:
+        closed.read(memoryview(bytearray(1)), 0)
+    assert (caught.value.filename, caught.value.errno) == (closed.path, errno.EMFILE)
+
+
+def test_index_that_cannot_be_read_is_empty(closed: Segment) -> None:
+    """Readers then walk over the log."""
+    assert closed.index_bytes(".nothing") == b""
