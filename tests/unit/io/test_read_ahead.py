@@ -20,6 +20,8 @@ from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.read_ahead import FarPlace
 from logstore.io.segment_place import LOCAL_FILE, Placed
+from support.interrupts import InterruptAtCall
+from support.levels import IS_ALL
 
 KB = 1 << 10
 # The least bytes of a request.
@@ -27,8 +29,17 @@ BLOCK = 64 * KB
 WAIT_S = 60.0
 
 
+def content(number: int, pos: int, size: int) -> bytes:
+    """The bytes of a segment from a position on."""
+    first = (number * 17 + pos) % 251
+    return (_BYTES * (size // 251 + 2))[first : first + size]
+
+
+_BYTES = bytes(range(251))
+
+
 class FarSegment:
-    """What a place needs to know of a segment of zeros."""
+    """A segment, as its place sees it."""
 
     def __init__(self, log: Log, number: int, size: int) -> None:
         self._serial = self.base_offset = number
@@ -65,6 +76,7 @@ class Log(FarPlace):
 
     def request(self, segment: Placed, view: memoryview, pos: int) -> int:
         self.asked.append((segment.base_offset, pos, len(view)))
+        view[:] = content(segment.base_offset, pos, len(view))
         return self.answer(segment.base_offset, pos, len(view))
 
     def request_index(self, segment: Placed, suffix: str) -> bytes:
@@ -74,8 +86,10 @@ class Log(FarPlace):
         """Read bytes of a segment as a cursor does."""
         segment = self.segments[number]
         rest: Any = self.segments[number + 1 :]
-        view = memoryview(bytearray(min(size, segment.size - pos)))
-        return self.read(segment, view, pos, rest, stop)
+        data = bytearray(min(size, segment.size - pos))
+        count = self.read(segment, memoryview(data), pos, rest, stop)
+        assert data[:count] == content(number, pos, count)
+        return count
 
     def settled(self) -> list[tuple[int, int, int]]:
         """The requests, sorted, when no more are on their way."""
@@ -350,6 +364,25 @@ def test_index_is_a_request_like_others(make: Callable[..., Log]) -> None:
     log = make(BLOCK)
     with pytest.raises(OSError, match="index"):
         log.index_bytes(log.segments[0], ".index")
+
+
+def test_read_can_be_interrupted_at_any_call(tmp_path: Path) -> None:
+    """The reads after it get their bytes, and nothing that is held is not counted."""
+    for call in range(1, 1 << 20, 1 if IS_ALL else 7):
+        log = Log(tmp_path, *[3 * BLOCK] * 4)
+        interrupt = InterruptAtCall(call)
+        with contextlib.suppress(InterruptAtCall.Interrupt), interrupt:
+            for pos in range(0, 3 * BLOCK, 60 * KB):
+                log.get(0, pos, 60 * KB)
+        for number in range(4):
+            for pos in range(0, 3 * BLOCK, 60 * KB):
+                log.get(number, pos, 60 * KB)
+        assert all(stream.blocks for stream in log._streams)
+        assert sum(stream.bytes for stream in log._streams) <= log._bytes
+        log.descriptors.close()
+        if not interrupt.has_raised:
+            break
+    assert call > 100
 
 
 def test_child_of_a_fork_requests_its_own_blocks(make: Callable[..., Log]) -> None:
