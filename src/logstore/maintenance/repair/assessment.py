@@ -28,7 +28,7 @@ from logstore.maintenance.finding import (
 )
 from logstore.maintenance.repair.plan import Source
 from logstore.maintenance.verify.context import StoreMetadata
-from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.parallel import run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
 from logstore.maintenance.verify.report import Run
@@ -149,7 +149,7 @@ def assess(
     state = context.state
     seen = Assessment(context, [], run.findings, [], [], verdicts=verdicts)
 
-    def record(log: LogCheck) -> None:
+    def record(log: LogFacts) -> None:
         if log.is_foreign or log.is_unreadable or log.is_deleted:
             reasons = [f.message for f in seen.findings if f.path == log.path]
             seen.foreign.append((log.path, next(iter(reasons), log.path)))

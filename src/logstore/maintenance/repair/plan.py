@@ -21,7 +21,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.log.resync import first_offset_of
 from logstore.maintenance.verify.intact import RawSegment
-from logstore.maintenance.verify.log import SoundRun
+from logstore.maintenance.verify.log_facts import SoundRun
 from logstore.segment import OffsetPosition
 
 
@@ -34,7 +34,7 @@ class Source:
         runs: its intact batches.
         bad_ranges: position ranges of intact batches whose contents are wrong, and
         bad_offsets: offsets of records that are wrong.
-        jumps: as in `LogCheck`.
+        jumps: as in `LogFacts`.
         min_size: its minimum size, and
         next_offset: the offset at which its offsets must end; None if unknown.
     """

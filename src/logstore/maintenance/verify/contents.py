@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from logstore import _native as native
-from logstore.maintenance.finding import DAMAGED_BATCH, UNSUPPORTED
+from logstore.maintenance.finding import NOTE
+from logstore.maintenance.verify.log_facts import (
+    LogFacts,
+    bad_batch,
+    bad_header,
+    not_looked_into,
+)
 from logstore.maintenance.verify.report import Run
 from logstore.record.batch import ABORT, RecordBatch
 from logstore.record.decoder import (
@@ -14,42 +20,31 @@ from logstore.record.decoder import (
     read_headers,
 )
 
-__all__ = ["ContentsCheck"]
+__all__ = ["Contents"]
 
 
-class ContentsCheck:
-    """The checks of what is inside the batches of a `.log` file.
+class Contents:
+    """Looks into the batches of a `.log` file that is walked over.
 
-    Attributes:
-        run_of: receives the findings.
-        path: of the file.
-        is_deep: whether the contents of compressed batches are checked.
-        is_intact: whether nothing in it was damaged.
-        bad_ranges: position ranges of intact batches whose contents are wrong, and
-        bad_offsets: offsets of records that are wrong.
-        last_good: last offset before a batch that is out of order; before the segment
-            while there is none.
-        jumps: position -> first offset of intact wrappers that do not follow the batch
-            before them.
+    Args:
+        log: receives the faults.
+        checks: of the order of offsets, `native.CHECK_*`.
         aborted: receives (producer id, offset) of each ABORT marker.
     """
 
     def __init__(
-        self, run: Run, path: str, checks: int, aborted: set[tuple[int, int]] | None
+        self,
+        run: Run,
+        log: LogFacts,
+        checks: int,
+        aborted: set[tuple[int, int]] | None,
     ) -> None:
-        self.run_of = run
-        self.path = path
-        self.is_deep = run.deep
-        self.is_intact = True
-        self.bad_ranges: list[tuple[int, int]] = []
-        self.bad_offsets: list[int] = []
-        self.jumps: dict[int, int] = {}
-        self.aborted = aborted
+        self._run = run
+        self._log = log
         self._checks = checks
-        self.last_good = -1
-        self._at = 0  # file position of the buffer
+        self._aborted = aborted
 
-    def _check_headers(self, columns: Columns) -> None:
+    def headers(self, columns: Columns) -> None:
         """Decode the record headers of a run."""
         decoder = columns.decoder
         if not decoder.has_headers:
@@ -63,21 +58,16 @@ class ContentsCheck:
             try:
                 read_headers(columns.c, columns.raw, columns.size, places[slot], count)
             except Damage as damage:
-                self.bad_offsets.append(offsets[slot])
-                self.run_of.problem(
-                    DAMAGED_BATCH,
-                    self.path,
-                    f"record {offsets[slot]} of {self.path} has a bad header: "
-                    f"{damage.reason}",
-                    first_offset=offsets[slot],
-                    last_offset=offsets[slot],
-                )
+                log, offset = self._log, offsets[slot]
+                log.bad_offsets.append(offset)
+                log.findings.append(bad_header(log.path, offset, damage.reason))
 
-    def _compressed(
-        self, buffer: native.Buffer, n: int, pos: int
+    def compressed(
+        self, buffer: native.Buffer, n: int, pos: int, at: int
     ) -> tuple[int, int, native.NativeError | None]:
-        """Walk over the compressed batches at `pos`: (end, records, error)."""
-        decoder = self.run_of.decoder
+        """Walk over the compressed batches at `pos` of a buffer, which is at byte `at`
+        of the file: (end, records, error)."""
+        decoder = self._run.decoder
         records, want = 0, 1
         while True:
             last = decoder.last_offset
@@ -92,10 +82,10 @@ class ContentsCheck:
             for header in scan.headers:
                 if header.codec == 0:
                     return pos, records, None
-                if self.is_deep:
-                    records += self._check_payload(header, buffer)
+                if self._log.is_deep:
+                    records += self._payload(header, buffer, at)
                 else:
-                    self.run_of.unopened += 1
+                    self._run.unopened += 1
                     if header.record_count >= 0:
                         records += header.record_count
                     elif decoder.last_offset == native.OFFSET_UNKNOWN:
@@ -111,27 +101,24 @@ class ContentsCheck:
                 return pos, records, error
             want = min(want * 2, 64)
 
-    def _check_payload(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
-        """Decompress and decode a batch; returns its record count. Reports faults."""
-        run, decoder = self.run_of, self.run_of.decoder
+    def _payload(
+        self, header: native.BatchHeader, buffer: native.Buffer, at: int
+    ) -> int:
+        """Decompress and decode a batch; returns its record count."""
+        run, decoder = self._run, self._run.decoder
         last = decoder.last_offset
-        position = self._at + header.pos
+        position, end = at + header.pos, header.last_offset
         first = header.base_offset if header.base_offset >= 0 else max(last + 1, 0)
         try:
             payload = open_payload(header, buffer.raw, run.limit)
         except Damage as damage:
-            if damage.too_large is not None:
-                run.note(
-                    UNSUPPORTED,
-                    self.path,
-                    f"the batch of {self.path} at byte {position} was not looked into: "
-                    f"{damage.too_large}",
-                    position=position,
-                    first_offset=first,
-                    last_offset=header.last_offset,
-                )
+            if damage.too_large is None:
+                self._bad(position, first, end, damage.reason)
             else:
-                self._bad_inside(position, first, header.last_offset, damage.reason)
+                place = position, first, end
+                path, why = self._log.path, damage.too_large
+                note = not_looked_into(path, NOTE, place, why)
+                self._log.findings.append(note)
             return 0
         c = native.pointer(payload)
         base = decoder.decode_payload(
@@ -143,21 +130,17 @@ class ContentsCheck:
         elif decoder.count and header.magic < 2:
             reason = self._wrapper_fault(header)
             jump = self._wrapper_jump(base, last)
+        if jump and not reason:
+            self._log.jumps[position] = base
         if reason or jump:
-            if not reason:
-                self.jumps[position] = base
-            self._bad_inside(
-                position, first, header.last_offset, reason or jump, is_bad=bool(reason)
-            )
+            self._bad(position, first, end, reason or jump, is_bad=bool(reason))
         else:
-            self._check_headers(
-                Columns(decoder, c, memoryview_slicer(payload), len(payload))
-            )
+            self.headers(Columns(decoder, c, memoryview_slicer(payload), len(payload)))
         return decoder.count
 
     def _wrapper_fault(self, header: native.BatchHeader) -> str:
         """The fault of the offsets inside a wrapper; "" if there is none."""
-        decoder = self.run_of.decoder
+        decoder = self._run.decoder
         inner = int(decoder.offset[decoder.count - 1])
         if inner != header.last_offset:
             return f"its own offset is {header.last_offset}, that of its last {inner}"
@@ -172,31 +155,16 @@ class ContentsCheck:
             return f"it begins with offset {base}, not {last + 1}: others are missing"
         return ""
 
-    def _bad_inside(
-        self,
-        position: int,
-        first: int,
-        last: int,
-        reason: str,
-        *,
-        is_bad: bool = True,
+    def _bad(
+        self, position: int, first: int, last: int, reason: str, *, is_bad: bool = True
     ) -> None:
-        self.is_intact = False
-        # After a batch that is out of order, others have offsets that were read.
-        begin = max(first, self.last_good + 1)
+        log = self._log
+        log.is_intact = False
         if is_bad:
-            self.bad_ranges.append((position, position + 1))
-        self.run_of.problem(
-            DAMAGED_BATCH,
-            self.path,
-            f"batch of {self.path} at byte {position}, offsets {first} to {last}: "
-            f"{reason}",
-            position=position,
-            first_offset=begin,
-            last_offset=last if last >= begin else None,
-        )
+            log.bad_ranges.append((position, position + 1))
+        log.findings.append(bad_batch(log, position, first, last, reason))
 
-    def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
+    def control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
         """Check the control batches of a buffer."""
         pos, stop = 0, native.STOP_FULL
         while stop == native.STOP_FULL:
@@ -208,16 +176,15 @@ class ContentsCheck:
                 position = file_pos + header.pos
                 try:
                     batch = RecordBatch(
-                        header._replace(pos=0), data, position, self.run_of.limit, _same
+                        header._replace(pos=0), data, position, self._run.limit, _same
                     )
                     control = batch.control_record()
                 except Damage as damage:
-                    self._bad_inside(
-                        position, header.base_offset, header.last_offset, damage.reason
-                    )
+                    first, last = header.base_offset, header.last_offset
+                    self._bad(position, first, last, damage.reason)
                     continue
-                if control and control.type == ABORT and self.aborted is not None:
-                    self.aborted.add((header.producer_id, control.offset))
+                if control and control.type == ABORT and self._aborted is not None:
+                    self._aborted.add((header.producer_id, control.offset))
             pos, stop = scan.pos, scan.stop
 
 

@@ -48,7 +48,8 @@ from logstore.maintenance.finding import (
     OFFSETS,
     START_BEYOND_END,
 )
-from logstore.maintenance.verify.log import LogCheck, LogEnd
+from logstore.maintenance.verify.log import LogEnd
+from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.report import Run
 
 __all__ = ["Decided", "plan_of"]
@@ -230,7 +231,7 @@ class Decided:
             )
         return deleted
 
-    def report_rest(self, last: LogCheck | None) -> None:
+    def report_rest(self, last: LogFacts | None) -> None:
         """Report what is left when all segments were checked.
 
         Args:
@@ -258,7 +259,7 @@ class Decided:
                     else finding.first_offset,
                 )
 
-    def _beyond_end(self, finding: Finding, last: LogCheck) -> None:
+    def _beyond_end(self, finding: Finding, last: LogFacts) -> None:
         """The log has records, and none of them is read."""
         first = min(self._following, default=last.base)
         if last.last_offset >= first:
@@ -295,7 +296,7 @@ class Decided:
             name += transition
         return self.directory.path_of(name)
 
-    def _size(self, finding: Finding, last: LogCheck | None) -> None:
+    def _size(self, finding: Finding, last: LogFacts | None) -> None:
         """A file is shorter or longer than it must be, or is not of this log."""
         path, size, position = self._path(finding), finding.size, finding.position
         if finding.detail == FOREIGN_SEGMENT:

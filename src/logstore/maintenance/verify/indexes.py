@@ -7,7 +7,7 @@ import contextlib
 import struct
 import sys
 from array import array
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -18,40 +18,8 @@ from logstore.maintenance.finding import (
     TIME_INDEX_FAULT,
     ZERO_TAIL,
 )
+from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.report import Run
-
-
-class WalkedLog(Protocol):
-    """The file that an index is compared with: a `.log` file, as far as it was walked.
-
-    Attributes:
-        name, directory: of the file.
-        base: base offset.
-        run_of: receives the findings.
-        is_last: it is the last segment.
-        is_index_rebuilt: opening builds its indexes, or does not use all of them.
-        is_intact: nothing of it is damaged so far.
-        is_skipped: it was not walked over.
-        last_offset: of the batches so far; base - 1 if there are none.
-        end: position after the last batch.
-        state: the state that its writer would have, for the expected entries.
-    """
-
-    name: str
-    directory: Directory
-    base: int
-    run_of: Run
-    is_last: bool
-    is_index_rebuilt: bool
-    is_intact: bool
-    is_skipped: bool
-    last_offset: int
-    end: int
-    state: native.SegmentState
-
-    def is_damaged_at(self, pos: int) -> bool: ...
-
-    def is_damaged_between(self, first: int, end: int) -> bool: ...
 
 
 class Table(NamedTuple):
@@ -94,10 +62,14 @@ class IndexFile:
     kind = ""
     what = ""
 
-    def __init__(self, log: WalkedLog, name: str) -> None:
+    def __init__(
+        self, run: Run, directory: Directory, log: LogFacts, name: str
+    ) -> None:
+        self.run_of = run
+        self.directory = directory
         self.log = log
         self.name = name
-        self.path = log.directory.path_of(name)
+        self.path = directory.path_of(name)
         self.faults = _Faults()
         self.data = b""
         self.count = 0
@@ -106,9 +78,9 @@ class IndexFile:
         self.cursor = native.IndexCursor(self.data, self.count)
 
     def _read(self) -> None:
-        run, log = self.log.run_of, self.log
+        run, log = self.run_of, self.log
         try:
-            self.data = log.directory.read_file(self.name)
+            self.data = self.directory.read_file(self.name)
         except FileNotFoundError:
             self.missing = True
             return
@@ -134,13 +106,13 @@ class IndexFile:
 
     def _is_empty_log(self) -> bool:
         with contextlib.suppress(OSError):
-            return self.log.directory.stat(self.log.name).size == 0
+            return self.directory.stat(self.log.name).size == 0
         return True
 
     def report(self, position: int, reason: str) -> None:
         """Report a problem; a note if the next opening rebuilds the index anyway."""
         log = self.log
-        (log.run_of.note if log.is_index_rebuilt else log.run_of.problem)(
+        (self.run_of.note if log.is_index_rebuilt else self.run_of.problem)(
             self.kind, self.path, f"{self.what} {self.path} {reason}", position=position
         )
 
@@ -173,8 +145,10 @@ class OffsetIndexCheck(IndexFile):
     kind = OFFSET_INDEX
     what = "offset index"
 
-    def __init__(self, log: WalkedLog, name: str) -> None:
-        super().__init__(log, name)
+    def __init__(
+        self, run: Run, directory: Directory, log: LogFacts, name: str
+    ) -> None:
+        super().__init__(run, directory, log, name)
         table = numbers(self.data[: self.count * self.entry_bytes])
         self.offsets, self.positions = table[0::2], table[1::2]
         in_order = native.offset_index_check(self.data, self.count, native.OFFSET_MAX)
@@ -226,7 +200,7 @@ class OffsetIndexCheck(IndexFile):
         log = self.log
         if self.missing:
             if log.end > 0 and not log.is_index_rebuilt:
-                log.run_of.note(
+                self.run_of.note(
                     MISSING_INDEX,
                     self.path,
                     f"offset index {self.path} is missing; readers scan the log until "
@@ -253,8 +227,10 @@ class TimeIndexCheck(IndexFile):
     kind = TIME_INDEX_FAULT
     what = "time index"
 
-    def __init__(self, log: WalkedLog, name: str) -> None:
-        super().__init__(log, name)
+    def __init__(
+        self, run: Run, directory: Directory, log: LogFacts, name: str
+    ) -> None:
+        super().__init__(run, directory, log, name)
         self.largest = (-1, -1)  # running maximum before the next run, and its offset
         in_order = native.time_index_check(self.data, self.count)
         for slot in range(max(in_order, 1), self.count):
@@ -333,7 +309,7 @@ class TimeIndexCheck(IndexFile):
                 )
         largest = log.state.max_timestamp
         if self.cursor.slot == self.count and self._is_of_other_times():
-            log.run_of.note(
+            self.run_of.note(
                 self.kind,
                 self.path,
                 f"{self.what} {self.path} has timestamps, the records of the segment "

@@ -29,7 +29,6 @@ from logstore.maintenance.finding import (
     DIGEST,
     LEFTOVER,
     NOT_REGULAR,
-    OFFSETS,
     ORPHAN,
     PRODUCER_SNAPSHOT,
     STATE,
@@ -37,7 +36,8 @@ from logstore.maintenance.finding import (
 )
 from logstore.maintenance.verify.context import check_checkpoint, read_own
 from logstore.maintenance.verify.decided import Decided
-from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.log import LogWalk
+from logstore.maintenance.verify.log_facts import LogFacts, other_end
 from logstore.maintenance.verify.parallel import Job
 from logstore.maintenance.verify.report import Check, Run
 from logstore.maintenance.verify.transactions import TransactionIndexes, check_txn_index
@@ -56,7 +56,7 @@ class PartitionCheck(Check):
         run: Run,
         directory: Directory,
         context: PartitionMetadata,
-        on_segment: Callable[[LogCheck], None] | None = None,
+        on_segment: Callable[[LogFacts], None] | None = None,
     ) -> None:
         super().__init__(run, directory)
         self.directory = directory
@@ -64,7 +64,7 @@ class PartitionCheck(Check):
         self.on_segment = on_segment
         self.decided: Decided
         self.transactions = TransactionIndexes(directory)
-        self._last: LogCheck | None = None
+        self._last: LogFacts | None = None
         self._last_offset = -1
 
     def size(self) -> int:
@@ -75,26 +75,26 @@ class PartitionCheck(Check):
         self.decided = Decided(self.run_of, self.directory, self.context)
         self.decided.report()
         for base in self.decided.bases(names):
-            log = self._segment(base)
-            yield Job(partial(self._walk, log), partial(self._take, log))
+            walk = self._segment(base)
+            yield Job(partial(self._walk, walk), partial(self._take, walk))
         yield Job(None, partial(self._finish, names))
 
-    def _row(self, log: LogCheck) -> SealedRow | None:
+    def _row(self, log: LogFacts) -> SealedRow | None:
         """The row of logstore's state for a sealed segment that seems intact."""
         state = self.context.state
         if state is None or not log.is_intact or log.is_deleted:
             return None
         return self.context.row(log.base)
 
-    def _walk(self, log: LogCheck) -> None:
+    def _walk(self, walk: LogWalk) -> None:
         """The checks that need no other segment."""
-        log.walk()
-        if self._row(log) is not None:
-            self._check_digest(log)
+        walk.walk()
+        if self._row(walk.facts) is not None:
+            self._check_digest(walk.run_of, walk.facts)
 
-    def _check_digest(self, log: LogCheck) -> None:
+    def _check_digest(self, run: Run, log: LogFacts) -> None:
         """The side file of a sealed segment, if there is one."""
-        run, path = log.run_of, self.directory.path_of(layout.digest_file(log.base))
+        path = self.directory.path_of(layout.digest_file(log.base))
         try:
             digest = read_digest(self.directory, log.base)
             if digest is None:
@@ -120,7 +120,7 @@ class PartitionCheck(Check):
                 last_offset=log.last_offset,
             )
 
-    def _check_time_digest(self, log: LogCheck, digest: int) -> None:
+    def _check_time_digest(self, run: Run, log: LogFacts, digest: int) -> None:
         """Compare the time index of a sealed segment with the recorded digest."""
         name = segment_file(log.base, TIME_INDEX)
         try:
@@ -128,29 +128,34 @@ class PartitionCheck(Check):
         except OSError:
             return  # reported with the index
         path = self.directory.path_of(name)
-        is_reported = any(problem.path == path for problem in log.run_of.problems)
+        is_reported = any(problem.path == path for problem in run.problems)
         is_recorded = digest not in (UNKNOWN_DIGEST, STALE_DIGEST)
         if is_recorded and digest != digest_of(data) and not is_reported:
-            log.run_of.problem(
+            run.problem(
                 TIME_INDEX_FAULT,
                 path,
                 f"time index {path} is not what it was when its segment was sealed",
             )
 
-    def _take(self, log: LogCheck) -> None:
+    def _take(self, walk: LogWalk) -> None:
         """Continue with a segment that was walked over; those before it are done."""
+        log, run = walk.facts, walk.run_of
         is_part = log.base not in self.decided.aside
         if is_part:
-            log.last_before = self._last_offset
-        log.conclude()
+            walk.last_before = self._last_offset
+        walk.conclude()
         if log.base in self.decided.foreign:
-            log.run_of.findings.clear()
+            run.findings.clear()
         row = self._row(log)
         if row is not None:
-            self._check_time_digest(log, row[-1])
-        self.run_of.merge(log.run_of)
+            self._check_time_digest(run, log, row[-1])
+        self.run_of.merge(run)
         if is_part:
-            self._check_next_offset(log)
+            # Of the active segment, opening compares the end with its state.
+            state = self.context.state
+            is_contiguous = state is not None and state.is_contiguous
+            if row is not None and is_contiguous and log.last_offset + 1 != row[2]:
+                self.run_of.findings.append(other_end(log, row[2]))
             end = log.end if log.is_intact and not log.is_deleted else None
             self.transactions.add(self.run_of, log.name, log.base, end)
             self._last_offset = log.last_offset
@@ -193,10 +198,10 @@ class PartitionCheck(Check):
                 run.problem(NOT_REGULAR, path, f"{path} is not a regular file")
         return kept
 
-    def _segment(self, base: int) -> LogCheck:
+    def _segment(self, base: int) -> LogWalk:
         decided = self.decided
         transition = decided.logs[base]
-        log = LogCheck(
+        walk = LogWalk(
             self.run_of.child(),
             self.directory,
             segment_file(base, LOG) + transition,
@@ -207,31 +212,13 @@ class PartitionCheck(Check):
             aborted=self.transactions.aborted,
         )
         if base in decided.indexed:
-            return log  # its indexes are built
-        log.is_index_rebuilt |= base in decided.rebuilt
-        log.index_names = (
+            return walk  # its indexes are built
+        walk.facts.is_index_rebuilt |= base in decided.rebuilt
+        walk.index_names = (
             segment_file(base, INDEX) + transition,
             segment_file(base, TIME_INDEX) + transition,
         )
-        return log
-
-    def _check_next_offset(self, log: LogCheck) -> None:
-        """Whether a segment ends with the offset that logstore recorded."""
-        state = self.context.state
-        if not (state and state.is_contiguous and log.is_intact) or log.is_deleted:
-            return
-        row = self.context.row(log.base)
-        # Of the active segment, opening compares the end with its state.
-        expected = None if row is None else row[2]
-        if expected is not None and log.last_offset + 1 != expected:
-            self.run_of.problem(
-                OFFSETS,
-                log.path,
-                f"{log.path} ends with offset {log.last_offset}, not {expected - 1}",
-                position=log.end,
-                first_offset=min(log.last_offset + 1, expected),
-                last_offset=max(log.last_offset, expected - 1),
-            )
+        return walk
 
     def _check_others(self, names: list[str]) -> None:
         """Check files that are neither a log nor an index of one."""

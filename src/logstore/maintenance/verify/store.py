@@ -63,8 +63,7 @@ from logstore.maintenance.verify.context import (
     own_state,
 )
 from logstore.maintenance.verify.decided import plan_of
-from logstore.maintenance.verify.indexes import OffsetIndexCheck, TimeIndexCheck
-from logstore.maintenance.verify.log import LogCheck, LogEnd
+from logstore.maintenance.verify.log import LogEnd, LogWalk
 from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
 from logstore.maintenance.verify.partition import check_snapshot, log_bytes
 from logstore.maintenance.verify.paths import (
@@ -395,21 +394,21 @@ class FileCheck(Check):
                 plan = plan_of(run, root, context)[1]
                 if plan.tail is not None and plan.tail.name == name:
                     end = LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
-        log = LogCheck(run, root, name, base, context, following, end=end)
-        if self.kind == LOG:
-            log.run()
-            return
-        if not root.exists(name):
-            raise StoreNotFoundError(
-                f"{self.path} cannot be checked without its log, {name}",
-                path=self.path,
+        walk = LogWalk(run, root, name, base, context, following, end=end)
+        if self.kind != LOG:
+            if not root.exists(name):
+                raise StoreNotFoundError(
+                    f"{self.path} cannot be checked without its log, {name}",
+                    path=self.path,
+                )
+            walk.index_names = (
+                self.name if self.kind == INDEX else "",
+                self.name if self.kind == TIME_INDEX else "",
             )
-        if self.kind == INDEX:
-            log.index = OffsetIndexCheck(log, self.name)
-        else:
-            log.times = TimeIndexCheck(log, self.name)
-        log.run()
-        run.findings = [one for one in run.findings if one.path != log.path]
+        walk.run()
+        if self.kind != LOG:
+            path = walk.facts.path
+            run.findings = [one for one in run.findings if one.path != path]
 
 
 class OnePartition(Check):
