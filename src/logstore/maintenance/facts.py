@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from logstore.config import StoreConfig, TopicConfig, from_stored
+from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
-    ConfigError,
     CorruptCheckpointError,
     LogStoreError,
     TopicNotFoundError,
@@ -30,7 +29,11 @@ from logstore.maintenance.cluster import cluster_topics
 from logstore.maintenance.finding import Finding
 from logstore.maintenance.names import broker_checkpoint_fault
 from logstore.maintenance.sampling import HeaderFacts, Sampler, Sums
-from logstore.maintenance.verify.context import NOTHING_KNOWN, StoreMetadata
+from logstore.maintenance.verify.context import (
+    NOTHING_KNOWN,
+    StoreMetadata,
+    settings_of,
+)
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
 from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
@@ -237,7 +240,7 @@ def look_at(
         store.clean or layout.CLEAN_SHUTDOWN in names,
         store.clean,
         store.points,
-        _settings(root),
+        settings_of(root),
         _refused(root),
         cluster_topics(root),
         tuple(one for one in found if one.is_listed and one.key.partition >= 0),
@@ -340,18 +343,6 @@ def _is_identified(root: Directory, name: str) -> bool:
         directory.close()
 
 
-def _settings(root: Directory) -> dict[str, TopicConfig]:
-    found = {}
-    try:
-        value = checkpoints.read_state(root, layout.TOPICS) or {"topics": {}}
-    except (OSError, LogStoreError, ValueError):
-        return {}  # among the contents
-    for topic, row in value["topics"].items():
-        with contextlib.suppress(KeyError, TypeError, ConfigError):
-            found[topic] = from_stored(row["config"])
-    return found
-
-
 def _refused(root: Directory) -> dict[str, str]:
     found = {}
     for name in OFFSET_CHECKPOINTS:
@@ -418,7 +409,7 @@ def _partition(
     return PartitionFacts(
         key,
         directory.path,
-        store.context(directory, None),
+        store.context(directory),
         {name: info.size for name, info in files.items()},
         segments,
         tuple(sorted(_magics(directory, (name for _, name in logs)))),

@@ -43,35 +43,32 @@ REFUSES: Final = "refuses"
 SEVERITIES: Final = (OK, NOTE, WARNS, CHANGES, PROBLEM, LOSES, REFUSES)
 _PROBLEMS: Final = frozenset((PROBLEM, LOSES, REFUSES))
 
-# Kinds of the contents that are damage to records.
+# Kinds of the contents.
 DAMAGED_BATCH: Final = "damaged-batch"
 PARTIAL_BATCH: Final = "partial-batch"
 ZEROS: Final = "zeros"
 OFFSETS: Final = "offsets"
-LOST_BYTES: Final = "lost-bytes"
 EXTRA_BYTES: Final = "extra-bytes"
+START_BEYOND_END: Final = "start-beyond-end"
+LOST_BYTES: Final = "lost-bytes"
 LOST_SEGMENT: Final = "lost-segment"
 DIGEST: Final = "digest"
-START_BEYOND_END: Final = "start-beyond-end"
-# Kinds that are damage to records if they are about a log.
 NOT_REGULAR: Final = "not-a-regular-file"
 UNREADABLE: Final = "unreadable"
 UNSUPPORTED: Final = "unsupported"
-# Kinds about what is derived from a log, or stands beside it.
 OFFSET_INDEX: Final = "offset-index"
 TIME_INDEX_FAULT: Final = "time-index"
+MISSING_INDEX: Final = "missing-index"
 TXN_INDEX_FAULT: Final = "transaction-index"
 PRODUCER_SNAPSHOT: Final = "producer-snapshot"
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
-GROUP: Final = "group"
-# Kinds that are never a problem (those above are notes, too, if opening would repair
-# the fault).
 TORN_TAIL: Final = "torn-tail"
 ZERO_TAIL: Final = "zero-tail"
+GROUP: Final = "group"
+# Kinds that are never a problem.
 LEFTOVER: Final = "leftover"
 KNOWN_DAMAGE: Final = "known-damage"
-MISSING_INDEX: Final = "missing-index"
 ORPHAN: Final = "orphan"
 UNCLEAN_STOP: Final = "unclean-stop"
 IN_USE: Final = "in-use"
@@ -79,13 +76,43 @@ OTHER_WRITER: Final = "other-writer"
 UNPUBLISHED: Final = "unpublished"
 FOREIGN: Final = "foreign"
 
-_OF_RECORDS: Final = frozenset(
-    (
-        DAMAGED_BATCH, PARTIAL_BATCH, ZEROS, OFFSETS, LOST_BYTES, EXTRA_BYTES,
-        LOST_SEGMENT, DIGEST, START_BEYOND_END,
-    )
-)  # fmt: skip
-_OF_RECORDS_IN_A_LOG: Final = frozenset((NOT_REGULAR, UNREADABLE, UNSUPPORTED))
+# What `repair` does about a kind: takes bytes out of the log, cuts an end that opening
+# cuts, too, does without what is gone, leaves the partition alone, builds a file from
+# the log, puts a file aside.
+TAKE_OUT: Final = "take-out"
+CUT: Final = "cut"
+DO_WITHOUT: Final = "do-without"
+LEAVE: Final = "leave"
+BUILD: Final = "build"
+PUT_ASIDE: Final = "put-aside"
+
+_YES, _IN_A_LOG, _NO = 2, 1, 0
+# Whether a problem is damage to records (if the file is a log, or in any case), and
+# what `repair` does about it. Any other kind is about neither.
+_KINDS: Final[Mapping[str, tuple[int, str]]] = {
+    DAMAGED_BATCH: (_YES, TAKE_OUT),
+    PARTIAL_BATCH: (_YES, TAKE_OUT),
+    ZEROS: (_YES, TAKE_OUT),
+    OFFSETS: (_YES, TAKE_OUT),
+    EXTRA_BYTES: (_YES, TAKE_OUT),
+    START_BEYOND_END: (_YES, TAKE_OUT),
+    LOST_BYTES: (_YES, DO_WITHOUT),
+    LOST_SEGMENT: (_YES, DO_WITHOUT),
+    DIGEST: (_YES, PUT_ASIDE),
+    NOT_REGULAR: (_IN_A_LOG, LEAVE),
+    UNREADABLE: (_IN_A_LOG, LEAVE),
+    UNSUPPORTED: (_IN_A_LOG, ""),  # of a log, the walk decides
+    OFFSET_INDEX: (_NO, BUILD),
+    TIME_INDEX_FAULT: (_NO, BUILD),
+    MISSING_INDEX: (_NO, BUILD),
+    TXN_INDEX_FAULT: (_NO, PUT_ASIDE),
+    PRODUCER_SNAPSHOT: (_NO, PUT_ASIDE),
+    CHECKPOINT: (_NO, PUT_ASIDE),
+    STATE: (_NO, PUT_ASIDE),
+    TORN_TAIL: (_NO, CUT),
+    ZERO_TAIL: (_NO, CUT),
+}
+_NEITHER: Final = _NO, ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,12 +151,15 @@ class Finding:
     @property
     def touches_records(self) -> bool:
         """Whether it is damage to records (or may be: a log that cannot be read)."""
-        if not self.is_problem:
-            return False
-        if self.kind in _OF_RECORDS:
-            return True
+        answer, _ = _KINDS.get(self.kind, _NEITHER)
+        if not self.is_problem or answer != _IN_A_LOG:
+            return self.is_problem and answer == _YES
         name = self.path.rpartition("/")[2]
         parsed = parse_segment_file(name)
         is_log = parsed is not None and parsed.suffix == LOG
-        is_log |= parse_partition_directory(name) is not None
-        return is_log and self.kind in _OF_RECORDS_IN_A_LOG
+        return is_log or parse_partition_directory(name) is not None
+
+    @property
+    def remedy(self) -> str:
+        """What `repair` does about it; "" for nothing."""
+        return _KINDS.get(self.kind, _NEITHER)[1]

@@ -258,7 +258,7 @@ class Broker:
                 if self._facts.is_clean:
                     text = f"{one.message}. Build it with rebuild-index first"
                     yield Finding(BROKER, "transaction-index", LOSES, one.path, text)
-            elif one.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
+            elif one.remedy == kinds.CUT:
                 text = f"{one.message}: it is cut"
                 yield Finding(BROKER, "torn-tail", CHANGES, one.path, text)
 

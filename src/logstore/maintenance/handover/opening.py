@@ -82,7 +82,7 @@ class Opening:
                 advice = "" if one.kind == kinds.GROUP else "; repair it first"
                 text = f"{one.message}. Nothing is cut{advice}"
                 yield Finding(OPENING, one.kind, LOSES, one.path, text)
-            elif one.kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
+            elif one.remedy == kinds.CUT:
                 text = f"{one.message}: it is cut, and a copy is kept"
                 yield Finding(OPENING, "torn-tail", CHANGES, one.path, text)
 

@@ -10,20 +10,11 @@ from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
 from logstore.maintenance.finding import (
-    CHECKPOINT,
-    DIGEST,
-    LOST_BYTES,
-    LOST_SEGMENT,
-    MISSING_INDEX,
-    NOT_REGULAR,
-    OFFSET_INDEX,
-    PRODUCER_SNAPSHOT,
-    STATE,
-    TIME_INDEX_FAULT,
-    TORN_TAIL,
-    TXN_INDEX_FAULT,
-    UNREADABLE,
-    ZERO_TAIL,
+    BUILD,
+    CUT,
+    DO_WITHOUT,
+    LEAVE,
+    PUT_ASIDE,
     Finding,
 )
 from logstore.maintenance.repair.plan import Source
@@ -32,10 +23,6 @@ from logstore.maintenance.verify.log_facts import LogFacts
 from logstore.maintenance.verify.parallel import run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
 from logstore.maintenance.verify.report import Run
-
-_INDEX_KINDS = (OFFSET_INDEX, TIME_INDEX_FAULT, MISSING_INDEX)
-_REFUSED_KINDS = (UNREADABLE, NOT_REGULAR)
-_SMALL_KINDS = (PRODUCER_SNAPSHOT, CHECKPOINT, STATE, TXN_INDEX_FAULT, DIGEST)
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,8 +52,8 @@ class Assessment:
     @property
     def has_damage(self) -> bool:
         """Whether anything is wrong with the log, a torn tail included."""
-        tails = [one for one in self.findings if one.kind in (TORN_TAIL, ZERO_TAIL)]
-        return bool(self.foreign or self.problems or tails)
+        has_tail = any(one.remedy == CUT for one in self.findings)
+        return bool(self.foreign or self.problems or has_tail)
 
     @property
     def problems(self) -> list[Finding]:
@@ -96,16 +83,12 @@ class Assessment:
 
     def bad_indexes(self) -> set[int]:
         """Base offsets of segments whose indexes must be built."""
-        names = [
-            os.path.basename(finding.path)
+        parsed = [
+            parse_segment_file(os.path.basename(finding.path))
             for finding in self.findings
-            if finding.kind in (*_INDEX_KINDS, *_REFUSED_KINDS)
+            if finding.remedy in (BUILD, LEAVE)
         ]
-        return {
-            p.base_offset
-            for name in names
-            if (p := parse_segment_file(name)) and p.suffix in (INDEX, TIME_INDEX)
-        }
+        return {p.base_offset for p in parsed if p and p.suffix in (INDEX, TIME_INDEX)}
 
     def refused(self) -> list[Finding]:
         """Files that cannot be read or rebuilt. Their contents are unknown, so they
@@ -113,7 +96,7 @@ class Assessment:
         return [
             problem
             for problem in self.problems
-            if problem.kind in _REFUSED_KINDS
+            if problem.remedy == LEAVE
             and not problem.path.endswith((INDEX, TIME_INDEX))
         ]
 
@@ -122,12 +105,12 @@ class Assessment:
         return {
             os.path.basename(finding.path): finding.message
             for finding in self.findings
-            if finding.kind in _SMALL_KINDS
+            if finding.remedy == PUT_ASIDE
         }
 
     def losses(self) -> list[Finding]:
         """Bytes and segments that no longer exist."""
-        return [p for p in self.problems if p.kind in (LOST_BYTES, LOST_SEGMENT)]
+        return [one for one in self.problems if one.remedy == DO_WITHOUT]
 
     def reason(self, path: str, begin: int, end: int, default: str) -> str:
         """Why a range of a file is taken out: the words of `verify`, or the default."""

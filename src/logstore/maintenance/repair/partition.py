@@ -56,7 +56,7 @@ from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
 from logstore.log.recover.transactions import rebuild_all
-from logstore.maintenance.finding import LOST_BYTES, LOST_SEGMENT, OFFSETS
+from logstore.maintenance.finding import OFFSETS
 from logstore.maintenance.repair.assessment import Assessment, assess
 from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.plan import Source, Target, plan_cut, plan_skip
@@ -201,7 +201,7 @@ class PartitionRepair:
     def _has_losses(self, run: Run) -> bool:
         """Whether something is still missing that a verdict says was there: no check of
         the bytes finds that, and to do without it takes a mode."""
-        context = self.facts.context(self.directory, None)
+        context = self.facts.context(self.directory)
         facts, _ = plan_of(run, self.directory, context)
         return any(
             standing.is_there and standing.verdict.kind in _LOSSES
@@ -225,7 +225,7 @@ class PartitionRepair:
     def _tidy(self, run: Run) -> None:
         """Finish or undo an operation that was interrupted before."""
         directory = self.directory
-        metadata = self.facts.context(directory, None)
+        metadata = self.facts.context(directory)
         is_truncating = metadata.state is not None and metadata.state.is_truncating
         case = RecoveryContext(
             directory, run.descriptors, *self.key, self.config, metadata, writable=True
@@ -512,9 +512,8 @@ class PartitionRepair:
         """Whether offsets may be missing from the log after the repair."""
         if self.mode == "cut":
             return False
-        return plan.is_change or any(
-            p.kind in (LOST_BYTES, LOST_SEGMENT, OFFSETS) for p in seen.problems
-        )
+        is_out_of_order = any(p.kind == OFFSETS for p in seen.problems)
+        return plan.is_change or is_out_of_order or bool(seen.losses())
 
     def _cut_epochs(self, end: int) -> None:
         with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):

@@ -158,7 +158,6 @@ def _facts_of(root: Directory) -> StoreMetadata:
                 path=problem.path,
                 action="read",
             )
-    facts.run = None
     return facts
 
 

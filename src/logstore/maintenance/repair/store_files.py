@@ -15,7 +15,8 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, parse_partition_directory
-from logstore.maintenance.finding import CHECKPOINT, LOST_SEGMENT, STATE, Finding
+from logstore.maintenance import finding as kinds
+from logstore.maintenance.finding import Finding
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
@@ -49,7 +50,7 @@ def repair_root(
     bad = {
         os.path.basename(p.path): p.message
         for p in problems
-        if p.kind in (CHECKPOINT, STATE)
+        if p.remedy == kinds.PUT_ASIDE
         and os.path.basename(p.path)
         in (*OFFSET_CHECKPOINTS, layout.OWNER, layout.TOPICS)
     }
@@ -76,7 +77,10 @@ def repair_root(
                 quarantine.take_out(name)
     for problem in problems:
         name = os.path.basename(problem.path)
-        if problem.kind != LOST_SEGMENT or parse_partition_directory(name) is None:
+        if (
+            problem.kind != kinds.LOST_SEGMENT
+            or parse_partition_directory(name) is None
+        ):
             continue
         if not dry_run:
             root.make(name)

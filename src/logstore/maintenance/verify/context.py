@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
     LogStoreError,
-    UnsupportedError,
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
@@ -26,7 +26,7 @@ from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition, parse_partition_directory
-from logstore.maintenance.finding import CHECKPOINT, STATE, UNSUPPORTED
+from logstore.maintenance.finding import CHECKPOINT, STATE
 from logstore.maintenance.verify.report import Run
 
 _Read = TypeVar("_Read")
@@ -47,17 +47,15 @@ class StoreMetadata:
 
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
-        self.run = run
+        run = run or Run(root.files, False, None)  # else nobody asks
         for _ in range(_READS_MAX):
             # A writer that opens or closes the store changes these files one by one.
             self.cache_key = ownership_key(root)
-            self.run = None if run is None else run.child()
+            self.run = run.child()
             self._read()
             if ownership_key(root) == self.cache_key:
                 break
-        if run is not None and self.run is not None:
-            run.merge(self.run)
-        self.run = run
+        run.merge(self.run)
 
     def _read(self) -> None:
         self.names = self.root.names()
@@ -78,7 +76,7 @@ class StoreMetadata:
         except (OSError, LogStoreError):
             return -1
 
-    def now(self, directory: Directory, run: Run | None) -> PartitionMetadata:
+    def now(self, directory: Directory, run: Run | None = None) -> PartitionMetadata:
         """The facts about a partition. Reads the ownership again if these facts are
         old: a writer may have opened or closed the store since."""
         is_old = ownership_key(self.root) != self.cache_key
@@ -87,21 +85,11 @@ class StoreMetadata:
 
     def _ownership(self) -> Ownership:
         ownership = Ownership(self.root)
-        try:
+        with self.run.reporting(STATE, self.root.path_of(layout.OWNER)):
             ownership.read_owner(self._report)
-        except UnsupportedError as error:
-            if self.run is not None:
-                self.run.problem(
-                    UNSUPPORTED, self.root.path_of(layout.OWNER), str(error)
-                )
-        except OSError as error:
-            if self.run is not None:
-                self.run.unreadable(self.root.path_of(layout.OWNER), error)
         return ownership
 
     def _report(self, action: RecoveryAction) -> None:
-        if self.run is None:
-            return
         if action.label == OTHER_WRITER:
             message = (
                 "another program has written to the store since logstore did; what "
@@ -111,20 +99,18 @@ class StoreMetadata:
         else:
             self.run.problem(STATE, action.path, action.message)
 
-    def _unreadable(self, name: str, error: OSError) -> None:
-        if self.run is not None:
-            self.run.unreadable(self.root.path_of(name), error)
-
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return checkpoints.read_offsets(self.root, name)
-        except CorruptCheckpointError:
-            return {}
-        except OSError as error:
-            self._unreadable(name, error)
-            return {}
+        offsets: dict[TopicPartition, int] = {}
+        with (
+            self.run.reporting(CHECKPOINT, self.root.path_of(name)),
+            contextlib.suppress(CorruptCheckpointError),  # found by its own check
+        ):
+            offsets = checkpoints.read_offsets(self.root, name)
+        return offsets
 
-    def context(self, directory: Directory, run: Run | None) -> PartitionMetadata:
+    def context(
+        self, directory: Directory, run: Run | None = None
+    ) -> PartitionMetadata:
         """The facts about the partition in `directory`."""
         key = parse_partition_directory(directory.name)
         faults: list[CorruptCheckpointError] = []
@@ -136,6 +122,7 @@ class StoreMetadata:
                 faults.append(error)
                 raise
 
+        run = run or self.run.child()  # else nobody asks for faults
         state = read_own(directory, layout.PARTITION_STATE, run, read)
         if key is None:
             return NOTHING_KNOWN
@@ -166,9 +153,7 @@ def ownership_key(root: Directory) -> object:
         return repr(error)
 
 
-def own_state(
-    directory: Directory, name: str, run: Run | None
-) -> dict[str, Any] | None:
+def own_state(directory: Directory, name: str, run: Run) -> dict[str, Any] | None:
     """A state file of logstore's; None if it is missing or (reported) bad."""
     return read_own(
         directory, name, run, lambda parent: checkpoints.read_state(parent, name)
@@ -176,35 +161,20 @@ def own_state(
 
 
 def read_own(
-    directory: Directory,
-    name: str,
-    run: Run | None,
-    read: Callable[[Directory], _Read | None],
+    directory: Directory, name: str, run: Run, read: Callable[[Directory], _Read | None]
 ) -> _Read | None:
     """The result of `read` for a file of logstore's; None if the file is missing or
     bad, which is reported to `run`."""
-    path = directory.path_of(name)
-    try:
-        return read(directory)
-    except CorruptCheckpointError as error:
-        if run is not None:
-            run.problem(STATE, path, str(error))
-    except UnsupportedError as error:
-        if run is not None:
-            run.problem(UNSUPPORTED, path, str(error))
-    except ValueError as error:
-        if run is not None:
-            run.problem(STATE, path, f"{path} cannot be used: {error}")
-    except OSError as error:
-        if run is not None:
-            run.unreadable(path, error)
-    return None
+    found: list[_Read | None] = []
+    with run.reporting(STATE, directory.path_of(name)):
+        found.append(read(directory))
+    return found[0] if found else None
 
 
 def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
     """A text file of Kafka's; faults are reported."""
     path = directory.path_of(name)
-    try:
+    with run.reporting(CHECKPOINT, path):
         if name == layout.LEADER_EPOCHS:
             epochs = checkpoints.read_epochs(directory)
             if epochs != sorted(epochs) or any(min(entry) < 0 for entry in epochs):
@@ -215,14 +185,10 @@ def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
                 run.problem(CHECKPOINT, path, f"{path} has no version and topic id")
         else:
             checkpoints.read_offsets(directory, name)
-    except CorruptCheckpointError as error:
-        run.problem(CHECKPOINT, path, str(error))
-    except OSError as error:
-        run.unreadable(path, error)
 
 
 def context_of(
-    files: Files, directory: Directory, run: Run | None
+    files: Files, directory: Directory, run: Run | None = None
 ) -> PartitionMetadata:
     """The context of a partition directory that was given by itself."""
     try:
@@ -237,13 +203,21 @@ def context_of(
         root.close()
 
 
+def settings_of(root: Directory) -> dict[str, TopicConfig]:
+    """The settings that logstore has of the topics of a store, as far as they can be
+    read."""
+    found: dict[str, TopicConfig] = {}
+    try:
+        value = checkpoints.read_state(root, layout.TOPICS) or {"topics": {}}
+    except (OSError, LogStoreError, ValueError):
+        return found
+    for topic, row in value["topics"].items():
+        with contextlib.suppress(KeyError, TypeError, ConfigError):
+            found[topic] = from_stored(row["config"])
+    return found
+
+
 def topic_config(root: Directory, directory: Directory) -> TopicConfig:
     """The settings of a partition's topic, or the defaults."""
     key = parse_partition_directory(directory.name)
-    value = own_state(root, layout.TOPICS, None)
-    try:
-        if not value or not key:
-            return TopicConfig()
-        return from_stored(value["topics"][key[0]]["config"])
-    except (KeyError, TypeError, ConfigError):
-        return TopicConfig()
+    return settings_of(root).get(key[0] if key else "", TopicConfig())

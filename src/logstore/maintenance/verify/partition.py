@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from logstore.errors import CorruptCheckpointError, UnsupportedError
+from logstore.errors import CorruptCheckpointError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST, digest_of
 from logstore.io import layout
 from logstore.io.checkpoint.partition_state import PartitionMetadata, SealedRow
@@ -95,30 +95,23 @@ class PartitionCheck(Check):
     def _check_digest(self, run: Run, log: LogFacts) -> None:
         """The side file of a sealed segment, if there is one."""
         path = self.directory.path_of(layout.digest_file(log.base))
-        try:
+        with run.reporting(STATE, path, later=STATE):
             digest = read_digest(self.directory, log.base)
-            if digest is None:
+            try:
+                xxh3 = digest and hash_log(self.directory, log.base, log.size)
+            except FileNotFoundError:
                 return
-            xxh3 = hash_log(self.directory, log.base, log.size)
-        except FileNotFoundError:
-            return
-        except (CorruptCheckpointError, UnsupportedError) as error:
-            run.problem(STATE, path, str(error))
-            return
-        except OSError as error:
-            run.unreadable(path, error)
-            return
-        if (digest.size, digest.xxh3) != (log.size, xxh3):
-            run.problem(
-                DIGEST,
-                path,
-                f"{log.path} is not what it was when it was sealed: {log.size} bytes "
-                f"with digest {xxh3}, not {digest.size} with {digest.xxh3}, and "
-                f"nothing else is wrong with it"
-                + ("" if log.is_deep else " (not looked into compressed batches)"),
-                first_offset=log.base,
-                last_offset=log.last_offset,
-            )
+            if digest and (digest.size, digest.xxh3) != (log.size, xxh3):
+                run.problem(
+                    DIGEST,
+                    path,
+                    f"{log.path} is not what it was when it was sealed: {log.size} "
+                    f"bytes with digest {xxh3}, not {digest.size} with {digest.xxh3}, "
+                    f"and nothing else is wrong with it"
+                    + ("" if log.is_deep else " (not looked into compressed batches)"),
+                    first_offset=log.base,
+                    last_offset=log.last_offset,
+                )
 
     def _check_time_digest(self, run: Run, log: LogFacts, digest: int) -> None:
         """Compare the time index of a sealed segment with the recorded digest."""
@@ -261,14 +254,14 @@ def check_snapshot(
     run: Run, directory: Directory, name: str, *, is_clean: bool
 ) -> None:
     path = directory.path_of(name)
-    try:
-        parse_snapshot(directory.read_file(name), path)
-    except CorruptCheckpointError as error:
-        # Not synced before its name appears: a crash may leave a part of it.
-        report = run.problem if is_clean else run.note
-        report(PRODUCER_SNAPSHOT, path, str(error))
-    except OSError as error:
-        run.unreadable(path, error)
+    with run.reporting(PRODUCER_SNAPSHOT, path):
+        try:
+            parse_snapshot(directory.read_file(name), path)
+        except CorruptCheckpointError as error:
+            if is_clean:
+                raise
+            # Not synced before its name appears: a crash may leave a part of it.
+            run.note(PRODUCER_SNAPSHOT, path, str(error))
 
 
 def log_bytes(directory: Directory) -> int:

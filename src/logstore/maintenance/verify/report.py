@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -10,7 +11,12 @@ from typing import Any, TypeAlias
 
 from logstore import _native as native
 from logstore.config import StoreConfig
-from logstore.errors import storage_error
+from logstore.errors import (
+    CorruptionError,
+    StorageError,
+    UnsupportedError,
+    storage_error,
+)
 from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
@@ -20,6 +26,7 @@ from logstore.maintenance.finding import (
     NOTE,
     PROBLEM,
     UNREADABLE,
+    UNSUPPORTED,
     Finding,
 )
 from logstore.maintenance.verify.parallel import Job
@@ -206,7 +213,30 @@ class Run:
         if error.errno in NOT_A_FILE:
             self.problem(NOT_REGULAR, path, f"{path} is not a regular file")
             return
-        self.problem(UNREADABLE, path, str(storage_error(error, "read", path)))
+        if not isinstance(error, StorageError):
+            error = storage_error(error, "read", path)
+        self.problem(UNREADABLE, path, str(error))
+
+    @contextlib.contextmanager
+    def reporting(
+        self, kind: str, path: str, *, later: str = UNSUPPORTED
+    ) -> Iterator[None]:
+        """Report an error inside as a problem of a file.
+
+        Args:
+            kind: if the file is damaged.
+            later: if a later version wrote it.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            self.problem(kind, path, str(error))
+        except UnsupportedError as error:
+            self.problem(later, path, str(error))
+        except OSError as error:
+            self.unreadable(path, error)
+        except ValueError as error:
+            self.problem(kind, path, f"{path} cannot be used: {error}")
 
     def report(self) -> VerifyReport:
         findings = tuple(dict.fromkeys(self.findings))

@@ -9,11 +9,8 @@ from functools import partial
 
 from logstore.config import StoreConfig
 from logstore.errors import (
-    CorruptCheckpointError,
     LogStoreError,
-    StorageError,
     StoreNotFoundError,
-    UnsupportedError,
     is_system_error,
     storage_error,
 )
@@ -44,8 +41,6 @@ from logstore.maintenance.finding import (
     NOT_REGULAR,
     UNCLEAN_STOP,
     UNPUBLISHED,
-    UNREADABLE,
-    UNSUPPORTED,
     Finding,
 )
 from logstore.maintenance.finding import STATE as STATE_FAULT
@@ -212,36 +207,25 @@ class StoreCheck(Check):
 
     def _check_group(self, name: str) -> None:
         """The file of a consumer group, as a member reads it."""
-        run, path = self.run_of, self.root.path_of(name)
         file = GroupFile(self.root, name)
-        try:
-            file.refresh()
-        except CorruptCheckpointError as error:
-            run.problem(GROUP, path, str(error))
-        except UnsupportedError as error:
-            run.problem(UNSUPPORTED, path, str(error))
-        except StorageError as error:
-            run.problem(UNREADABLE, path, str(error))
-        finally:
-            file.close()
+        with self.run_of.reporting(GROUP, self.root.path_of(name)):
+            try:
+                file.refresh()
+            finally:
+                file.close()
 
     def _check_publication(self, facts: StoreMetadata) -> None:
         """Whether a publication was cut short, or is under way: a log has more than the
         journal commits."""
         run, publications = self.run_of, Publications(self.root)
         path = self.root.path_of(layout.PUBLICATION)
-        try:
+        count = 0
+        with run.reporting(STATE_FAULT, path, later=STATE_FAULT):
             cache_key = publications.cache_key()
             bases = publications.high_watermarks(cache_key) or {}
             count = sum(self._ends_after(facts, *each) for each in bases.items())
             if publications.cache_key() != cache_key:
                 count = 0  # its writer publishes
-        except (CorruptCheckpointError, UnsupportedError) as error:
-            run.problem(STATE_FAULT, path, str(error))
-            return
-        except OSError as error:
-            run.unreadable(path, error)
-            return
         if count:
             run.note(
                 UNPUBLISHED,
@@ -256,7 +240,7 @@ class StoreCheck(Check):
         be seen; its own check says what is wrong with it."""
         run, directory = self.run_of, self.root.child(partition_directory(*key))
         try:
-            plan = plan_of(run, directory, facts.now(directory, None))[1]
+            plan = plan_of(run, directory, facts.now(directory))[1]
         except (LogStoreError, OSError):
             return False
         return plan.end_offset > base
@@ -384,7 +368,7 @@ class FileCheck(Check):
             for other in root.names()
             if (p := parse_segment_file(other)) and p.suffix == LOG and not p.transition
         ]
-        context = context_of(run.files, root, None)
+        context = context_of(run.files, root)
         name = self._log_name()
         following = min((other for other in bases if other > base), default=None)
         end = LogEnd()
