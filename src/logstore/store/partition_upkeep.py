@@ -64,8 +64,7 @@ class PartitionUpkeep:
         directory = self._log.directory
         key = TopicPartition(self._views.topic, self._views.number)
         with storage_errors("read", directory.path):
-            bounds = self._views.refreshed_bounds()
-            dry = DryLog(directory, key, self._config, bounds)
+            dry = DryLog(directory, key, self._config, self._views.refreshed_bounds)
         return compact(dry, options)
 
     def compact_due(self) -> None:

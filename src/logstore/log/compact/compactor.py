@@ -159,7 +159,7 @@ class _Compactor:
         self._first_dirty: int | None = None
         self._plan: CompactionPlan | None = None
         self._extent: Extent | None = None
-        self._bytes_read = self._bytes_total = 0
+        self._before = self._bytes_read = self._bytes_total = 0
         self._begun_s = self._files.monotonic()
         self._work = Work(
             writer.context,
@@ -176,13 +176,14 @@ class _Compactor:
         try:
             # Inside: an interrupt may come when it has been entered.
             self._enter(mine)
-            before = sum(segment.size for segment in self._writer.segments)
+            self._before = sum(segment.size for segment in self._writer.segments)
             for _ in range(_ATTEMPTS):
                 try:
                     self._drive(self._steps())
                     break
-                except CutError:
-                    pass  # the cut has lowered the checkpoint
+                except CutError:  # the cut has lowered the checkpoint
+                    if isinstance(self._writer, DryLog):
+                        self._writer.look()
             else:
                 if self._replacement is not None:
                     self._replacement.begin()  # raises why, if the log has ended
@@ -204,8 +205,8 @@ class _Compactor:
                 len(work.replaced),
             )
         return CompactionReport(
-            before,
-            before - work.saved,
+            self._before,
+            self._before - work.saved,
             work.removed,
             work.tombstones,
             self._plan.dirty_ratio if self._plan else 0.0,
@@ -241,8 +242,12 @@ class _Compactor:
                         n = next(steps)
                     except StopIteration:
                         return
-                    except (CorruptRecordError, UnsupportedError) as error:
-                        if self._was_cut():
+                    except (
+                        CorruptRecordError,
+                        UnsupportedError,
+                        StorageError,
+                    ) as error:
+                        if self._has_changed(error):
                             raise CutError from error
                         raise
                 self._bytes_read += n
@@ -251,9 +256,14 @@ class _Compactor:
             self._give_up(steps)
             raise
 
-    def _was_cut(self) -> bool:
-        """Whether the log was cut since the extent was seen, before its end: apparent
-        damage is then a change."""
+    def _has_changed(self, error: LogStoreError) -> bool:
+        """Whether the log was cut since the extent was seen, before its end, or, if
+        another process may write to it, has changed: apparent damage is then a
+        change."""
+        if isinstance(self._writer, DryLog):
+            return self._writer.explains(error)
+        if isinstance(error, StorageError):
+            return False
         extent, replacement = self._extent, self._replacement
         now = self._writer.seen() if replacement is None else replacement.begin()[0]
         return (
@@ -344,7 +354,8 @@ class _Compactor:
         """Decide, and count what would stay; write nothing. If the map is too small for
         all keys, each pass is about some of them, and about the whole log."""
         extent, facts, stable, decided = self._look()
-        self._extent = extent
+        self._extent, self._plan = extent, None
+        self._before = sum(segment.size for segment in extent.segments)
         if not self._is_wanted(decided, is_first=True):
             return
         decided, outcomes = yield from self._survey(extent, facts, decided, stable)

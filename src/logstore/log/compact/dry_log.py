@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from logstore._native.locks import new_group
 from logstore.config import TopicConfig
+from logstore.errors import LogStoreError
 from logstore.io.checkpoint.cleaner import CleanerCheckpoint
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, partition_directory
 from logstore.log.read.view import Bounds
 from logstore.log.write.extent import Extent
 from logstore.log.write.replacement import Gate
+from logstore.segment import Segment
 
 __all__ = ["DryLog"]
 
@@ -31,18 +36,39 @@ class DryLog:
         directory: Directory,
         key: TopicPartition,
         config: TopicConfig,
-        bounds: Bounds,
+        refresh: Callable[[], Bounds],
     ) -> None:
-        """Raises: `OSError`: the checkpoint cannot be read."""
+        """
+        Args:
+            refresh: returns the log as it is now.
+
+        Raises:
+            OSError: the checkpoint cannot be read.
+        """
         name = partition_directory(*key)
         self.context = DryContext(directory, name, config)
         self.directory = directory
-        self.segments = bounds.segments
-        self.cuts = bounds.cuts
         self.replacement = Gate(name, new_group())
         root = directory.root
         self._compacted_upto = CleanerCheckpoint(root).read().get(key)
-        self._extent = Extent(
+        self._refresh = refresh
+        self._bounds = refresh()
+        self._doubtful: tuple[object, object] | None = None
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Those of the last look."""
+        return self._bounds.segments
+
+    @property
+    def cuts(self) -> Cuts:
+        """Those of the last look."""
+        return self._bounds.cuts
+
+    def seen(self) -> Extent:
+        """The log as the last look found it."""
+        bounds = self._bounds
+        return Extent(
             bounds.segments,
             bounds.start_offset,
             bounds.end_offset,
@@ -50,10 +76,21 @@ class DryLog:
             bounds.cuts,
         )
 
-    def seen(self) -> Extent:
-        """The log as it was when this was made."""
-        return self._extent
+    def look(self) -> None:
+        """Look at the log again."""
+        self._bounds = self._refresh()
+
+    def explains(self, error: LogStoreError) -> bool:
+        """Look at the log again. Whether a change since the last look may explain an
+        error: files that are read one after the other may be of different moments.
+        Damage stays in its place: it is believed when it is met there again."""
+        name = getattr(error, "path", None) or getattr(error, "filename", None)
+        place = name, getattr(error, "position", None)
+        is_known, self._doubtful = place == self._doubtful, place
+        before = self._bounds
+        self.look()
+        return not is_known and self._bounds is not before
 
     def compacted_upto(self) -> int | None:
-        """Where the last compaction ended then; None: there was none."""
+        """Where the last compaction ended at the beginning; None: there was none."""
         return self._compacted_upto

@@ -114,6 +114,50 @@ def test_dry_run_of_a_log_with_gaps_takes_few_passes(
     assert all(one.bytes_read <= one.bytes_total for one in seen)
 
 
+def changed_while_counted(
+    path: Path, change: Callable[[Store], Any]
+) -> tuple[compactor.CompactionReport, compactor.CompactionReport]:
+    """What a dry run of a reader says if the log changes meanwhile, and afterwards."""
+    with logstore.open(path) as store, logstore.open(path, read_only=True) as reader:
+        partition = topic(store)
+        for number in range(40):
+            partition.append(b"v" * (1000 + number), b"%d" % (number % 10))
+        partition.roll()
+        on_progress = once(1, lambda: change(store))
+        reading = reader.topic("t")[0]
+        dry = reading.compact(force=True, dry_run=True, on_progress=on_progress)
+        return dry, reading.compact(force=True, dry_run=True)
+
+
+def test_dry_run_of_a_log_that_another_process_cuts_looks_again(tmp_path: Path) -> None:
+    """Batches of other sizes lie where the old ones were: they are no damage."""
+
+    def change(store: Store) -> None:
+        partition = store.topic("t")[0]
+        partition.truncate_to(1)
+        for number in range(60):
+            partition.append(b"w" * (700 - number), b"%d" % (number % 20))
+        partition.roll()
+
+    dry, after = changed_while_counted(tmp_path, change)
+    assert dry == after
+    assert dry.removed > 0
+
+
+def test_dry_run_believes_damage_that_is_there_again(tmp_path: Path) -> None:
+    """Also if the log is appended to meanwhile."""
+
+    def damage(store: Store) -> None:
+        log = min((tmp_path / "t-0").glob("*.log"))
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1
+        log.write_bytes(data)
+        store.topic("t")[0].append(b"more", b"key")
+
+    with pytest.raises(logstore.CorruptRecordError):
+        changed_while_counted(tmp_path, damage)
+
+
 def test_dry_run_in_several_passes_counts_everything_once(
     tmp_path: Path, small_map: int
 ) -> None:
