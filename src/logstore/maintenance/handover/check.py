@@ -8,12 +8,11 @@ from typing import Final
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError, storage_errors
 from logstore.io.files import Files
-from logstore.io.filesystem import is_store, open_root
 from logstore.maintenance.facts import look_at
 from logstore.maintenance.handover.broker import Broker
 from logstore.maintenance.handover.opening import Opening
 from logstore.maintenance.handover.report import HandoverFinding, HandoverReport
-from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.paths import no_log_directory, open_given
 from logstore.maintenance.verify.report import Progress
 from logstore.maintenance.verify.store import examine
 
@@ -76,10 +75,10 @@ def check_handover(
             )
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
-    root = open_root(files, full)
+    root, _, is_partition = open_given(files, full)
     try:
         with storage_errors("look at", full):
-            if not is_store(root, root.names()):
+            if is_partition:
                 raise no_log_directory(full)
             run = examine(
                 full, True, on_progress, store_config=store_config, files=files

@@ -306,23 +306,19 @@ class PartitionRepair:
             if self.directory.exists(segment_file(source.base, TXN_INDEX)):
                 self._move(segment_file(source.base, TXN_INDEX), None, None, reason)
         for name, reason in bad_files.items():
-            path = self.directory.path_of(name)
-            if not self.directory.exists(name):
-                if name.endswith(TXN_INDEX):
-                    message = f"{reason}. Made anew from the log"
-                    self._report(INDEX_BUILT, path, message)
-                continue
-            kept = self._move(name, None, None, reason)
-            if name == layout.PARTITION_STATE:
-                message = f"{reason}. Made anew from the log"
+            label, what = PUT_ASIDE, "Done without"
+            if name.endswith(TXN_INDEX):
+                label, what = INDEX_BUILT, "Made anew from the log"
+            elif name == layout.PARTITION_STATE:
+                label, what = STATE_BUILT, "Made anew from the log"
                 if not self.facts.own:
-                    message = f"{reason}. It did not count: another program wrote last"
-                self._report(STATE_BUILT, path, message, kept=kept)
-            elif name.endswith(TXN_INDEX):
-                message = f"{reason}. Made anew from the log"
-                self._report(INDEX_BUILT, path, message, kept=kept)
-            else:
-                self._report(PUT_ASIDE, path, f"{reason}. Done without", kept=kept)
+                    what = "It did not count: another program wrote last"
+            kept, is_there = None, self.directory.exists(name)
+            if is_there:
+                kept = self._move(name, None, None, reason)
+            if is_there or label == INDEX_BUILT:
+                path = self.directory.path_of(name)
+                self._report(label, path, f"{reason}. {what}", kept=kept)
         if plan.is_change:
             self._keep_derived(plan, set(bad_files))
         if plan.empty is not None:

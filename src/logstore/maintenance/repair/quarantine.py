@@ -100,15 +100,8 @@ class Quarantine:
     ) -> str:
         """Copy bytes [begin, end) of a file of the directory, synced; returns where."""
         to = self._open()
-        source = self.source
         kept = f"{self._prefix}{name}@{begin}-{end}"
-        with source.opened(name) as fd:
-            copy = to.create(kept)
-            try:
-                size = copy_bytes(source, fd, begin, end, copy)
-                source.files.sync(copy)
-            finally:
-                source.files.close(copy)
+        size = self._copy(name, begin, end, to, kept)
         self.kept.append(Kept(kept, name, begin, size, first, last, reason))
         return to.path_of(kept)
 
@@ -123,16 +116,22 @@ class Quarantine:
             return to.path_of(kept)
         size = self.source.stat(name).size
         if not self._is_same_device:
-            with self.source.opened(name) as fd:
-                copy = to.create(kept)
-                try:
-                    copy_bytes(self.source, fd, 0, size, copy)
-                    self.source.files.sync(copy)
-                finally:
-                    self.source.files.close(copy)
+            self._copy(name, 0, size, to, kept)
         self.kept.append(Kept(kept, name, 0, size, first, last, reason))
         self._moved.append(name)
         return to.path_of(kept)
+
+    def _copy(self, name: str, begin: int, end: int, to: Directory, kept: str) -> int:
+        """Copy bytes of a file, synced; returns how many there were."""
+        files = self.source.files
+        with self.source.opened(name) as fd:
+            copy = to.create(kept)
+            try:
+                size = copy_bytes(self.source, fd, begin, end, copy)
+                files.sync(copy)
+            finally:
+                files.close(copy)
+        return size
 
     def ready(self) -> None:
         """Write the manifest and sync everything: 1. manifest; 2. the directory;

@@ -10,7 +10,7 @@ from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import ConfigError, StorageError, storage_errors
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.filesystem import is_partition, is_store, open_root, prepare_root
+from logstore.io.filesystem import open_root, prepare_root
 from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.io.lock import StoreLock
 from logstore.maintenance.finding import UNREADABLE, Finding
@@ -23,7 +23,11 @@ from logstore.maintenance.verify import Problem
 from logstore.maintenance.verify.context import StoreMetadata, topic_config
 from logstore.maintenance.verify.parallel import check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
-from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.paths import (
+    no_log_directory,
+    open_given,
+    partitions_in,
+)
 from logstore.maintenance.verify.report import Progress, Run, view
 from logstore.maintenance.verify.store import StoreCheck
 
@@ -125,24 +129,15 @@ def _open(
     files: Files, full: str, stack: contextlib.ExitStack
 ) -> tuple[Directory, list[str], bool]:
     """(directory of the store, names of partitions, whether the store was given)."""
-    given = open_root(files, full)
+    given, _, is_one = open_given(files, full)
     stack.callback(given.close)
-    names = given.names()
-    if is_partition(given, names) and parse_partition_directory(given.name):
-        root = open_root(files, os.path.dirname(full))
-        stack.callback(root.close)
-        return root, [given.name], False
-    if is_partition(given, names) or not is_store(given, names):
+    if not is_one:
+        return given, partitions_in(given), True
+    if parse_partition_directory(given.name) is None:
         raise no_log_directory(full)
-    return given, _partitions(given), True
-
-
-def _partitions(root: Directory) -> list[str]:
-    return [
-        name
-        for name in root.names()
-        if parse_partition_directory(name) and root.stat(name).is_directory
-    ]
+    root = open_root(files, os.path.dirname(full))
+    stack.callback(root.close)
+    return root, [given.name], False
 
 
 def _facts_of(root: Directory) -> StoreMetadata:
@@ -191,7 +186,7 @@ class _StoreRepair:
         if is_whole and self.mode is not None:
             self._repair_root(self.mode)
             if not self.dry_run:
-                names = _partitions(self.root)
+                names = partitions_in(self.root)
         # Everything is checked before the repair, and once more afterwards.
         total = sum(log_bytes(self.root.child(name)) for name in names)
         self.run_of.meter.total = total if self.dry_run else 2 * total

@@ -19,7 +19,7 @@ from logstore.maintenance import finding as kinds
 from logstore.maintenance.finding import Finding
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
-from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
+from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS, partitions_in
 from logstore.maintenance.verify.report import Run
 from logstore.maintenance.verify.store import StoreCheck
 
@@ -96,15 +96,13 @@ def _rebuild_starts(root: Directory, quarantine: Quarantine) -> None:
     """Rebuild log start offsets from the states of partitions. A start only ever rises,
     so a state gives a correct start even if the state itself is not valid."""
     starts: dict[TopicPartition, int] = {}
-    for name in root.names():
-        key = parse_partition_directory(name)
-        if key is None or not root.stat(name).is_directory:
-            continue
+    for name in partitions_in(root):
         try:
             state = PartitionState.read(root.child(name))
         except (CorruptCheckpointError, OSError):
             continue
-        if state is not None and state.start_offset:
+        key = parse_partition_directory(name)
+        if key is not None and state is not None and state.start_offset:
             starts[key] = state.start_offset
     data = checkpoints.format_offsets(starts)
     quarantine.take_out(layout.LOG_START_CHECKPOINT)

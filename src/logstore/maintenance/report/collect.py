@@ -14,7 +14,7 @@ from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import LogStoreError, StoreNotFoundError, storage_errors
 from logstore.io import layout
 from logstore.io.files import Files
-from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
+from logstore.io.filesystem import is_directory, open_root
 from logstore.io.layout import parse_segment_file
 from logstore.io.segment_info import newest_ms
 from logstore.log import retention
@@ -33,7 +33,7 @@ from logstore.maintenance.report.model import (
 from logstore.maintenance.report.series import bounds_of, series_of, sum_of
 from logstore.maintenance.report.units import size_text
 from logstore.maintenance.verify import VerifyReport
-from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.paths import open_given
 from logstore.maintenance.verify.store import examine
 
 __all__ = ["SOON_MS", "Progress", "collect"]
@@ -64,7 +64,9 @@ def collect(
             path=path,
         )
     begun = files.monotonic()
-    only = _partition_of(files, path)
+    given, _, is_partition = open_given(files, path)
+    only = given.name if is_partition else None
+    given.close()
     run = examine(
         path, deep, on_progress, threads=threads, store_config=config, files=files
     )
@@ -80,24 +82,6 @@ def collect(
     view.verified_bytes, view.verified_records = verified.bytes, verified.records
     view.seconds = files.monotonic() - begun
     return view, verified
-
-
-def _partition_of(files: Files, path: str) -> str | None:
-    """The name of the directory if it is a partition's, None if it is a store.
-
-    Raises:
-        StoreNotFoundError: it is neither.
-    """
-    directory = open_root(files, path)
-    try:
-        with storage_errors("read", path):
-            names = directory.names()
-            is_one = is_partition(directory, names)
-            if not is_one and not is_store(directory, names):
-                raise no_log_directory(path)
-            return directory.name if is_one else None
-    finally:
-        directory.close()
 
 
 def _add_environment(view: StoreView, files: Files) -> None:

@@ -253,10 +253,8 @@ class Decided:
                     {CORRUPT: DAMAGED_BATCH}.get(finding.label, finding.label),
                     path,
                     finding.message,
-                    position=None if finding.position < 0 else finding.position,
-                    first_offset=None
-                    if finding.first_offset < 0
-                    else finding.first_offset,
+                    position=_known(finding.position),
+                    first_offset=_known(finding.first_offset),
                 )
 
     def _beyond_end(self, finding: Finding, last: LogFacts) -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from logstore.errors import StoreNotFoundError
+from logstore.errors import StoreNotFoundError, storage_errors
 from logstore.io import layout
-from logstore.io.layout import LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.filesystem import is_partition, is_store, open_root
+from logstore.io.layout import (
+    LOG,
+    SNAPSHOT,
+    TXN_INDEX,
+    parse_partition_directory,
+    parse_segment_file,
+)
 
 OFFSET_CHECKPOINTS: Final = (
     layout.RECOVERY_CHECKPOINT,
@@ -25,6 +34,32 @@ def no_log_directory(path: str) -> StoreNotFoundError:
         f"{path} is no log directory: neither a store nor a partition directory",
         path=path,
     )
+
+
+def open_given(files: Files, path: str) -> tuple[Directory, list[str], bool]:
+    """A directory that a user gives: (it, the names in it, whether it is that of a
+    partition; else it is a store's).
+
+    Raises:
+        StoreNotFoundError: it is neither, or does not exist.
+        StorageError: it cannot be read.
+    """
+    given = open_root(files, path)
+    try:
+        with storage_errors("read", path):
+            names = given.names()
+            is_one = is_partition(given, names)
+            if not is_one and not is_store(given, names):
+                raise no_log_directory(path)
+    except BaseException:
+        given.close()
+        raise
+    return given, names, is_one
+
+
+def partitions_in(root: Directory) -> list[str]:
+    """The names of the directories of partitions in a store's directory."""
+    return [name for name in root.directories() if parse_partition_directory(name)]
 
 
 def kind_of_file(name: str) -> str:

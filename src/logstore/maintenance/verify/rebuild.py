@@ -27,13 +27,7 @@ from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
-from logstore.io.filesystem import (
-    is_directory,
-    is_partition,
-    is_store,
-    open_root,
-    prepare_root,
-)
+from logstore.io.filesystem import is_directory, open_root, prepare_root
 from logstore.io.layout import (
     INDEX,
     LOG,
@@ -51,7 +45,7 @@ from logstore.maintenance.finding import TORN_TAIL
 from logstore.maintenance.verify.context import topic_config
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.partition import log_bytes
-from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.paths import open_given, partitions_in
 from logstore.maintenance.verify.report import Meter, Progress
 from logstore.maintenance.verify.store import verify
 
@@ -133,29 +127,20 @@ def rebuild_index(
             raise StoreNotFoundError(f"{full} has no index to be built", path=full)
         base, full = parsed.base_offset, os.path.dirname(full)
     with contextlib.ExitStack() as stack:
-        given = open_root(files, full)
+        given, _, is_one = open_given(files, full)
         stack.callback(given.close)
-        try:
-            names = given.names()
-        except OSError as error:
-            raise storage_error(error, "rebuild the indexes of", full) from error
-        if is_partition(given, names):
-            if parse_partition_directory(given.name) is None:
-                raise StoreNotFoundError(
-                    f"{full} has files of a partition, but its name is not that of one "
-                    f"(topic-0); nothing was done",
-                    path=full,
-                )
+        if is_one and parse_partition_directory(given.name) is None:
+            raise StoreNotFoundError(
+                f"{full} has files of a partition, but its name is not that of one "
+                f"(topic-0); nothing was done",
+                path=full,
+            )
+        root, partitions = given, [given]
+        if is_one:
             root = open_root(files, os.path.dirname(full))
             stack.callback(root.close)
-            partitions = [given]
-        elif is_store(given, names):
-            root = given
-            partitions = [
-                given.child(name) for name in names if parse_partition_directory(name)
-            ]
         else:
-            raise no_log_directory(full)
+            partitions = [given.child(name) for name in partitions_in(given)]
         if not dry_run:
             prepare_root(root, store_config or StoreConfig())
             for partition in partitions:

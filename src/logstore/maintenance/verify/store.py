@@ -8,18 +8,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from logstore.config import StoreConfig
-from logstore.errors import (
-    LogStoreError,
-    StoreNotFoundError,
-    is_system_error,
-    storage_error,
-)
+from logstore.errors import LogStoreError, StoreNotFoundError, storage_errors
 from logstore.group.file.group_file import GroupFile
 from logstore.io import layout
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
+from logstore.io.filesystem import is_directory, open_root
 from logstore.io.layout import (
     INDEX,
     LOG,
@@ -65,7 +60,8 @@ from logstore.maintenance.verify.paths import (
     OFFSET_CHECKPOINTS,
     STATE,
     kind_of_file,
-    no_log_directory,
+    open_given,
+    partitions_in,
 )
 from logstore.maintenance.verify.report import Check, Progress, Run, VerifyReport
 from logstore.maintenance.verify.transactions import check_txn_index
@@ -157,11 +153,7 @@ class StoreCheck(Check):
 
     def __init__(self, run: Run, root: Directory) -> None:
         super().__init__(run, root)
-        self.partitions = [
-            root.child(name)
-            for name in root.names()
-            if parse_partition_directory(name) and self._is_partition(name)
-        ]
+        self.partitions = [root.child(name) for name in partitions_in(root)]
 
     def _is_partition(self, name: str) -> bool:
         try:
@@ -411,16 +403,10 @@ def _target(run: Run, path: str) -> Check:
     if not is_directory(run.files, path):
         parent = open_root(run.files, os.path.dirname(path))
         return FileCheck(run, parent, os.path.basename(path))
-    root = open_root(run.files, path)
+    root, _, is_one = open_given(run.files, path)
     try:
-        names = root.names()
-        if is_partition(root, names):
-            return OnePartition(run, root)
-        if not is_store(root, names):
-            raise no_log_directory(path)
-        return StoreCheck(run, root)
-    except BaseException as error:
+        with storage_errors("verify", path):
+            return OnePartition(run, root) if is_one else StoreCheck(run, root)
+    except BaseException:
         root.close()
-        if is_system_error(error):
-            raise storage_error(error, "verify", path) from error
         raise
