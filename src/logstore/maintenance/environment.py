@@ -260,17 +260,15 @@ class _Doctor:
             info = self._stat(self.root, name)
             if info is None:
                 continue
-            parsed = layout.parse_partition_directory(name)
             is_partition = info.is_directory and (
-                parsed is not None or layout.transition_topic(name) is not None
+                layout.parse_partition_directory(name) is not None
+                or layout.transition_topic(name) is not None
             )
-            is_known = is_partition or (
-                not info.is_directory and layout.is_store_file(name)
-            )
-            tally.add(name, info, is_known=is_known)
+            is_file = not info.is_directory and layout.is_store_file(name)
+            tally.add(name, info, is_known=is_partition or is_file)
             if is_partition:
                 self._partition(name, tally)
-        for kind, level, some, text in tally.rows():
+        for (kind, level, text), some in tally.files.items():
             if some:
                 shown = ", ".join(some[:3]) + (", ..." if len(some) > 3 else "")
                 values = {"count": len(some), "first": some[:3]}
@@ -287,7 +285,7 @@ class _Doctor:
         except FileNotFoundError:
             return  # its topic was deleted meanwhile
         except OSError:
-            tally.unreadable.append(name)
+            tally.files[_UNREADABLE].append(name)
             return
         for inner in names[:_ENTRIES_MAX]:
             info = self._stat(directory, inner)
@@ -301,53 +299,50 @@ class _Doctor:
         return None
 
 
+# Kind, severity and text of the findings about files.
+_OPEN_TO_ALL: Final = "modes", PROBLEM, "everybody may write to"
+_WIDER: Final = "modes", NOTE, "group or others have access to"
+_OF_OTHERS: Final = "owners", NOTE, "another user than the store's owns"
+_FOREIGN: Final = "foreign", NOTE, "not named as by Kafka or logstore:"
+_LEFTOVERS: Final = "leftovers", NOTE, "left over, or about to be removed:"
+_TORN: Final = "torn", NOTE, "kept copies of torn tails:"
+_DAMAGED: Final = "damage", PROBLEM, "damage was found, not repaired yet:"
+_UNREADABLE: Final = "unreadable", PROBLEM, "cannot be listed:"
+_OF_FILES: Final = (
+    _OPEN_TO_ALL, _WIDER, _OF_OTHERS, _FOREIGN, _LEFTOVERS, _TORN, _DAMAGED, _UNREADABLE
+)  # fmt: skip
+_ENDINGS: Final = (
+    layout.DELETED, layout.CLEANED, layout.SWAP, ".tmp", "-delete", "-stray"
+)  # fmt: skip
+
+
 class _Tally:
     """The files of a store, grouped by the finding that reports them."""
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
-        self.foreign: list[str] = []
-        self.open_to_all: list[str] = []
-        self.wider: list[str] = []
-        self.of_others: list[str] = []
-        self.leftovers: list[str] = []
-        self.torn: list[str] = []
-        self.damaged: list[str] = []
-        self.unreadable: list[str] = []
+        self.files: dict[tuple[str, str, str], list[str]] = {
+            one: [] for one in _OF_FILES
+        }
 
     def add(self, name: str, info: Any, *, is_known: bool) -> None:
-        base = name.rpartition("/")[2]
+        base, files = name.rpartition("/")[2], self.files
         if not is_known:
-            self.foreign.append(name)
+            files[_FOREIGN].append(name)
         if not (info.is_file or info.is_directory):
             return
         if info.mode & 0o002:
-            self.open_to_all.append(name)
+            files[_OPEN_TO_ALL].append(name)
         elif info.mode & ~(DIRECTORY_MODE if info.is_directory else FILE_MODE):
-            self.wider.append(name)
+            files[_WIDER].append(name)
         if info.uid != self.owner:
-            self.of_others.append(name)
+            files[_OF_OTHERS].append(name)
         if base.startswith(layout.TORN_PREFIX):
-            self.torn.append(name)
+            files[_TORN].append(name)
         elif base == layout.DAMAGED:
-            self.damaged.append(name)
-        elif base.endswith(
-            (layout.DELETED, layout.CLEANED, layout.SWAP, ".tmp", "-delete", "-stray")
-        ):
-            self.leftovers.append(name)
-
-    def rows(self) -> tuple[tuple[str, str, list[str], str], ...]:
-        """Kind, severity, names and text of each finding, if there are names."""
-        return (
-            ("modes", PROBLEM, self.open_to_all, "everybody may write to"),
-            ("modes", NOTE, self.wider, "group or others have access to"),
-            ("owners", NOTE, self.of_others, "another user than the store's owns"),
-            ("foreign", NOTE, self.foreign, "not named as by Kafka or logstore:"),
-            ("leftovers", NOTE, self.leftovers, "left over, or about to be removed:"),
-            ("torn", NOTE, self.torn, "kept copies of torn tails:"),
-            ("damage", PROBLEM, self.damaged, "damage was found, not repaired yet:"),
-            ("unreadable", PROBLEM, self.unreadable, "cannot be listed:"),
-        )
+            files[_DAMAGED].append(name)
+        elif base.endswith(_ENDINGS):
+            files[_LEFTOVERS].append(name)
 
 
 def _write_test(root: Directory) -> Finding:

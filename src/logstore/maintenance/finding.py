@@ -19,7 +19,6 @@ __all__ = [
     "OK",
     "PROBLEM",
     "REFUSES",
-    "SEVERITIES",
     "WARNS",
     "Finding",
 ]
@@ -31,7 +30,8 @@ OPENING: Final = "opening"
 BROKER: Final = "broker"
 ENVIRONMENT: Final = "environment"
 
-# Severities. Of the contents and the environment only `ok`, `note` and `problem`.
+# Severities, from the least to the worst. Of the contents and the environment, only
+# `ok`, `note` and `problem`.
 OK: Final = "ok"
 NOTE: Final = "note"
 WARNS: Final = "warns"
@@ -39,8 +39,6 @@ CHANGES: Final = "changes"
 PROBLEM: Final = "problem"
 LOSES: Final = "loses"
 REFUSES: Final = "refuses"
-# From the least to the worst.
-SEVERITIES: Final = (OK, NOTE, WARNS, CHANGES, PROBLEM, LOSES, REFUSES)
 _PROBLEMS: Final = frozenset((PROBLEM, LOSES, REFUSES))
 
 # Kinds of the contents.
@@ -76,9 +74,9 @@ OTHER_WRITER: Final = "other-writer"
 UNPUBLISHED: Final = "unpublished"
 FOREIGN: Final = "foreign"
 
-# What `repair` does about a kind: takes bytes out of the log, cuts an end that opening
-# cuts, too, does without what is gone, leaves the partition alone, builds a file from
-# the log, puts a file aside.
+# Actions of `repair` on a kind: it takes bytes out of the log, cuts an end that opening
+# cuts, too, does without lost bytes, leaves the partition alone, builds a file from the
+# log, or puts a file aside.
 TAKE_OUT: Final = "take-out"
 CUT: Final = "cut"
 DO_WITHOUT: Final = "do-without"
@@ -122,7 +120,7 @@ class Finding:
     Attributes:
         judge: who says it: ``contents``, ``opening``, ``broker``, ``environment``.
         kind: its subject, in a word.
-        severity: how bad it is for this judge (`SEVERITIES`).
+        severity: how bad it is for this judge.
         path: the absolute path that it is about.
         message: the finding, as a sentence.
         position: byte where it begins; None if a position has no meaning.

@@ -83,7 +83,7 @@ class DryLog:
     def explains(self, error: LogStoreError) -> bool:
         """Look at the log again. Whether a change since the last look may explain an
         error: files that are read one after the other may be of different moments.
-        Damage stays in its place: it is believed when it is met there again."""
+        Damage stays in its place: if it is met there again, it is damage."""
         name = getattr(error, "path", None) or getattr(error, "filename", None)
         place = name, getattr(error, "position", None)
         is_known, self._doubtful = place == self._doubtful, place

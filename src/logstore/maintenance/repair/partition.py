@@ -278,15 +278,9 @@ class PartitionRepair:
 
     def _keep(self, seen: Assessment, plan: Plan, bad_files: dict[str, str]) -> None:
         """Put everything that will be removed into the quarantine; report it."""
-        for problem in seen.losses():
-            self._report(
-                LOST,
-                problem.path,
-                problem.message,
-                first=problem.first_offset,
-                last=problem.last_offset,
-                position=problem.position,
-            )
+        for one in seen.losses():
+            place = one.position, 0, one.first_offset, one.last_offset, None
+            self.actions.append(RepairAction(LOST, one.path, *place, one.message))
         self._keep_ranges(seen, plan)
         for source in plan.removed:
             path = self.directory.path_of(source.name)
@@ -350,23 +344,19 @@ class PartitionRepair:
                     first = max(first, last_before + 1)
                 last = after if after is not None else following
                 last = None if last is None else last - 1
-                if last is not None and last < first:
-                    first_or_none, last = None, None
-                else:
-                    first_or_none = first
+                is_none = last is not None and last < first
+                offsets = (None, None) if is_none else (first, last)
                 kept = None
                 if not self.dry_run:
-                    kept = self.quarantine.copy(
-                        name, begin, end, first_or_none, last, reason
-                    )
+                    kept = self.quarantine.copy(name, begin, end, *offsets, reason)
                 self._report(
                     CUT if end == source.size and target.is_prefix else SKIPPED,
                     path,
                     f"bytes {begin} to {end} of {path} go: {reason}",
                     position=begin,
                     size=end - begin,
-                    first=first_or_none,
-                    last=last,
+                    first=offsets[0],
+                    last=offsets[1],
                     kept=kept,
                 )
             last_before = target.last if target.last >= 0 else last_before

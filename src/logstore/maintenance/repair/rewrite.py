@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 
-from logstore import _native as native
 from logstore.index import TXN_ENTRY_BYTES, parse_txn_index
 from logstore.io.directory import Directory
 from logstore.io.layout import (
@@ -21,11 +20,10 @@ from logstore.io.layout import (
     TXN_INDEX,
     segment_file,
 )
+from logstore.log.recover.durable import copy_bytes
 from logstore.log.recover.rebuild import cut_transactions
 from logstore.maintenance.repair.plan import Source, Target
 from logstore.maintenance.repair.quarantine import Quarantine
-
-_COPY_BYTES = 1 << 20
 
 
 class Rewrite:
@@ -152,20 +150,15 @@ class Rewrite:
         """Write the bytes of a segment that stay; the names without `.cleaned`."""
         directory, files = self.directory, self.directory.files
         names = [segment_file(target.base, LOG)]
-        buffer = native.Buffer(_COPY_BYTES)
         with directory.opened(target.source.name) as fd:
             to_fd = directory.create(names[0] + CLEANED, exclusive=False)
             try:
                 at = 0
                 for begin, end in target.ranges:
-                    pos = begin
-                    while pos < end:
-                        view = buffer.view[: min(buffer.capacity, end - pos)]
-                        n = files.read(fd, view, pos)
-                        if n == 0:
-                            raise OSError(f"{target.source.name} became shorter")
-                        files.write(to_fd, view[:n], at)
-                        pos, at = pos + n, at + n
+                    n = copy_bytes(directory, fd, begin, end, to_fd, at)
+                    if n < end - begin:
+                        raise OSError(f"{target.source.name} became shorter")
+                    at += n
                 files.sync(to_fd)
             finally:
                 files.close(to_fd)

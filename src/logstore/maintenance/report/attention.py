@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from shlex import quote
 from typing import Final
 
 from logstore.maintenance.report.model import (
@@ -68,7 +69,7 @@ def _damage(facts: StoreView) -> Iterator[Finding]:
             "damage",
             f"{partition.name} is damaged in {count_text(len(log), 'place')}",
             f"{loss} {_first(log)}",
-            f"logstore-dump repair {_quoted(partition.path)}",
+            f"logstore-dump repair {quote(partition.path)}",
             partition.name,
         )
 
@@ -81,7 +82,7 @@ def _lost_directories(facts: StoreView) -> Iterator[Finding]:
             "damage",
             f"the store is damaged in {count_text(len(facts.root_damage), 'place')}",
             _first(facts.root_damage),
-            f"logstore-dump verify {_quoted(facts.root)}",
+            f"logstore-dump verify {quote(facts.root)}",
             facts.root,
         )
 
@@ -98,7 +99,7 @@ def _other_problems(facts: StoreView) -> Iterator[Finding]:
             "damage",
             f"{partition.name}: {count_text(len(rest), 'problem')} beside the log",
             f"The records are not concerned. {_first(rest)}",
-            f"{advice} {_quoted(partition.path)}",
+            f"{advice} {quote(partition.path)}",
             partition.name,
         )
     root = facts.root_problems
@@ -108,7 +109,7 @@ def _other_problems(facts: StoreView) -> Iterator[Finding]:
             "damage",
             f"{count_text(len(root), 'problem')} in the store's directory",
             _first(root),
-            f"logstore-dump verify {_quoted(facts.root)}",
+            f"logstore-dump verify {quote(facts.root)}",
             facts.root,
         )
 
@@ -304,10 +305,3 @@ def _named(names: list[str]) -> str:
     rest = len(names) - _NAMED_MAX
     shown = ", ".join(names[:_NAMED_MAX])
     return f"{shown} and {rest} more" if rest > 0 else shown
-
-
-def _quoted(path: str) -> str:
-    """A path, quoted for a shell."""
-    if path and all(char.isalnum() or char in "/._-+@%=:," for char in path):
-        return path
-    return "'" + path.replace("'", "'\"'\"'") + "'"

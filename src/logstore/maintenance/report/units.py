@@ -7,7 +7,6 @@ from typing import Final
 
 __all__ = [
     "count_text",
-    "date_text",
     "duration_text",
     "number_text",
     "percent_text",
@@ -66,24 +65,14 @@ def duration_text(ms: float) -> str:
     return f"{max(round(ms), 0)} ms"
 
 
-def _when(timestamp_ms: int) -> datetime.datetime | None:
-    try:
-        return _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
-        return None
-
-
 def time_text(timestamp_ms: int, *, seconds: bool = True) -> str:
     """A time in UTC: ``2026-11-05 12:00:07``; ``-`` for none, and the number if no
     calendar has it."""
-    when = None if timestamp_ms == -1 else _when(timestamp_ms)
-    if when is None:
-        return "-" if timestamp_ms == -1 else str(timestamp_ms)
+    if timestamp_ms == -1:
+        return "-"
+    try:
+        when = _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
     form = "%H:%M:%S" if seconds else "%H:%M"
     return f"{when.date().isoformat()} {when.strftime(form)}"
-
-
-def date_text(timestamp_ms: int) -> str:
-    """A day in UTC: ``2026-11-05``."""
-    when = None if timestamp_ms == -1 else _when(timestamp_ms)
-    return str(timestamp_ms) if when is None else when.date().isoformat()

@@ -47,7 +47,7 @@ class StoreMetadata:
 
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
-        run = run or Run(root.files, False, None)  # else nobody asks
+        run = run or Run(root.files, False, None)  # its findings are dropped
         for _ in range(_READS_MAX):
             # A writer that opens or closes the store changes these files one by one.
             self.cache_key = ownership_key(root)
@@ -100,13 +100,12 @@ class StoreMetadata:
             self.run.problem(STATE, action.path, action.message)
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        offsets: dict[TopicPartition, int] = {}
         with (
             self.run.reporting(CHECKPOINT, self.root.path_of(name)),
             contextlib.suppress(CorruptCheckpointError),  # found by its own check
         ):
-            offsets = checkpoints.read_offsets(self.root, name)
-        return offsets
+            return checkpoints.read_offsets(self.root, name)
+        return {}
 
     def context(
         self, directory: Directory, run: Run | None = None
@@ -122,7 +121,7 @@ class StoreMetadata:
                 faults.append(error)
                 raise
 
-        run = run or self.run.child()  # else nobody asks for faults
+        run = run or self.run.child()  # its faults are dropped
         state = read_own(directory, layout.PARTITION_STATE, run, read)
         if key is None:
             return NOTHING_KNOWN
@@ -165,10 +164,9 @@ def read_own(
 ) -> _Read | None:
     """The result of `read` for a file of logstore's; None if the file is missing or
     bad, which is reported to `run`."""
-    found: list[_Read | None] = []
     with run.reporting(STATE, directory.path_of(name)):
-        found.append(read(directory))
-    return found[0] if found else None
+        return read(directory)
+    return None
 
 
 def check_checkpoint(run: Run, directory: Directory, name: str) -> None:

@@ -76,6 +76,11 @@ class IndexFile:
         self.missing = False
         self._read()
         self.cursor = native.IndexCursor(self.data, self.count)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Check the order of the entries that were read."""
+        raise NotImplementedError
 
     def _read(self) -> None:
         run, log = self.run_of, self.log
@@ -145,10 +150,7 @@ class OffsetIndexCheck(IndexFile):
     kind = OFFSET_INDEX
     what = "offset index"
 
-    def __init__(
-        self, run: Run, directory: Directory, log: LogFacts, name: str
-    ) -> None:
-        super().__init__(run, directory, log, name)
+    def _prepare(self) -> None:
         table = numbers(self.data[: self.count * self.entry_bytes])
         self.offsets, self.positions = table[0::2], table[1::2]
         in_order = native.offset_index_check(self.data, self.count, native.OFFSET_MAX)
@@ -227,10 +229,7 @@ class TimeIndexCheck(IndexFile):
     kind = TIME_INDEX_FAULT
     what = "time index"
 
-    def __init__(
-        self, run: Run, directory: Directory, log: LogFacts, name: str
-    ) -> None:
-        super().__init__(run, directory, log, name)
+    def _prepare(self) -> None:
         self.largest = (-1, -1)  # running maximum before the next run, and its offset
         in_order = native.time_index_check(self.data, self.count)
         for slot in range(max(in_order, 1), self.count):

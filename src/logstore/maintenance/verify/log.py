@@ -218,7 +218,7 @@ class LogWalk:
                 if buffer.capacity < length <= size - pos:
                     buffer = native.Buffer(length)
                     continue
-            after = min(self._damage(buffer, n, pos, size, error, stop), size)
+            after = min(self._damage(buffer, pos, size, error, stop), size)
             run.meter.advance(after - pos)
             pos = after
 
@@ -252,9 +252,7 @@ class LogWalk:
         last = self.run_of.decoder.last_offset
         if not self._is_broken:
             run = log.runs[-1]
-            log.runs[-1] = SoundRun(
-                run.begin, end, run.first, last, run.head_bytes, run.head_last
-            )
+            log.runs[-1] = run._replace(end=end, last=last)
             return
         self._is_broken = False
         header = native.first_header(buffer.c, n, checks=0).headers[0]
@@ -322,9 +320,9 @@ class LogWalk:
         done = 0
         while done < end:
             before = int(state.raw.last_offset) - log.base
-            size, stop = planner.plan(state, buffer.c + done, end - done)
+            size, _ = planner.plan(state, buffer.c + done, end - done)
             if not size:
-                self._beyond_relative(buffer, done, end, file_pos, stop)
+                self._beyond_relative(buffer, done, end, file_pos)
                 break
             index, times = planner.entries()
             planner.commit(state)
@@ -338,7 +336,7 @@ class LogWalk:
                         companion.hold(run)
 
     def _beyond_relative(
-        self, buffer: native.Buffer, done: int, end: int, file_pos: int, stop: int
+        self, buffer: native.Buffer, done: int, end: int, file_pos: int
     ) -> None:
         """Batches whose offsets do not fit into an index of this segment."""
         log = self.facts
@@ -358,7 +356,6 @@ class LogWalk:
     def _damage(
         self,
         buffer: native.Buffer,
-        n: int,
         pos: int,
         size: int,
         error: native.NativeError | None,

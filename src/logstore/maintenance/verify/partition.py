@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -265,10 +264,9 @@ def check_snapshot(
 
 
 def log_bytes(directory: Directory) -> int:
-    total = 0
-    with contextlib.suppress(OSError):
-        for name in directory.names():
-            if name.endswith((LOG, LOG + SWAP)):
-                with contextlib.suppress(OSError):
-                    total += directory.stat(name).size
-    return total
+    """Bytes of its `.log` files, as far as they are known."""
+    try:
+        infos = directory.infos()
+    except OSError:
+        return 0
+    return sum(i.size for name, i in infos.items() if name.endswith((LOG, LOG + SWAP)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import threading
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import (
+    CorruptIndexError,
     CorruptionError,
     StorageError,
     UnsupportedError,
@@ -217,26 +217,14 @@ class Run:
             error = storage_error(error, "read", path)
         self.problem(UNREADABLE, path, str(error))
 
-    @contextlib.contextmanager
-    def reporting(
-        self, kind: str, path: str, *, later: str = UNSUPPORTED
-    ) -> Iterator[None]:
-        """Report an error inside as a problem of a file.
+    def reporting(self, kind: str, path: str, *, later: str = UNSUPPORTED) -> Reporting:
+        """``with`` it, an error of the body is a problem of a file.
 
         Args:
             kind: if the file is damaged.
             later: if a later version wrote it.
         """
-        try:
-            yield
-        except CorruptionError as error:
-            self.problem(kind, path, str(error))
-        except UnsupportedError as error:
-            self.problem(later, path, str(error))
-        except OSError as error:
-            self.unreadable(path, error)
-        except ValueError as error:
-            self.problem(kind, path, f"{path} cannot be used: {error}")
+        return Reporting(self, kind, path, later)
 
     def report(self) -> VerifyReport:
         findings = tuple(dict.fromkeys(self.findings))
@@ -250,6 +238,32 @@ class Run:
             self.deep,
             self.unopened,
         )
+
+
+class Reporting:
+    """See `Run.reporting`."""
+
+    def __init__(self, run: Run, kind: str, path: str, later: str) -> None:
+        self._run, self._kind, self._path, self._later = run, kind, path, later
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        run, kind, path = self._run, self._kind, self._path
+        if isinstance(error, CorruptionError):
+            is_index = isinstance(error, CorruptIndexError)
+            position = error.position if is_index else None
+            run.problem(kind, path, str(error), position=position)
+        elif isinstance(error, UnsupportedError):
+            run.problem(self._later, path, str(error))
+        elif isinstance(error, OSError):
+            run.unreadable(path, error)
+        elif isinstance(error, ValueError):
+            run.problem(kind, path, f"{path} cannot be used: {error}")
+        else:
+            return False
+        return True
 
 
 def view(one: Finding) -> tuple[str, str, int | None, int | None, int | None, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from logstore.config import StoreConfig
 from logstore.errors import (
-    CorruptIndexError,
     CorruptRecordError,
     RecordTooLargeError,
     StorageError,
@@ -42,13 +41,10 @@ def check_txn_index(
     Returns its entries; None if one of them is reported.
     """
     path = directory.path_of(name)
-    try:
+    entries: list[TxnEntry] | None = None
+    with run.reporting(TXN_INDEX_FAULT, path):
         entries = parse_txn_index(directory.read_file(name), path)
-    except CorruptIndexError as error:
-        run.problem(TXN_INDEX_FAULT, path, str(error), position=error.position)
-        return None
-    except OSError as error:
-        run.unreadable(path, error)
+    if entries is None:
         return None
     is_reported = False
     for slot, entry in enumerate(entries):
