@@ -345,7 +345,9 @@ class PartitionRepair:
                 last = after if after is not None else following
                 last = None if last is None else last - 1
                 is_none = last is not None and last < first
-                offsets = (None, None) if is_none else (first, last)
+                offsets: tuple[int | None, int | None] = first, last
+                if is_none:
+                    offsets = None, None
                 kept = None
                 if not self.dry_run:
                     kept = self.quarantine.copy(name, begin, end, *offsets, reason)

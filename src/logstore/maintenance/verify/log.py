@@ -37,6 +37,7 @@ from logstore.maintenance.verify.intact import (
 from logstore.maintenance.verify.log_facts import LogFacts, SoundRun
 from logstore.maintenance.verify.report import Run
 from logstore.record.decoder import Columns
+from logstore.record.file_walk import larger_buffer
 from logstore.segment import OffsetPosition
 
 _RELATIVE_MAX: Final = (1 << 31) - 1
@@ -213,10 +214,10 @@ class LogWalk:
                 run.meter.advance(end)
                 pos = log.end = pos + end
                 continue
-            if error is None and stop == native.STOP_PARTIAL and n >= FRAME.size:
-                length = FRAME.unpack_from(buffer.raw)[1] + FRAME.size
-                if buffer.capacity < length <= size - pos:
-                    buffer = native.Buffer(length)
+            if error is None and stop == native.STOP_PARTIAL:
+                larger = larger_buffer(buffer, n, size - pos)
+                if larger is not None:
+                    buffer = larger
                     continue
             after = min(self._damage(buffer, pos, size, error, stop), size)
             run.meter.advance(after - pos)
