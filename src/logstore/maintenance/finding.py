@@ -84,33 +84,32 @@ LEAVE: Final = "leave"
 BUILD: Final = "build"
 PUT_ASIDE: Final = "put-aside"
 
-_YES, _IN_A_LOG, _NO = 2, 1, 0
-# Whether a problem is damage to records (if the file is a log, or in any case), and
-# what `repair` does about it. Any other kind is about neither.
-_KINDS: Final[Mapping[str, tuple[int, str]]] = {
-    DAMAGED_BATCH: (_YES, TAKE_OUT),
-    PARTIAL_BATCH: (_YES, TAKE_OUT),
-    ZEROS: (_YES, TAKE_OUT),
-    OFFSETS: (_YES, TAKE_OUT),
-    EXTRA_BYTES: (_YES, TAKE_OUT),
-    START_BEYOND_END: (_YES, TAKE_OUT),
-    LOST_BYTES: (_YES, DO_WITHOUT),
-    LOST_SEGMENT: (_YES, DO_WITHOUT),
-    DIGEST: (_YES, PUT_ASIDE),
-    NOT_REGULAR: (_IN_A_LOG, LEAVE),
-    UNREADABLE: (_IN_A_LOG, LEAVE),
-    UNSUPPORTED: (_IN_A_LOG, ""),  # of a log, the walk decides
-    OFFSET_INDEX: (_NO, BUILD),
-    TIME_INDEX_FAULT: (_NO, BUILD),
-    MISSING_INDEX: (_NO, BUILD),
-    TXN_INDEX_FAULT: (_NO, PUT_ASIDE),
-    PRODUCER_SNAPSHOT: (_NO, PUT_ASIDE),
-    CHECKPOINT: (_NO, PUT_ASIDE),
-    STATE: (_NO, PUT_ASIDE),
-    TORN_TAIL: (_NO, CUT),
-    ZERO_TAIL: (_NO, CUT),
+# Whether a problem is damage to records (None: if the file is a log), and what `repair`
+# does about it. Any other kind is about neither.
+_KINDS: Final[Mapping[str, tuple[bool | None, str]]] = {
+    DAMAGED_BATCH: (True, TAKE_OUT),
+    PARTIAL_BATCH: (True, TAKE_OUT),
+    ZEROS: (True, TAKE_OUT),
+    OFFSETS: (True, TAKE_OUT),
+    EXTRA_BYTES: (True, TAKE_OUT),
+    START_BEYOND_END: (True, TAKE_OUT),
+    LOST_BYTES: (True, DO_WITHOUT),
+    LOST_SEGMENT: (True, DO_WITHOUT),
+    DIGEST: (True, PUT_ASIDE),
+    NOT_REGULAR: (None, LEAVE),
+    UNREADABLE: (None, LEAVE),
+    UNSUPPORTED: (None, ""),  # of a log, the walk decides
+    OFFSET_INDEX: (False, BUILD),
+    TIME_INDEX_FAULT: (False, BUILD),
+    MISSING_INDEX: (False, BUILD),
+    TXN_INDEX_FAULT: (False, PUT_ASIDE),
+    PRODUCER_SNAPSHOT: (False, PUT_ASIDE),
+    CHECKPOINT: (False, PUT_ASIDE),
+    STATE: (False, PUT_ASIDE),
+    TORN_TAIL: (False, CUT),
+    ZERO_TAIL: (False, CUT),
 }
-_NEITHER: Final = _NO, ""
+_NEITHER: Final = False, ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,8 +149,8 @@ class Finding:
     def touches_records(self) -> bool:
         """Whether it is damage to records (or may be: a log that cannot be read)."""
         answer, _ = _KINDS.get(self.kind, _NEITHER)
-        if not self.is_problem or answer != _IN_A_LOG:
-            return self.is_problem and answer == _YES
+        if not self.is_problem or answer is not None:
+            return self.is_problem and answer is True
         name = self.path.rpartition("/")[2]
         parsed = parse_segment_file(name)
         is_log = parsed is not None and parsed.suffix == LOG

@@ -138,10 +138,7 @@ class Sums:
 
     def codec(self, name: str) -> Codec:
         """The sums of a codec."""
-        codec = self.codecs.get(name)
-        if codec is None:
-            codec = self.codecs[name] = Codec(name)
-        return codec
+        return self.codecs.setdefault(name, Codec(name))
 
 
 class Sampler:
@@ -359,9 +356,7 @@ class Sampler:
         self, header: native.BatchHeader, records: float, size: float, last_ms: int
     ) -> None:
         producer_id = max(header.producer_id, -1)
-        producer = self.sums.producers.get(producer_id)
-        if producer is None:
-            producer = self.sums.producers[producer_id] = Producer(producer_id)
+        producer = self.sums.producers.setdefault(producer_id, Producer(producer_id))
         producer.epoch = max(producer.epoch, header.producer_epoch)
         producer.is_transactional |= header.is_transactional
         producer.records += records

@@ -8,13 +8,11 @@ from logstore._native.locks import new_group
 from logstore.config import TopicConfig
 from logstore.errors import LogStoreError
 from logstore.io.checkpoint.cleaner import CleanerCheckpoint
-from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, partition_directory
 from logstore.log.read.view import Bounds
 from logstore.log.write.extent import Extent
 from logstore.log.write.replacement import Gate
-from logstore.segment import Segment
 
 __all__ = ["DryLog"]
 
@@ -52,33 +50,17 @@ class DryLog:
         root = directory.root
         self._compacted_upto = CleanerCheckpoint(root).read().get(key)
         self._refresh = refresh
-        self._bounds = refresh()
         self._doubtful: tuple[object, object] | None = None
+        self.look()
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Those of the last look."""
-        return self._bounds.segments
-
-    @property
-    def cuts(self) -> Cuts:
-        """Those of the last look."""
-        return self._bounds.cuts
+    def look(self) -> None:
+        """Look at the log, again."""
+        self._bounds = self._refresh()
+        self.segments, self.cuts = self._bounds.segments, self._bounds.cuts
 
     def seen(self) -> Extent:
         """The log as the last look found it."""
-        bounds = self._bounds
-        return Extent(
-            bounds.segments,
-            bounds.start_offset,
-            bounds.end_offset,
-            bounds.durable_offset,
-            bounds.cuts,
-        )
-
-    def look(self) -> None:
-        """Look at the log again."""
-        self._bounds = self._refresh()
+        return Extent(*self._bounds[:5])
 
     def explains(self, error: LogStoreError) -> bool:
         """Look at the log again. Whether a change since the last look may explain an

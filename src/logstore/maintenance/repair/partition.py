@@ -279,8 +279,8 @@ class PartitionRepair:
     def _keep(self, seen: Assessment, plan: Plan, bad_files: dict[str, str]) -> None:
         """Put everything that will be removed into the quarantine; report it."""
         for one in seen.losses():
-            place = one.position, 0, one.first_offset, one.last_offset, None
-            self.actions.append(RepairAction(LOST, one.path, *place, one.message))
+            lost = one.position, 0, one.first_offset, one.last_offset, None
+            self.actions.append(RepairAction(LOST, one.path, *lost, one.message))
         self._keep_ranges(seen, plan)
         for source in plan.removed:
             path = self.directory.path_of(source.name)
@@ -288,15 +288,8 @@ class PartitionRepair:
             first, last = _offsets_of(seen, source)
             kept = self._move(source.name, first, last, reason)
             message = f"{path}, {source.size} bytes, goes as a whole: {reason}"
-            self._report(
-                REMOVED,
-                path,
-                message,
-                size=source.size,
-                first=first,
-                last=last,
-                kept=kept,
-            )
+            place = None, source.size, first, last, kept
+            self.actions.append(RepairAction(REMOVED, path, *place, message))
             if self.directory.exists(segment_file(source.base, TXN_INDEX)):
                 self._move(segment_file(source.base, TXN_INDEX), None, None, reason)
         for name, reason in bad_files.items():
@@ -312,7 +305,7 @@ class PartitionRepair:
                 kept = self._move(name, None, None, reason)
             if is_there or label == INDEX_BUILT:
                 path = self.directory.path_of(name)
-                self._report(label, path, f"{reason}. {what}", kept=kept)
+                self._report(label, path, f"{reason}. {what}", kept)
         if plan.is_change:
             self._keep_derived(plan, set(bad_files))
         if plan.empty is not None:
@@ -344,23 +337,17 @@ class PartitionRepair:
                     first = max(first, last_before + 1)
                 last = after if after is not None else following
                 last = None if last is None else last - 1
-                is_none = last is not None and last < first
                 offsets: tuple[int | None, int | None] = first, last
-                if is_none:
+                if last is not None and last < first:
                     offsets = None, None
                 kept = None
                 if not self.dry_run:
                     kept = self.quarantine.copy(name, begin, end, *offsets, reason)
-                self._report(
-                    CUT if end == source.size and target.is_prefix else SKIPPED,
-                    path,
-                    f"bytes {begin} to {end} of {path} go: {reason}",
-                    position=begin,
-                    size=end - begin,
-                    first=offsets[0],
-                    last=offsets[1],
-                    kept=kept,
-                )
+                is_cut = end == source.size and target.is_prefix
+                where = begin, end - begin, *offsets, kept
+                message = f"bytes {begin} to {end} of {path} go: {reason}"
+                label = CUT if is_cut else SKIPPED
+                self.actions.append(RepairAction(label, path, *where, message))
             last_before = target.last if target.last >= 0 else last_before
 
     def _offsets_around(
@@ -403,7 +390,7 @@ class PartitionRepair:
                 reason = "it speaks of offsets that are no more"
                 kept = self._move(name, None, None, reason)
                 path = directory.path_of(name)
-                self._report(PUT_ASIDE, path, f"{path}: {reason}", kept=kept)
+                self._report(PUT_ASIDE, path, f"{path}: {reason}", kept)
         if layout.LEADER_EPOCHS in bad or self.dry_run:
             return
         epochs = checkpoints.read_epochs(directory)
@@ -581,20 +568,10 @@ class PartitionRepair:
     # -- reporting
 
     def _report(
-        self,
-        label: str,
-        path: str,
-        message: str,
-        *,
-        position: int | None = None,
-        size: int = 0,
-        first: int | None = None,
-        last: int | None = None,
-        kept: str | None = None,
+        self, label: str, path: str, message: str, kept: str | None = None
     ) -> None:
-        self.actions.append(
-            RepairAction(label, path, position, size, first, last, kept, message)
-        )
+        place = None, 0, None, None, kept
+        self.actions.append(RepairAction(label, path, *place, message))
 
 
 def _offsets_of(seen: Assessment, source: Source) -> tuple[int, int | None]:

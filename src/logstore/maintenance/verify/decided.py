@@ -203,9 +203,7 @@ class Decided:
                     f"{len(rest)} more segments of {self.directory.path} are gone, "
                     f"between offsets {first} and {last}"
                 )
-            self.run_of.problem(
-                LOST_SEGMENT, path, message, first_offset=first, last_offset=last
-            )
+            self.run_of.problem(LOST_SEGMENT, path, message, None, first, last)
 
     def _deleted_since(self, bases: list[int]) -> set[int]:
         """Which of these segments a writer has deleted after its state was read."""
@@ -249,25 +247,16 @@ class Decided:
                     self._size(finding, last)
             elif finding.label != SEGMENT_IS_LOST and path not in reported:
                 # Usually the check of the file has found it, too, and says more.
-                self.run_of.problem(
-                    {CORRUPT: DAMAGED_BATCH}.get(finding.label, finding.label),
-                    path,
-                    finding.message,
-                    position=_known(finding.position),
-                    first_offset=_known(finding.first_offset),
-                )
+                kind = {CORRUPT: DAMAGED_BATCH}.get(finding.label, finding.label)
+                place = _known(finding.position), _known(finding.first_offset)
+                self.run_of.problem(kind, path, finding.message, *place)
 
     def _beyond_end(self, finding: Finding, last: LogFacts) -> None:
         """The log has records, and none of them is read."""
         first = min(self._following, default=last.base)
         if last.last_offset >= first:
-            self.run_of.problem(
-                START_BEYOND_END,
-                self.directory.path,
-                finding.message,
-                first_offset=first,
-                last_offset=last.last_offset,
-            )
+            path, place = self.directory.path, (None, first, last.last_offset)
+            self.run_of.problem(START_BEYOND_END, path, finding.message, *place)
 
     def report_verdicts(self) -> None:
         """Report what an earlier opening has recorded of the damage."""
@@ -276,15 +265,11 @@ class Decided:
             v = standing.verdict
             when = datetime.fromtimestamp(v.time_ms / 1000, tz=timezone.utc)
             place = f"{v.name} at byte {v.position}" if v.name else "the log"
-            text = standing.message or "It is there as it was: nothing is cut"
-            self.run_of.note(
-                KNOWN_DAMAGE,
-                path,
+            text = (
                 f"{path}: release {v.release or '?'} found on {when:%Y-%m-%d} that "
-                f"{place} is {v.kind}: {v.reason}. {text}",
-                position=v.position,
-                first_offset=v.good_end,
-            )
+                f"{place} is {v.kind}: {v.reason}. "
+            ) + (standing.message or "It is there as it was: nothing is cut")
+            self.run_of.note(KNOWN_DAMAGE, path, text, v.position, v.good_end)
 
     def _path(self, finding: Finding) -> str:
         """The present path of the file of a finding."""
@@ -298,15 +283,13 @@ class Decided:
         """A file is shorter or longer than it must be, or is not of this log."""
         path, size, position = self._path(finding), finding.size, finding.position
         if finding.detail == FOREIGN_SEGMENT:
-            self.run_of.problem(OFFSETS, path, finding.message, position=0)
+            self.run_of.problem(OFFSETS, path, finding.message, 0)
         elif finding.detail:
-            self.run_of.problem(
-                EXTRA_BYTES,
-                path,
+            text = (
                 f"{path} has {size} bytes after byte {position}, where it ended when "
-                f"it was closed or sealed",
-                position=position,
+                f"it was closed or sealed"
             )
+            self.run_of.problem(EXTRA_BYTES, path, text, position)
         elif last is not None and not last.is_deleted:
             state = self.context.state
             durable = self.context.recovery_point
@@ -327,14 +310,7 @@ class Decided:
                 f"{path} has {position} bytes, {position + size} were durable: {size} "
                 f"are gone"
             )
-        self.run_of.problem(
-            LOST_BYTES,
-            path,
-            message,
-            position=position,
-            first_offset=first,
-            last_offset=last,
-        )
+        self.run_of.problem(LOST_BYTES, path, message, position, first, last)
 
 
 def _known(number: int) -> int | None:

@@ -105,7 +105,7 @@ class IndexFile:
         elif used != whole:
             message = f"{self.what} {self.path} ends with {whole - used} bytes of zeros"
             if log.is_index_rebuilt:
-                run.note(ZERO_TAIL, self.path, message, position=used)
+                run.note(ZERO_TAIL, self.path, message, used)
             else:
                 self.report(used, f"ends with {whole - used} bytes of zeros")
 
@@ -118,7 +118,7 @@ class IndexFile:
         """Report a problem; a note if the next opening rebuilds the index anyway."""
         log = self.log
         (self.run_of.note if log.is_index_rebuilt else self.run_of.problem)(
-            self.kind, self.path, f"{self.what} {self.path} {reason}", position=position
+            self.kind, self.path, f"{self.what} {self.path} {reason}", position
         )
 
     def hold(self, table: Table) -> None:

@@ -101,16 +101,13 @@ class PartitionCheck(Check):
             except FileNotFoundError:
                 return
             if digest and (digest.size, digest.xxh3) != (log.size, xxh3):
-                run.problem(
-                    DIGEST,
-                    path,
+                text = (
                     f"{log.path} is not what it was when it was sealed: {log.size} "
                     f"bytes with digest {xxh3}, not {digest.size} with {digest.xxh3}, "
                     f"and nothing else is wrong with it"
-                    + ("" if log.is_deep else " (not looked into compressed batches)"),
-                    first_offset=log.base,
-                    last_offset=log.last_offset,
+                    + ("" if log.is_deep else " (not looked into compressed batches)")
                 )
+                run.problem(DIGEST, path, text, None, log.base, log.last_offset)
 
     def _check_time_digest(self, run: Run, log: LogFacts, digest: int) -> None:
         """Compare the time index of a sealed segment with the recorded digest."""

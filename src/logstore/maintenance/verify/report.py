@@ -200,13 +200,26 @@ class Run:
         """The faults."""
         return [one for one in self.findings if one.is_problem]
 
-    def problem(self, kind: str, path: str, message: str, **place: Any) -> None:
-        """A fault; `place` as in `Finding`."""
-        self.findings.append(Finding(CONTENTS, kind, PROBLEM, path, message, **place))
+    def problem(self, kind: str, path: str, message: str, *place: int | None) -> None:
+        """A fault; `place`: position, first and last offset, as far as known."""
+        self._add(PROBLEM, kind, path, message, *place)
 
-    def note(self, kind: str, path: str, message: str, **place: Any) -> None:
-        """What is no fault; `place` as in `Finding`."""
-        self.findings.append(Finding(CONTENTS, kind, NOTE, path, message, **place))
+    def note(self, kind: str, path: str, message: str, *place: int | None) -> None:
+        """Worth knowing, and no fault; `place` as in `problem`."""
+        self._add(NOTE, kind, path, message, *place)
+
+    def _add(
+        self,
+        severity: str,
+        kind: str,
+        path: str,
+        message: str,
+        position: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        place = position, first, last
+        self.findings.append(Finding(CONTENTS, kind, severity, path, message, *place))
 
     def unreadable(self, path: str, error: OSError) -> None:
         """Report a path that the system does not let us read, or no regular file."""
@@ -254,7 +267,7 @@ class Reporting:
         if isinstance(error, CorruptionError):
             is_index = isinstance(error, CorruptIndexError)
             position = error.position if is_index else None
-            run.problem(kind, path, str(error), position=position)
+            run.problem(kind, path, str(error), position)
         elif isinstance(error, UnsupportedError):
             run.problem(self._later, path, str(error))
         elif isinstance(error, OSError):

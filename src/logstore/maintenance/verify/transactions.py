@@ -66,7 +66,7 @@ def check_txn_index(
             reason = "names an ABORT marker that is not in the log"
         if reason:
             text = f"transaction index {path}: entry {slot} {reason}: {entry}"
-            run.problem(TXN_INDEX_FAULT, path, text, position=position)
+            run.problem(TXN_INDEX_FAULT, path, text, position)
             is_reported = True
     return None if is_reported else entries
 
@@ -139,4 +139,4 @@ class TransactionIndexes:
             run.note(TXN_INDEX_FAULT, path, f"{text}, if it did not read the log again")
         else:
             position = slot * TXN_ENTRY_BYTES if entry else None
-            run.problem(TXN_INDEX_FAULT, path, text, position=position)
+            run.problem(TXN_INDEX_FAULT, path, text, position)
