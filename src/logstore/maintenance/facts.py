@@ -102,7 +102,7 @@ class PartitionFacts:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """Name of its directory."""
         return self.path.rpartition("/")[2]
 
     @property

@@ -158,5 +158,5 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What `repair` does about it; "" for nothing."""
+        """Action of `repair` on it; "" for none."""
         return _KINDS.get(self.kind, _NEITHER)[1]

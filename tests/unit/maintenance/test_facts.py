@@ -24,7 +24,7 @@ store = reports.store  # a fixture
 def facts_of(
     path: Path, files: Files | None = None, only: str | None = None
 ) -> StoreFacts:
-    """What a reader sees is among them."""
+    """The facts include what a reader sees."""
     root = Directory.open_root(files or Files(), str(path))
     try:
         run = Run(root.files, False, None)
@@ -47,7 +47,7 @@ def test_partition_has_its_files_and_what_a_reader_sees(store: Path) -> None:
 
 
 def test_segments_behind_those_of_a_reader_are_shown(store: Path) -> None:
-    """They are on disk alone, as after a base offset that no log can have."""
+    """No reader gets to them."""
     far = store / "orders-0" / f"{1 << 40:020d}.log"
     far.write_bytes(b"\xff" * 100)
     one, _ = facts_of(store).partitions
@@ -116,7 +116,7 @@ def test_partition_that_goes_away_meanwhile_is_no_longer_a_fact(store: Path) -> 
 def test_store_that_cannot_be_opened_has_its_reason_at_each_partition(
     store: Path,
 ) -> None:
-    """What is on disk is walked over nevertheless."""
+    """The walk over the files on disk needs no store."""
     files = FaultyFiles()
     files.fail("open", errno.EACCES, name=".logstore-topics")
     facts = facts_of(store, files)

@@ -127,7 +127,7 @@ def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
 
 
 def _settings_of(config: TopicConfig | None) -> dict[str, str] | None:
-    """Those that differ from the defaults."""
+    """Settings that differ from the defaults."""
     if config is None:
         return None
     usual = TopicConfig()
@@ -202,7 +202,7 @@ def _due(one: PartitionFacts, config: TopicConfig, now_ms: int) -> tuple[int, in
 
 
 def _add_findings(view: StoreView, facts: StoreFacts) -> None:
-    """What `verify` says, each finding at its partition and segment."""
+    """Add the findings of `verify`, each at its partition and segment."""
     partitions = {one.name: one for one in view.partitions}
     files = {one.name: one.files for one in (*facts.partitions, *facts.others)}
     lost_offsets: dict[str, list[tuple[int, int]]] = {}

@@ -117,7 +117,7 @@ def test_dry_run_of_a_log_with_gaps_takes_few_passes(
 def changed_while_counted(
     path: Path, change: Callable[[Store], Any]
 ) -> tuple[compactor.CompactionReport, compactor.CompactionReport]:
-    """What a dry run of a reader says if the log changes meanwhile, and afterwards."""
+    """Results of a reader's dry run while the log changes, and afterwards."""
     with logstore.open(path) as store, logstore.open(path, read_only=True) as reader:
         partition = topic(store)
         for number in range(40):
@@ -145,7 +145,7 @@ def test_dry_run_of_a_log_that_another_process_cuts_looks_again(tmp_path: Path) 
 
 
 def test_dry_run_believes_damage_that_is_there_again(tmp_path: Path) -> None:
-    """Also if the log is appended to meanwhile."""
+    """Appends to the log meanwhile change nothing."""
 
     def damage(store: Store) -> None:
         log = min((tmp_path / "t-0").glob("*.log"))
