@@ -33,7 +33,7 @@ def run_of(places: Iterable[int]) -> Run:
 
 def _find(run: Run, places: Iterable[int]) -> None:
     for position in places:
-        run.problem(KIND, "/log", "broken", position=position)
+        run.problem(KIND, "/log", "broken", position)
     run.note("torn-tail", "/log", "torn")
 
 
