@@ -16,6 +16,13 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.maintenance import finding as kinds
+from logstore.maintenance.facts import look_at
+from logstore.maintenance.handover.broker import Broker
+from logstore.maintenance.handover.opening import Opening
+from logstore.maintenance.verify.report import Run
 from support.broker import foreign
 from support.cluster_files import metadata_log, topic_record
 from support.damage import FaultyFiles
@@ -390,3 +397,19 @@ def test_partition_whose_directory_is_gone_is_a_loss(tmp_path: Path) -> None:
     (one,) = findings(tmp_path, "damage", from_kafka=False)
     assert (one.effect, one.path) == ("loses", str(tmp_path / "orders-0"))
     assert effects(tmp_path, "lost-segment", from_kafka=True) == ["loses"]
+
+
+def test_end_that_is_cut_is_told_of_a_log_and_of_an_index(tmp_path: Path) -> None:
+    """A torn tail, and zeros behind the entries of an index."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")[0].append(b"v")
+    root = Directory.open_root(Files(), str(tmp_path))
+    run = Run(root.files, False, None)
+    for kind in (kinds.TORN_TAIL, kinds.ZERO_TAIL):
+        run.note(kind, f"{tmp_path}/orders-0/x", f"{kind} of x")
+    facts = look_at(root, run)
+    root.close()
+    for judge in (Opening(facts), Broker(facts, "4.2", None, None, -1, -1)):
+        told = [one for one in judge.findings() if one.kind == "torn-tail"]
+        assert [one.severity for one in told] == ["changes", "changes"]
+        assert all("it is cut" in one.message for one in told)
