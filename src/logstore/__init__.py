@@ -65,13 +65,13 @@ _HOMES: Final = {
     "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",
     "record.record": "Record RecordMetadata TimestampType TopicRecord",
     "segment": "SegmentInfo",
-    "store.partition": "Partition",
-    "store.partitions": "RecoveryProgress",
-    "store.producer": "Producer",
-    "store.publication": "Publication",
-    "store.snapshot": "SnapshotProgress SnapshotReport",
+    "store.partition.partition": "Partition",
+    "store.partition.partitions": "RecoveryProgress",
+    "store.publication.producer": "Producer",
+    "store.publication.publication": "Publication",
+    "store.copy.snapshot": "SnapshotProgress SnapshotReport",
     "store.store": "Store open",
-    "store.topic": "Topic",
+    "store.topic.topic": "Topic",
 }
 # Imported when they are used themselves: most services never look at a report, and many
 # have no group.

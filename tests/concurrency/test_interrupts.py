@@ -24,9 +24,9 @@ import logstore
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.store.publisher import Publisher
+from logstore.store.catalog.topics import Catalog
+from logstore.store.publication.publisher import Publisher
 from logstore.store.store import open_store
-from logstore.store.topics import Catalog
 from support.damage import Unsynced
 from support.levels import stride
 from support.values import (

@@ -39,7 +39,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import publications, requests
-from logstore.store import hand_in
+from logstore.store.publication import hand_in
 from support.values import FORMATS, config_of
 
 __all__ = ["COUNTS", "NAME", "UNIT", "run", "store_of"]

@@ -284,7 +284,7 @@ BUGS = (
     ),
     Bug(
         "durable_only reads past the durable offset",
-        "store/partition_views.py",
+        "store/partition/partition_views.py",
         (("self._durable_of(seen) if durable_only else seen.end_offset",
           "seen.end_offset"),),
         "disk_states",
@@ -293,7 +293,7 @@ BUGS = (
     ),
     Bug(
         "a topic's deletion has no commit, and its directories have nothing of its id",
-        "store/topic_changes.py",
+        "store/topic/topic_changes.py",
         (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
           "pass"),
          ("mark = self._catalog.deletion_mark(name)", 'mark = "0" * 32')),
@@ -303,7 +303,7 @@ BUGS = (
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
-        "store/topics.py",
+        "store/catalog/topics.py",
         (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
@@ -366,7 +366,7 @@ BUGS = (
     ),
     Bug(
         "a publication that was cut short is not taken back",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("                drop(key, base)\n", "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
@@ -374,7 +374,7 @@ BUGS = (
     ),
     Bug(
         "a publication is committed before its logs are synced",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("            target.log.sync()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
@@ -414,7 +414,7 @@ BUGS = (
     ),
     Bug(
         "writers go on where a publication could not be undone",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("                writer.fail(error)\n", ""),),
         "failing_calls",
         ("publish",),
@@ -445,7 +445,7 @@ BUGS = (
     ),
     Bug(
         "the offset that is expected is chosen before the caller's code has run",
-        "store/partition.py",
+        "store/partition/partition.py",
         (("        rows = pack_rows(values, keys, timestamps_ms",
           "        expected_offset = self._appends.next_offset()\n"
           "        rows = pack_rows(values, keys, timestamps_ms"),),
@@ -463,7 +463,7 @@ BUGS = (
     ),
     Bug(
         "locks are taken one by one, and let go of later",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("        with native.Group([*syncs, *appends]):\n",
           "        with contextlib.ExitStack() as stack:\n"
           "            for one in [*syncs, *appends]:\n"
@@ -533,7 +533,7 @@ BUGS = (
     ),
     Bug(
         "what was published stays to be published again",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("        self.discard(used)\n", ""),),
         "second_use",
         quick=4,
@@ -558,7 +558,7 @@ BUGS = (
     ),
     Bug(
         "a large sequence number is remembered as a small one",
-        "store/publication.py",
+        "store/publication/publication.py",
         (("            self.sequence, self.records, now_ms,",
           "            self.sequence & 0xFFFFFFFF, self.records, now_ms,"),),
         "readable",

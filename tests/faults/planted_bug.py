@@ -144,7 +144,7 @@ def hunt_all(
 BUGS_OF_HAND_IN = (
     Bug(
         "a request is removed before it is published",
-        "store/hand_in.py",
+        "store/publication/hand_in.py",
         (("            outcomes = self._publisher.publish_all(requests) if requests",
           "            for one, _ in asked:\n"
           "                self._root.unlink(one.name, missing_ok=True)\n"

@@ -7,14 +7,14 @@ from faults.planted_bug import Bug
 BUGS_OF_COPIES = (
     Bug(
         "a snapshot leaves a broker's log of its cluster behind",
-        "store/snapshot.py",
+        "store/copy/snapshot.py",
         (("        self._write_cluster(root)\n", ""),),
         "copies",
         quick=1,
     ),
     Bug(
         "a snapshot leaves a broker's first settings behind",
-        "store/cut.py",
+        "store/copy/cut.py",
         (("    layout.CLUSTER_BOOTSTRAP,\n", ""),),
         "copies",
     ),
@@ -27,7 +27,7 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "a snapshot reads the positions of groups after the ends of logs",
-        "store/cut.py",
+        "store/copy/cut.py",
         (("    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n",
           "    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n"
           "    groups = {name: _whole_batches(root, name) for name in "
@@ -37,7 +37,7 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "a snapshot copies the last segment as far as it has grown meanwhile",
-        "store/snapshot.py",
+        "store/copy/snapshot.py",
         (("        self._copy(file.fd, size, to, name)\n",
           "        self._copy(file.fd, info.size, to, name)\n"),),
         "copies",
@@ -45,7 +45,7 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "a snapshot has the publications from after the ends of logs",
-        "store/cut.py",
+        "store/copy/cut.py",
         (("        remembered(ledger) if ledger else None,\n",
           "        remembered(publisher.ledger()) if ledger else None,\n"),
          ("    files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])\n",
@@ -63,7 +63,7 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "positions above the end of a copied log stay",
-        "store/copies.py",
+        "store/copy/copies.py",
         (("        failed = lower(root, publisher, lowered_to, "
           "topics.writers.record)\n",
           "        failed = {}\n"),),

@@ -7,7 +7,7 @@ from faults.planted_bug import Bug
 BUGS_OF_INCARNATIONS = (
     Bug(
         "another program has written: a topic gets another id",
-        "store/topics.py",
+        "store/catalog/topics.py",
         (("        return {\"id\": topic_id, \"identified\": True, **also}",
           "        return {\"id\": topic_id[::-1], \"identified\": True, **also}"),),
         "incarnations",
@@ -15,7 +15,7 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a topic that a broker has made again keeps its id",
-        "store/topic_ids.py",
+        "store/catalog/topic_ids.py",
         (("        return self.kafka_id(topic) not in kafka_ids",
           "        return False"),),
         "incarnations",
@@ -23,7 +23,7 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a handle does not ask whether its topic is still there",
-        "store/open_topics.py",
+        "store/topic/open_topics.py",
         (("            if held and not self._catalog_file.is_of(",
           "            if not held and not self._catalog_file.is_of("),),
         "incarnations",
@@ -67,7 +67,7 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "the id of a topic is not looked for in its partitions",
-        "store/topic_ids.py",
+        "store/catalog/topic_ids.py",
         (("        identity = self.identity(topic)\n        if identity is None:",
           "        identity = None\n        if identity is None:"),),
         "incarnations",
@@ -75,13 +75,13 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a position from before a cut is lowered to the end of the log",
-        "store/copies.py",
+        "store/copy/copies.py",
         (("    return end if commit_ms < 0 else min(", "    return max("),),
         "incarnations",
     ),
     Bug(
         "a topic that was moved twice has another id",
-        "store/topics.py",
+        "store/catalog/topics.py",
         (("            if identity is not None and identity.topic_id in lost:\n",
           "            if identity and identity.topic in lost.values():\n"),),
         "incarnations",

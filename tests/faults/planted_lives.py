@@ -64,7 +64,7 @@ BUGS_OF_LIVES = (
     ),
     Bug(
         "the background raises what has failed there",
-        "store/open_topics.py",
+        "store/topic/open_topics.py",
         (("upkeep_of(self.open_partition(topic, number)).compact_due()",
           "self.open_partition(topic, number).compact()"),),
         "lives",

@@ -22,7 +22,7 @@ PRODUCER_BUGS = (
     ),
     Bug(
         "a producer that was taken over appends",
-        "store/producer.py",
+        "store/publication/producer.py",
         (("            if newest is not self._row:\n", "            if False:\n"),),
         "producers",
         quick=6,

@@ -53,7 +53,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "what is handed in again is published again",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("        if last is not None and sequence == last.sequence:\n",
           "        if False:\n"),),
         "disk_states",
@@ -122,7 +122,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a publication is committed before its records are synced",
-        "store/publisher.py",
+        "store/publication/publisher.py",
         (("            target.log.sync()\n", "            pass\n"),),
         "recorded_calls",
         ("each call", "a publication", "a hand-in"),

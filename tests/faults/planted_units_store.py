@@ -14,18 +14,18 @@ BUGS_OF_STORES = (
     ),
     unit_bug(
         "a follower of a topic ends though records came meanwhile",
-        "store/merging.py",
+        "store/topic/merging.py",
         "            if any(cursor.has_moved for cursor in now):\n"
         "                last = time.monotonic()\n",
         "            if any(cursor.has_moved for cursor in now):\n",
-        "store/test_merging.py",
+        "store/topic/test_merging.py",
     ),
     unit_bug(
         "a journal that takes the place of another one wakes nobody",
-        "store/new_records.py",
+        "store/partition/new_records.py",
         "(signals, directories, watches, journal and journal[0], incarnation)",
         "(signals, directories, watches, incarnation)",
-        "store/test_new_records.py",
+        "store/partition/test_new_records.py",
     ),
     unit_bug(
         "a failure in the background that comes back is not raised again",
@@ -36,32 +36,32 @@ BUGS_OF_STORES = (
     ),
     unit_bug(
         "a publication that is repeated keeps its old note",
-        "store/publication.py",
+        "store/publication/publication.py",
         "return before._replace(note=self.note, is_pinned=is_pinned)",
         "return before._replace(is_pinned=is_pinned)",
-        "store/test_publication.py",
+        "store/publication/test_publication.py",
     ),
     unit_bug(
         "a publication tells the offsets of its last part alone",
-        "store/publication_group.py",
+        "store/publication/publication_group.py",
         "                mine[target.key] = range(begin, span.stop)\n",
         "                mine[target.key] = range(span.start, span.stop)\n",
-        "store/test_publication_group.py",
+        "store/publication/test_publication_group.py",
     ),
     unit_bug(
         "an append to several partitions begins before the last one is checked",
-        "store/routing.py",
+        "store/topic/routing.py",
         "    for number, writer in writers.items():\n"
         "        writer.appends.check_append(rows[number], durable)\n",
         "",
-        "store/test_topic_records.py",
+        "store/topic/test_topic_records.py",
     ),
     unit_bug(
         "a copy of a topic that is still there has its id",
-        "store/topic_ids.py",
+        "store/catalog/topic_ids.py",
         "return derived_id(found, topic) if found and is_taken(found, \"\") else found",
         "return found",
-        "store/test_topic_ids_found.py",
+        "store/catalog/test_topic_ids_found.py",
     ),
     unit_bug(
         "a durable append succeeds though its sync has failed",

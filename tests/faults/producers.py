@@ -21,7 +21,7 @@ from faults.method import Tally
 from logstore import Partition, Producer, Store
 from logstore.log.producers import Producers
 from logstore.log.write.idempotence import Idempotence
-from logstore.store.partition import appends_of
+from logstore.store.partition.partition import appends_of
 from support.disk import MemoryDisk, end_processes
 from support.disk_changes import Moment, Nodes
 from support.power_cut import cuts

@@ -34,7 +34,7 @@ from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.io import wakeups
 from logstore.log.read import cursor
-from logstore.store import readable_partition
+from logstore.store.partition import readable_partition
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
 

@@ -9,7 +9,7 @@ import logstore
 from faults.scene_log import Log, Plan
 from faults.scene_state import SceneState, Unavailable
 from faults.watched import Broken
-from logstore.store.topic import Topic
+from logstore.store.topic.topic import Topic
 
 
 class Appends(SceneState):

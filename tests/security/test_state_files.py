@@ -23,7 +23,7 @@ from logstore.io.checkpoint.recovery_report import LOST_REPORTED_MAX
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import OFFSET_MAX
-from logstore.store import topics as catalog
+from logstore.store.catalog import topics as catalog
 from support.damage import FaultyFiles, logs_in, snapshot_of
 from support.disk import MemoryDisk
 from support.values import append_one, expected, fill, new_partition, read_all

@@ -22,7 +22,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
-from logstore.store.partition_views import PartitionViews
+from logstore.store.partition.partition_views import PartitionViews
 
 LATENCY_S = 0.002
 BLOCK_BYTES = 64 << 10

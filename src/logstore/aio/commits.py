@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.aio.loops import Binding
 from logstore.errors import LogStoreError, StorageError
-from logstore.store.partition import Partition, appends_of
+from logstore.store.partition.partition import Partition, appends_of
 
 __all__ = ["Commits", "Ends", "Line"]
 

@@ -14,9 +14,9 @@ from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import Bounds
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord
-from logstore.store import merging
-from logstore.store.partition import Partition
-from logstore.store.partition_views import Turn
+from logstore.store.partition.partition import Partition
+from logstore.store.partition.partition_views import Turn
+from logstore.store.topic import merging
 
 __all__ = ["Follower", "OnePartition", "SomePartitions"]
 

@@ -28,8 +28,8 @@ from logstore.record.encoder import (
 from logstore.record.extras import arrow_module
 from logstore.record.record import Record
 from logstore.segment import SegmentInfo
-from logstore.store.partition import Partition as BlockingPartition
-from logstore.store.partition import appends_of
+from logstore.store.partition.partition import Partition as BlockingPartition
+from logstore.store.partition.partition import appends_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from logstore.aio.partition import Partition, Services, fixed_columns
-from logstore.store.producer import Producer as BlockingProducer
+from logstore.store.publication.producer import Producer as BlockingProducer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

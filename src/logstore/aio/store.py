@@ -29,11 +29,11 @@ from logstore.io.lock import caller, opener
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
+from logstore.store.copy.snapshot import SnapshotProgress, SnapshotReport
 from logstore.store.inside import recover_unclean
-from logstore.store.partition import Partition as BlockingPartition
-from logstore.store.partitions import RecoveryProgress
-from logstore.store.publication import Publication
-from logstore.store.snapshot import SnapshotProgress, SnapshotReport
+from logstore.store.partition.partition import Partition as BlockingPartition
+from logstore.store.partition.partitions import RecoveryProgress
+from logstore.store.publication.publication import Publication
 from logstore.store.store import Store as BlockingStore
 from logstore.store.store import open_store as open_blocking
 

@@ -19,10 +19,10 @@ from logstore.record.arguments import as_limit, as_timeout
 from logstore.record.encoder import check_payload_type
 from logstore.record.partitioner import Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
-from logstore.store import merging, routing
-from logstore.store.partition import Partition as BlockingPartition
-from logstore.store.topic import Topic as BlockingTopic
-from logstore.store.topic import TopicStart
+from logstore.store.partition.partition import Partition as BlockingPartition
+from logstore.store.topic import merging, routing
+from logstore.store.topic.topic import Topic as BlockingTopic
+from logstore.store.topic.topic import TopicStart
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

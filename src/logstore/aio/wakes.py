@@ -30,7 +30,7 @@ from logstore.io.wakeups import (
     Watch,
 )
 from logstore.log.read.view import Bounds
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 
 __all__ = ["Place", "Wakes"]
 

@@ -20,7 +20,7 @@ from logstore.io.layout import (
     TopicPartition,
     parse_partition_directory,
 )
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 
 __all__ = ["BrokerDirectories"]

@@ -28,7 +28,7 @@ from logstore.errors import CorruptRecordError, LogStoreError
 from logstore.io.layout import TopicPartition
 from logstore.log.read.corruption import Damaged
 from logstore.record.batch import COMMIT, RecordBatch
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 
 __all__ = ["FoundGroup", "OffsetsLog"]
 

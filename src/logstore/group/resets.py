@@ -33,7 +33,7 @@ from logstore.store.inside import (
     root_of,
     views_of,
 )
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 from logstore.store.store import Store, open_store
 
 __all__ = ["reset_offsets"]

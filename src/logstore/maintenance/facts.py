@@ -37,7 +37,7 @@ from logstore.maintenance.verify.context import (
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
 from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 from logstore.store.store import Store, open_store
 
 __all__ = ["PartitionFacts", "ReaderFacts", "StoreFacts", "look_at", "properties_of"]

@@ -13,13 +13,13 @@ from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
-from logstore.store.copies import LoweredTo, lowered_in
-from logstore.store.identifying import cuts_after, may_be_changed
-from logstore.store.partition import Partition
-from logstore.store.partition_views import PartitionViews
-from logstore.store.publication import Publication, request_of
+from logstore.store.catalog.identifying import cuts_after, may_be_changed
+from logstore.store.catalog.topic_ids import identity_in
+from logstore.store.copy.copies import LoweredTo, lowered_in
+from logstore.store.partition.partition import Partition
+from logstore.store.partition.partition_views import PartitionViews
+from logstore.store.publication.publication import Publication, request_of
 from logstore.store.store import Store
-from logstore.store.topic_ids import identity_in
 
 __all__ = [
     "files_directory",

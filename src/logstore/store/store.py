@@ -41,24 +41,24 @@ from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
-from logstore.store.copies import adopt_copy, mark_unknown, settle_copy
-from logstore.store.hand_in import HandIn
-from logstore.store.measures import store_row
-from logstore.store.open_topics import OpenTopics
-from logstore.store.partitions import RecoveryProgress
-from logstore.store.producer import NamedProducers, Producer
-from logstore.store.publication import Publication, PublicationRequest
-from logstore.store.publisher import Publisher
-from logstore.store.publishing import PublishingStore
-from logstore.store.snapshot import (
+from logstore.store.copy.copies import adopt_copy, mark_unknown, settle_copy
+from logstore.store.copy.snapshot import (
     SnapshotProgress,
     SnapshotReport,
     SnapshotTarget,
     make_snapshot,
 )
-from logstore.store.snapshot_requests import SnapshotServer, snapshot_elsewhere
-from logstore.store.topic import Topic
-from logstore.store.topic_changes import TopicChanges
+from logstore.store.copy.snapshot_requests import SnapshotServer, snapshot_elsewhere
+from logstore.store.measures import store_row
+from logstore.store.partition.partitions import RecoveryProgress
+from logstore.store.publication.hand_in import HandIn
+from logstore.store.publication.producer import NamedProducers, Producer
+from logstore.store.publication.publication import Publication, PublicationRequest
+from logstore.store.publication.publisher import Publisher
+from logstore.store.publication.publishing import PublishingStore
+from logstore.store.topic.open_topics import OpenTopics
+from logstore.store.topic.topic import Topic
+from logstore.store.topic.topic_changes import TopicChanges
 
 __all__ = ["Store", "open_store", "publication_key"]
 

@@ -9,7 +9,7 @@ import pytest
 import logstore
 from logstore.log.read.corruption import DamagePolicy
 from logstore.store.inside import files_directory, topics_now, views_of
-from logstore.store.partition_views import Latest, Turn
+from logstore.store.partition.partition_views import Latest, Turn
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -31,11 +31,11 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.store.copies import LoweredTo, at_adoption
+from logstore.store.copy.copies import LoweredTo, at_adoption
 from logstore.store.inside import views_of
-from logstore.store.partition import Partition
-from logstore.store.publication import GROUP_IDENTITY
-from logstore.store.publisher import Publisher
+from logstore.store.partition.partition import Partition
+from logstore.store.publication.publication import GROUP_IDENTITY
+from logstore.store.publication.publisher import Publisher
 
 __all__ = ["is_of", "lower_positions", "lowered_commit"]
 

@@ -35,7 +35,7 @@ from logstore.store.inside import (
     topics_now,
     views_of,
 )
-from logstore.store.partition import Partition
+from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 
 __all__ = ["Positions", "commit_of", "offsets_for_times"]

@@ -26,8 +26,8 @@ from logstore.log.read.proof import ProofFinder
 from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
 from logstore.store.inside import views_of
-from logstore.store.partition import Partition
-from logstore.store.partition_views import Latest, Turn
+from logstore.store.partition.partition import Partition
+from logstore.store.partition.partition_views import Latest, Turn
 
 __all__ = ["LASTING", "Before", "PartitionReader"]
 

@@ -35,8 +35,7 @@ from logstore.group.file.slots import Slots
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
-from logstore.store import routing
-from logstore.store.copies import LoweredTo
+from logstore.store.copy.copies import LoweredTo
 from logstore.store.inside import (
     lowered_in_copy,
     published_ms,
@@ -44,8 +43,9 @@ from logstore.store.inside import (
     submit_for_group,
     topics_now,
 )
-from logstore.store.publication import GROUP_IDENTITY
+from logstore.store.publication.publication import GROUP_IDENTITY
 from logstore.store.store import Store
+from logstore.store.topic import routing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

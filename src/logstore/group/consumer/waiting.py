@@ -11,7 +11,7 @@ from logstore.group.member.membership import Membership
 from logstore.io.directory import Directory
 from logstore.io.wakeups import Watch
 from logstore.store.inside import views_of
-from logstore.store.new_records import NewRecords
+from logstore.store.partition.new_records import NewRecords
 
 __all__ = ["Waiting"]
 

@@ -26,9 +26,9 @@ from logstore import (
 from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
+from logstore.store.catalog.topics import Catalog
 from logstore.store.context import StoreContext
 from logstore.store.store import open_store
-from logstore.store.topics import Catalog
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced
 from support.interrupts import InterruptAtCall

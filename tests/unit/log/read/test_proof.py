@@ -12,7 +12,7 @@ from logstore import TopicConfig
 from logstore.log.read.proof import ProofFinder
 from logstore.segment import Segment
 from logstore.store.inside import views_of
-from logstore.store.partition_views import PartitionViews
+from logstore.store.partition.partition_views import PartitionViews
 
 
 def filled(path: Path, values: list[bytes], **config: object) -> logstore.Store:

@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.store.partition import appends_of
+from logstore.store.partition.partition import appends_of
 from support.values import append_records, config_of
 
 

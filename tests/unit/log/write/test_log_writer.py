@@ -6,7 +6,7 @@ from pathlib import Path
 
 import logstore
 from logstore.log.write.extent import Visibility, VisibilityBarrier
-from logstore.store.partition import appends_of
+from logstore.store.partition.partition import appends_of
 
 
 class _Turn(VisibilityBarrier):

@@ -1,0 +1,1 @@
+"""The partitions of a store, as its users and other rooms see them."""

@@ -1,0 +1,214 @@
+"""Appends to one partition, for other rooms of the package than its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from logstore import _native as native
+from logstore.errors import ReadOnlyError
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.write.writer import PartitionWriter
+from logstore.record.arguments import as_offset
+from logstore.record.encoder import (
+    as_bytes,
+    check_payload_type,
+    check_timestamp,
+    pack_rows,
+)
+from logstore.record.extras import arrow_module
+from logstore.store.partition.partition_views import PartitionViews
+
+__all__ = ["PartitionAppends"]
+
+
+class _NothingPrepared:
+    """`Appender.prepared` of a store that was opened read-only."""
+
+    def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
+        return -1
+
+    def append_many(self, values: Any, keys: Any, timestamps_ms: Any) -> range | None:
+        return None
+
+    def append_arrow(self, *batch: Any) -> range | None:
+        return None
+
+    def append_batches(self, data: Any, check_producers: bool) -> range | None:
+        return None
+
+
+class PartitionAppends:
+    """The appends that a `Partition` is made of. `Topic`, named producers and
+    `logstore.aio` call them, too (`partition.appends_of`).
+
+    Attributes:
+        prepared: appends that wait for nothing; they say so if nothing was done.
+        append_prepared, append_durable: `append` of one record, so, and behind a sync.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_files",
+        "_views",
+        "_writer",
+        "append_durable",
+        "append_prepared",
+        "prepared",
+    )
+
+    def __init__(
+        self,
+        log: PartitionWriter | ReadOnlyLog,
+        views: PartitionViews,
+        begin: Callable[[], None],
+    ) -> None:
+        writer = log if isinstance(log, PartitionWriter) else None
+        self._writer, self._views, self._begin = writer, views, begin
+        self._files = log.directory.files
+        self.prepared: native.PreparedAppend | _NothingPrepared = (
+            _NothingPrepared() if writer is None else writer.appends.prepared
+        )
+        self.append_prepared = self.prepared.append
+        self.append_durable = (
+            self.append_prepared if writer is None else writer.syncs.shared.append
+        )
+
+    def writer(self) -> PartitionWriter:
+        """The writer of the log.
+
+        Raises:
+            ReadOnlyError: the store was opened read-only.
+            LogStoreError: the store is closed, or the topic was deleted.
+        """
+        self._begin()
+        if self._writer is None:
+            raise ReadOnlyError(
+                f"{self._views.name} belongs to a store that was opened read-only; "
+                f"nothing was written"
+            )
+        return self._writer
+
+    # ------------------------------------------------------------ one record
+
+    def append(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """As `Partition.append`, if it was not prepared; returns (offset, timestamp
+        stored)."""
+        appends = self.writer().appends
+        # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        value, key = as_bytes(value), as_bytes(key)
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
+        if expected_offset is not None:
+            expected_offset = as_offset("expected_offset", expected_offset)
+        if not headers and appends.encoder.is_plain:
+            return appends.append_one(
+                value, key, timestamp_ms, expected_offset, bool(durable)
+            )
+        rows = pack_rows(
+            (value,),
+            None if key is None else (key,),
+            None if timestamp_ms is None else (timestamp_ms,),
+            (headers,) if headers else None,
+            magic=appends.encoder.magic,
+        )
+        base, _, now_ms = appends.append_rows(
+            [rows], expected_offset=expected_offset, durable=bool(durable)
+        )
+        return base, appends.encoder.stored_timestamp(timestamp_ms, now_ms)
+
+    def append_stamped(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """As `Partition.append`; returns (offset, timestamp stored)."""
+        encoder = self.writer().appends.encoder
+        if not headers and not encoder.log_append_time:
+            stamp = timestamp_ms
+            if stamp is None:
+                stamp = self._files.now_ms()
+            append = self.append_durable if durable else self.append_prepared
+            offset = append(value, key, stamp)
+            if offset >= 0:
+                return offset, encoder.stored_timestamp(stamp, stamp)
+        return self.append(value, key, timestamp_ms, headers, None, durable)
+
+    def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
+        """The timestamp of a record that is appended now, and what is stored of it;
+        None: only the append knows."""
+        encoder = self.writer().appends.encoder
+        if encoder.log_append_time:
+            return None
+        if timestamp_ms is None:
+            timestamp_ms = self._files.now_ms()
+        return timestamp_ms, encoder.stored_timestamp(timestamp_ms, timestamp_ms)
+
+    # ------------------------------------------------------------ many
+
+    def append_rows(
+        self,
+        groups: Sequence[native.Rows],
+        expected_offset: Any,
+        durable: bool,
+    ) -> range:
+        """Append the rows of all groups, or none."""
+        if expected_offset is not None:
+            expected_offset = as_offset("expected_offset", expected_offset)
+        base, end, _ = self.writer().appends.append_rows(
+            groups, expected_offset=expected_offset, durable=bool(durable)
+        )
+        return range(base, end)
+
+    def rows_at_once(
+        self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
+    ) -> range | None:
+        """As `Partition.append_many`, if nothing has to be waited for; None: nothing
+        was done."""
+        appends = self.writer().appends
+        magic = appends.encoder.magic
+        rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
+        return appends.append_at_once(rows)
+
+    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
+        """Rows of record batches, as `Partition.append_arrow` takes them."""
+        arrow, appends = arrow_module(), self.writer().appends
+        magic, now_ms = appends.encoder.magic, self._files.now_ms()
+        return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
+
+    # ------------------------------------------------------------ syncs
+
+    def next_offset(self) -> int:
+        """The offset up to which `Partition.flush` syncs."""
+        writer = self.writer()
+        self._views.check_alive()
+        return writer.end_offset
+
+    def sync_upto(self, end: int) -> None:
+        """Return when everything below an offset is on stable storage, also because the
+        store was closed. Raises: as `Partition.flush`."""
+        assert self._writer is not None  # something was appended
+        self._writer.syncs.sync(end)
+
+    def synced(self, offsets: range, durable: bool) -> range:
+        """Offsets that were appended, behind a sync if it was asked for."""
+        if durable:
+            self.writer().syncs.sync_appended(offsets.stop, durable)
+        return offsets
+
+    def check_may_sync(self) -> None:
+        """Raise what keeps an append from being made durable."""
+        self.writer().syncs.check_may_sync(True)

@@ -1,0 +1,1 @@
+"""Appends to several partitions at once, and by other processes."""

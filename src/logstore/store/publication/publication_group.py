@@ -1,0 +1,158 @@
+"""The requests that one commit publishes, and the partitions that it publishes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from logstore.errors import LogStoreError
+from logstore.io.checkpoint.publications import Entry, evict
+from logstore.io.layout import TopicPartition
+from logstore.log.write.exclusive import ExclusiveLog
+from logstore.log.write.staged_files import StagedLog
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.publication.publication import (
+    Outcome,
+    Publication,
+    PublicationRequest,
+)
+
+__all__ = ["Group", "Target"]
+
+# So much of the contents of staged files is kept in memory.
+_CONTENTS_BYTES: Final = 4 << 20
+
+
+class Target:
+    """A partition that is being published to.
+
+    Attributes:
+        parts, owners: what is published to it, in order, and the number of the request
+            that each part is of.
+        base, place: where its log ended before: the offset, and (segment, position).
+    """
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self.writer = writer
+        self.key = TopicPartition(writer.context.topic, writer.context.partition)
+        self.parts: list[StagedLog] = []
+        self.owners: list[int] = []
+        self.base = 0
+        self.place = 0, 0
+        self.log: ExclusiveLog
+
+    def begin(self) -> None:
+        """The caller holds the locks of the log, for as long as it uses it.
+
+        Raises:
+            LogStoreError: the reason why nothing can be appended.
+        """
+        self.log = self.writer.exclusive()
+        self.place = self.log.position()
+        self.base = self.writer.end_offset
+
+    def spans(self) -> Iterator[tuple[int, range]]:
+        """The offsets of each part, with the number of its request."""
+        end = self.base
+        for log, owner in zip(self.parts, self.owners, strict=True):
+            begin, end = end, end + log.records
+            yield owner, range(begin, end)
+
+
+class Group:
+    """Requests that are committed together.
+
+    Attributes:
+        refused: the error of each request that is refused, by its number.
+        targets: the partitions that are published to.
+        logs: the staged records of the requests that are committed.
+        repeated: those of requests that were published before, perhaps the same.
+        published: what will be remembered.
+        identities: those of the requests, which are.
+        changes: what of that differs from what is remembered now.
+        contents: of the staged files that are small, by name.
+        room: so many bytes of contents may be added.
+    """
+
+    def __init__(
+        self, requests: Sequence[PublicationRequest], published: dict[str, Entry]
+    ) -> None:
+        self.requests = requests
+        self.identities = {request.identity for request in requests}
+        self.refused: dict[int, LogStoreError] = {}
+        # What is remembered of each request that is not, and whether it is new.
+        self._entries: dict[int, tuple[Entry, bool]] = {}
+        self.targets: dict[TopicPartition, Target] = {}
+        self.logs: list[StagedLog] = []
+        self.repeated: list[StagedLog] = []
+        self.published = published
+        self.changes: dict[str, Entry | None] = {}
+        self.contents: dict[str, bytes] = {}
+        self.room = _CONTENTS_BYTES
+        self._files: set[str] = set()
+
+    def has_file_of(self, logs: Sequence[StagedLog]) -> bool:
+        """Whether a file of other staged logs is in it."""
+        return any(log.file in self._files for log in logs)
+
+    def remember(self, number: int, entry: Entry, *, is_new: bool) -> None:
+        """Remember a request as the last one of all, unless there is nothing to be
+        remembered of it."""
+        self._entries[number] = entry, is_new
+        request = self.requests[number]
+        identity = request.identity
+        if identity and (request.is_remembered or not is_new):
+            self.published.pop(identity, None)
+            self.changes.pop(identity, None)
+            self.published[identity] = self.changes[identity] = entry
+
+    def forget_oldest(self) -> None:
+        """Forget other identities, as the limits demand."""
+        if self.changes:
+            gone = evict(self.published, self.identities)
+            self.changes.update(dict.fromkeys(gone))
+
+    def add(
+        self,
+        number: int,
+        writers: Mapping[TopicPartition, PartitionWriter],
+        contents: Mapping[str, bytes],
+    ) -> None:
+        """Publish the records of a request; `contents` are of its files."""
+        self.contents.update(contents)
+        self.room -= sum(map(len, contents.values()))
+        self.logs += self.requests[number].logs
+        for log in self.requests[number].logs:
+            self._files.add(log.file)
+            key = TopicPartition(log.topic, log.partition)
+            if key not in self.targets:
+                self.targets[key] = Target(writers[key])
+            self.targets[key].parts.append(log)
+            self.targets[key].owners.append(number)
+
+    def in_order(self) -> list[Target]:
+        """The partitions in the order of their locks."""
+        return [self.targets[key] for key in sorted(self.targets)]
+
+    def outcomes(self) -> list[Outcome]:
+        """Of each request, once the group is committed."""
+        offsets, outcomes = self._offsets(), list[Outcome]()
+        for number, request in enumerate(self.requests):
+            if number in self.refused:
+                outcomes.append(self.refused[number])
+            else:
+                entry, is_new = self._entries[number]
+                spans = offsets.get(number, {})
+                known = Publication.known(request.identity, entry, spans, is_new)
+                outcomes.append(known)
+        return outcomes
+
+    def _offsets(self) -> dict[int, dict[TopicPartition, range]]:
+        """Of the records of each request."""
+        found: dict[int, dict[TopicPartition, range]] = {}
+        for target in self.in_order():
+            for number, span in target.spans():
+                mine = found.setdefault(number, {})
+                begin = mine[target.key].start if target.key in mine else span.start
+                mine[target.key] = range(begin, span.stop)
+        return found

@@ -1,0 +1,1 @@
+"""Topics as users see them, and what changes them."""

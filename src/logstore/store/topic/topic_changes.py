@@ -1,0 +1,361 @@
+"""Changes of a store's topics: made, configured, grown and deleted.
+
+Each change is committed by one write of the settings file; opening the store finishes,
+or undoes, what was interrupted around it (docs/durability.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from logstore._native.locks import logger
+from logstore.config import (
+    PARTITIONS_MAX,
+    TopicConfig,
+    check_int,
+    check_kind,
+    compacts,
+    sets_retention,
+    to_stored,
+)
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    LogStoreError,
+    TopicExistsError,
+    TopicNotFoundError,
+    storage_errors,
+)
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
+from logstore.io.scheduler import weakly
+from logstore.log.write.writer import PartitionWriter
+from logstore.segment import Segment
+from logstore.store.catalog.topics import Catalog, leading
+from logstore.store.context import StoreContext
+from logstore.store.partition.partitions import PartitionWriters
+from logstore.store.topic.open_topics import OpenTopics
+from logstore.store.topic.topic import Topic
+
+__all__ = ["TopicChanges"]
+
+
+class TopicChanges:
+    """Changes the topics of one store, one change at a time."""
+
+    def __init__(
+        self, context: StoreContext, topics: OpenTopics, journal: PublicationJournal
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._journal = journal
+        context.attach(
+            self.before_first_change,
+            self._writers.starts,
+            self._identify,
+            journal.before_cut,
+        )
+
+    @property
+    def _writers(self) -> PartitionWriters:
+        return self._topics.writers
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._topics.catalog
+
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> Topic:
+        """As `Store.create_topic`.
+
+        1. persist its settings, as being created (commit: opening finishes it);
+        2. create the directories; 3. sync the store's; 4. write the settings again.
+        """
+        self._topics.check_writable(f"create topic {name!r}")
+        layout.check_new_topic_name(name)
+        check_int("partitions", partitions, 1, PARTITIONS_MAX)
+        if config is not None:
+            check_kind("config", config, TopicConfig)
+        with self._context.lock:
+            self._context.check_open()
+            if name in self._catalog.numbers:
+                return self._existing(name, partitions, config, exist_ok)
+            self._catalog.check_collision(name)
+            if config is None:
+                config = self._context.store_config.topic_defaults
+            self._create(name, range(partitions), dataclasses.replace(config))
+            return self._topics.find(name)
+
+    def _existing(
+        self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
+    ) -> Topic:
+        topic = self._topics.find(name)
+        if not exist_ok:
+            raise TopicExistsError(f"topic {name} is already there", topic=name)
+        if len(topic) != partitions:
+            raise TopicExistsError(
+                f"topic {name} has {len(topic)} partitions, not {partitions}",
+                topic=name,
+            )
+        if config is not None and "config" not in self._catalog.settings.get(name, {}):
+            # Only its directories existed: now it has settings, too.
+            self._configure_held(name, config)
+        if config is not None and config != topic.config:
+            was, asked = topic.config.to_dict(), config.to_dict()
+            differing = [k for k in was if was[k] != asked[k]]
+            raise TopicExistsError(
+                f"topic {name} has other settings: "
+                + ", ".join(f"{k}={was[k]!r}, not {asked[k]!r}" for k in differing),
+                topic=name,
+            )
+        return topic
+
+    def _create(self, name: str, numbers: range, config: TopicConfig) -> None:
+        longest = layout.partition_directory(name, numbers[-1])
+        if len(longest) > 255:
+            raise ConfigError(
+                f"directory name {longest[:40]}... has {len(longest)} characters, more "
+                f"than 255",
+                name="topic",
+                value=name,
+            )
+        self._context.begin_writing()
+        with storage_errors(f"create topic {name} in", self._context.path):
+            for number in numbers:
+                self._writers.forget(TopicPartition(name, number))
+            keys = [TopicPartition(name, number) for number in numbers]
+            self._forget_ownership(keys)
+            self._journal.forget(keys)
+            settings = self._catalog.with_id(
+                name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
+            )
+            self._catalog.write(name, {**settings, "creating": True})
+            self._catalog.make_directories(name, numbers)
+            all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
+            settings["partitions"] = leading(all_numbers)
+            self._catalog.write(name, settings)
+        self._catalog.add(name, all_numbers)
+        self._retain_as(config)
+
+    def _retain_as(self, config: TopicConfig) -> None:
+        """Apply retention and compaction from now on, if these settings of a topic
+        require it."""
+        stored = to_stored(config)
+        if sets_retention(stored) or compacts(stored):
+            self._topics.begin_rounds()
+
+    def _forget_ownership(self, keys: Iterable[TopicPartition]) -> None:
+        """Remove partitions that do not exist any more from Kafka's checkpoints."""
+        with self._context.ownership_lock:
+            self._context.ownership.forget(keys)
+
+    def configure(self, name: str, config: TopicConfig) -> None:
+        self._topics.check_writable(f"configure topic {name}")
+        check_kind("config", config, TopicConfig)
+        with self._context.lock:
+            # A copy, which checks them: what is frozen can be changed by force.
+            self._configure_held(name, dataclasses.replace(config))
+
+    def _configure_held(self, name: str, config: TopicConfig) -> None:
+        numbers = self._topics.partition_numbers(name)
+        self._context.begin_writing()
+        settings = self._catalog.with_id(
+            name, {"partitions": leading(numbers), "config": to_stored(config)}
+        )
+        with storage_errors(f"write the settings of {name} in", self._context.path):
+            self._catalog.write(name, settings)
+            self._catalog.confirm()
+        self._retain_as(config)
+        failure: LogStoreError | None = None
+        for number in numbers:
+            writer = self._writers.loaded.get(TopicPartition(name, number))
+            if writer is not None and writer.health.is_intact:
+                try:
+                    writer.configure(config)
+                except LogStoreError as error:
+                    failure = failure or error
+                    continue  # its appends go on with the old ones, as `config` says
+            partition = self._topics.partitions.get(TopicPartition(name, number))
+            if partition is not None:
+                partition.config = config
+        if failure is not None:
+            raise failure
+
+    def grow(self, name: str, count: int) -> int:
+        self._topics.check_writable(f"add partitions to {name}")
+        with self._context.lock:
+            topic = self._topics.find(name)
+            first = self._catalog.numbers[name][-1] + 1
+            if first + count > PARTITIONS_MAX:
+                raise ConfigError(
+                    f"{first + count} partitions are more than {PARTITIONS_MAX}",
+                    name="count",
+                    value=count,
+                )
+            self._create(name, range(first, first + count), topic.config)
+            return len(self._catalog.numbers[name])
+
+    def delete(self, name: str) -> None:
+        """As `Store.delete_topic`.
+
+        1. write into its settings that it is being deleted (commit: opening finishes
+        it); 2. rename its directories to ``...-delete`` and sync the store's; 3. forget
+        its settings; 4. remove the files after ``file_delete_delay_ms``.
+        """
+        self._topics.check_writable(f"delete topic {name!r}")
+        with self._context.lock:
+            self._context.check_open()
+            self._delete_held(name)
+
+    def _delete_held(self, name: str) -> None:
+        self._topics.find(name)  # or raise
+        self._context.begin_writing(is_deletion=True)
+        numbers = self._catalog.numbers[name]
+        renamed: list[str] = []
+        users: list[Segment] = []
+        try:
+            delay_ms = self._catalog.config(name).file_delete_delay_ms
+        except ConfigError:
+            # Its settings count for nothing else: it can be deleted.
+            delay_ms = TopicConfig().file_delete_delay_ms
+        settings = self._catalog.settings.get(name, {"partitions": leading(numbers)})
+        going = TopicNotFoundError(
+            f"topic {name} is being deleted, which was cut short by an error; "
+            f"delete it again, or open the store again",
+            topic=name,
+        )
+        keys = [TopicPartition(name, number) for number in numbers]
+        mark = self._catalog.deletion_mark(name)
+        moved = {key: layout.deleted_directory(*key, mark) for key in keys}
+        try:
+            # Before the commit: after it nothing may be acknowledged, nor be loaded; no
+            # compaction may record after `forget_compacted`.
+            for key in keys:
+                self._writers.suspend(key, going)
+            self._context.forget_compacted(keys)
+            # If this fails, a copy takes these for logs that it lacks.
+            with contextlib.suppress(OSError, CorruptCheckpointError):
+                self._journal.forget_ends(keys)
+            self._catalog.write_if_room(name, {**settings, "deleting": True})
+        except BaseException:
+            self._undo_delete(name, keys)
+            raise
+        with storage_errors(f"delete topic {name} of", self._context.path):
+            for key in keys:
+                self._writers.broken[key] = going
+                self._topics.partitions.pop(key, None)
+            self._catalog.drop_begun(name)
+            for key in keys:
+                writer = self._writers.loaded.get(key)
+                if writer is not None:
+                    users += self._end_writer(writer)
+                    # Before the rename: a reader finds the files under one of the two
+                    # names.
+                    writer.directory.moved_to = moved[key]
+                # It does not exist if an earlier attempt has renamed it.
+                with contextlib.suppress(FileNotFoundError):
+                    self._catalog.rename_deleted(
+                        layout.partition_directory(*key),
+                        moved[key],
+                        is_recorded=not self._catalog.is_dirty,
+                    )
+                    renamed.append(moved[key])
+            self._context.root.sync()
+            self._topics.topics.pop(name, None)
+            self._catalog.numbers.pop(name, None)
+            # After that: an interrupt leaves no partition that neither exists nor is
+            # deleted. The rest of it is forgotten before another one is created
+            # (`_create`).
+            for key in keys:
+                self._writers.forget(key)
+        # On a full disk the lines stay until another topic of this name is created.
+        with contextlib.suppress(OSError):
+            self._forget_ownership(keys)
+        self._catalog.write_if_room(name, None)
+        logger.info("topic %s with %d partitions deleted", name, len(numbers))
+        # A read that has begun finishes on the files that it began with.
+        self._context.scheduler.when_unused(users, self._removal_of(renamed), delay_ms)
+
+    def _removal_of(self, names: list[str]) -> Callable[[], None]:
+        """A task that removes directories. It does not keep the store alive: the next
+        opening also removes them."""
+        return weakly(self._remove, names)
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove the directories of deleted topics; if there is room again, catch up.
+
+        While the settings on the disk still have the topics, the empty directories
+        stay: from their names the next opening knows that nothing is lost.
+        """
+        emptied = self._catalog.empty_directories(names)
+        with self._context.lock:
+            if self._context.is_closed:
+                return
+            self._catalog.catch_up()
+            if not self._catalog.is_dirty:
+                self._catalog.remove_directories(emptied)
+
+    def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
+        """Undo a deletion that may or may not have reached its commit: only if the
+        settings on the disk do not record it, the topic is used again."""
+        try:
+            value = checkpoints.read_state(self._context.root, layout.TOPICS)
+        except (OSError, LogStoreError):
+            return
+        if value is None or not value["topics"].get(name, {}).get("deleting", False):
+            for key in keys:
+                self._writers.resume(key)
+
+    def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
+        """Release a partition that is about to be deleted. Returns its segments: the
+        reads that have begun use them."""
+        reason = TopicNotFoundError(
+            f"topic {writer.context.topic} was deleted", topic=writer.context.topic
+        )
+        with contextlib.suppress(LogStoreError):
+            writer.close(reason, record_end=False)
+        segments = list(writer.segments)
+        writer.abandon()
+        return segments
+
+    def _identify(
+        self, key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
+    ) -> None:
+        """Before the first append to a partition: record which topic it is of."""
+        catalog = self._catalog
+        topic_id = catalog.identify(key, directory, log_id, is_empty=is_empty)
+        for number in catalog.numbers.get(key.topic, ()):
+            partition = self._topics.partitions.get((key.topic, number))
+            if partition is not None and not partition.topic_id:
+                partition.topic_id = topic_id
+
+    def before_first_change(self, is_deletion: bool) -> None:
+        """Remove the clean-shutdown markers; from then on retention is applied.
+
+        A full disk must not prevent a deletion: damage that is not recorded before it
+        is recorded when the store is closed.
+        """
+        with self._context.ownership_lock:
+            if not self._context.ownership.is_writing:
+                unwritten = self._writers.record_damage()
+                if unwritten is not None and not is_deletion:
+                    raise unwritten
+                self._context.ownership.begin(self._catalog.persist_claim)
+                dying, self._catalog.dying = self._catalog.dying, []
+                if dying:
+                    delay_ms = TopicConfig().file_delete_delay_ms
+                    self._context.scheduler.call_later(
+                        delay_ms, self._removal_of(dying)
+                    )
+        self._topics.begin_rounds()
