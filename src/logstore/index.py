@@ -44,6 +44,8 @@ INDEX_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 TXN_ENTRY_BYTES: Final = 34
 
+# How many entries of an index a reader tries.
+_TRIED_MAX: Final = 4
 _INT32_MAX: Final = (1 << 31) - 1
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -111,6 +113,20 @@ class Entries:
         """XXH32 of the bytes before slot `end`."""
         return digest_of(self.data(0, end))
 
+    def upto(self, target: int) -> Iterator[tuple[int, int]]:
+        """The greatest entry <= a target, and the ones before it, nearest first; a few:
+        a reader for which none of them is right begins at the start."""
+        slot = self.slot_of(target)
+        return map(self.entry, range(slot, max(slot - _TRIED_MAX, -1), -1))
+
+    def slot_of(self, target: int) -> int:
+        """Slot of the greatest entry <= a target; -1 if there is none."""
+        raise NotImplementedError
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """The two numbers in a slot."""
+        raise NotImplementedError
+
     def data(self, first: int = 0, end: int | None = None) -> bytes:
         """The bytes of the entries from slot `first` to slot `end` (exclusive)."""
         size = self.entry_bytes
@@ -137,6 +153,9 @@ class OffsetEntries(Entries):
             data, count, min(relative_offset, _INT32_MAX)
         )
         return slot, pos
+
+    def slot_of(self, target: int) -> int:
+        return self.floor(target)[0]
 
     def find(
         self, fd: int, segment: tuple[int, int, int, int], offset: int
@@ -220,10 +239,8 @@ class TimeEntries(Entries):
             timestamp,
         )  # fmt: skip
 
-    def floor(self, timestamp: int) -> int:
-        """Slot of the greatest entry <= the timestamp; -1 if none."""
-        count, data = self.count, self._data
-        return native.time_index_floor(data, count, timestamp)[0]
+    def slot_of(self, target: int) -> int:
+        return native.time_index_floor(self._data, self.count, target)[0]
 
     def entry(self, slot: int) -> tuple[int, int]:
         """(timestamp, relative offset) in a slot."""

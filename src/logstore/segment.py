@@ -370,12 +370,18 @@ class Segment:
     ) -> tuple[native.BatchHeader, native.Buffer] | None:
         """The header of the batch at `pos`, checksum checked, and the buffer that it is
         in; None if there is none."""
-        buffer = buffer or native.Buffer(LOOKUP_BYTES)
+        first = self._read_first(pos, buffer or native.Buffer(LOOKUP_BYTES))
+        return None if first is None else first[:2]
+
+    def _read_first(
+        self, pos: int, buffer: native.Buffer
+    ) -> tuple[native.BatchHeader, native.Buffer, int] | None:
+        """As `first_header`, with the number of bytes in the buffer."""
         while True:
             n = self.read(buffer.view, pos)
             scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
             if scan.headers:
-                return scan.headers[0], buffer
+                return scan.headers[0], buffer, n
             larger = larger_buffer(buffer, n, self.size - pos)
             if larger is None or scan.stop != native.STOP_PARTIAL:
                 return None
@@ -469,43 +475,45 @@ class Segment:
         another last offset than the entry says may have a wrong one, and hide the
         offset: the walk from the entry before shows that. Brokers write such entries.
         """
-        if offset <= self.base_offset:
-            return self.start
-        entries = self.offset_entries()
-        slot, _ = entries.floor(offset - self.base_offset)
-        buffer = native.Buffer(LOOKUP_BYTES)
-        is_doubtful = False
-        for at in range(slot, max(slot - 4, -1), -1):
-            relative, pos = entries.entry(at)
-            place, last_offset = self._place_before(pos, offset, buffer)
-            is_said = last_offset == self.base_offset + relative
-            if place is not None and (is_said or is_doubtful):
-                return place
-            is_doubtful = place is not None and not self.is_contiguous
-        return self.start
+        walk = self.walk_from(offset, native.Buffer(LOOKUP_BYTES))
+        return OffsetPosition(walk.pos, walk.last_offset)
 
-    def _place_before(
+    def walk_from(self, offset: int, buffer: native.Buffer) -> FileWalk:
+        """A walk from there on. It has the bytes that were read to find the place, if
+        any were: its `n` is not 0."""
+        is_doubtful, relative = False, offset - self.base_offset
+        for last, pos in self.offset_entries().upto(relative) if relative > 0 else ():
+            walk, last_offset = self._walk_before(pos, offset, buffer)
+            is_said = last_offset == self.base_offset + last
+            if walk is not None and (is_said or is_doubtful):
+                return walk
+            is_doubtful = walk is not None and not self.is_contiguous
+        return FileWalk(self, self.start, buffer)
+
+    def _walk_before(
         self, pos: int, offset: int, buffer: native.Buffer
-    ) -> tuple[OffsetPosition | None, int]:
-        """(the place at `pos`, if a batch there begins at or before `offset`; where the
-        batch ends)."""
-        first = self.first_header(pos, buffer)
+    ) -> tuple[FileWalk | None, int]:
+        """(a walk from `pos` on, if a batch there begins at or before `offset`; where
+        the batch ends)."""
+        first = self._read_first(pos, buffer)
         if first is None:
             return None, native.OFFSET_UNKNOWN
         base, last = first[0].base_offset, first[0].last_offset
         # The first offset of a wrapper is unknown; a last one below is sufficient.
         is_before = self.base_offset <= last and (last if base < 0 else base) <= offset
+        if not is_before:
+            return None, last
         before = native.OFFSET_UNKNOWN if base < 0 else base - 1
-        return OffsetPosition(pos, before) if is_before else None, last
+        walk = FileWalk(self, (pos, before), first[1])
+        walk.n = first[2]
+        return walk, last
 
     def locate_time(self, timestamp: int) -> OffsetPosition:
         """Where to begin reading so that no record since `timestamp` is missed."""
         if timestamp <= -(1 << 63):
             return self.start  # no record is older
-        entries = self.time_entries()
-        slot = entries.floor(timestamp - 1)
-        for at in range(slot, max(slot - 4, -1), -1):
-            place = self._place_of_time_entry(*entries.entry(at))
+        for entry in self.time_entries().upto(timestamp - 1):
+            place = self._place_of_time_entry(*entry)
             if place is not None:
                 return place
         return self.start

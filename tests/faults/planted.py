@@ -186,9 +186,9 @@ BUGS = (
     Bug(
         "an index is trusted by readers",
         "segment.py",
-        (("            place, last_offset = self._place_before(",
-          "            return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "            place, last_offset = self._place_before("),),
+        (("            walk, last_offset = self._walk_before(",
+          "            return FileWalk(self, (pos, native.OFFSET_UNKNOWN), buffer)\n"
+          "            walk, last_offset = self._walk_before("),),
         "lying_disk",
         (".index",),
     ),
@@ -549,9 +549,9 @@ BUGS = (
     Bug(
         "an index is believed where it is a file's own",
         "segment.py",
-        (("            place, last_offset = self._place_before(",
-          "            return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "            place, last_offset = self._place_before("),),
+        (("            walk, last_offset = self._walk_before(",
+          "            return FileWalk(self, (pos, native.OFFSET_UNKNOWN), buffer)\n"
+          "            walk, last_offset = self._walk_before("),),
         "lying_input",
         ("derived",),
         quick=3,

@@ -66,7 +66,8 @@ class Decoder:
     """Columns of decoded records and the state of a walk; reused for many calls.
 
     After `decode` or `decode_payload`: the columns hold `count` records, `pos` is the
-    end of the walk, `stop` its reason, `error` the damage met (after those records).
+    end of the walk, `stop` its reason, `error` the damage met (after those records),
+    `last_offset` that of the batch walked over last.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class Decoder:
         "header_pos",
         "key_len",
         "key_pos",
+        "last_offset",
         "offset",
         "pos",
         "stop",
@@ -134,14 +136,9 @@ class Decoder:
             setattr(self, name, array)
             setattr(columns, name, array)
 
-    @property
-    def last_offset(self) -> int:
-        """Last offset of the batch walked over last."""
-        return int(self._walk.last_offset)
-
     def begin(self, last_offset: int = -1) -> None:
         """Reset the walk; the next batch must lie after `last_offset`."""
-        self._walk.last_offset = last_offset
+        self.last_offset = self._walk.last_offset = last_offset
 
     def decode(
         self,
@@ -197,6 +194,7 @@ class Decoder:
         walk = self._walk
         self.count = count
         self.pos = walk.pos
+        self.last_offset = walk.last_offset
         self.error = None if status >= 0 else native_error(status, walk.error)
         self.stop = walk.stop if status >= 0 else 0
         return self.stop

@@ -137,7 +137,7 @@ def _parts(piece: Piece) -> Sequence[Piece]:
     bounds = [piece.start]
     for at in range(1, count):
         offset = piece.start + spread * at // count
-        slot, _ = entries.floor(offset - segment.base_offset)
+        slot = entries.slot_of(offset - segment.base_offset)
         if slot >= 0:  # an entry has the last offset of its batch
             offset = segment.base_offset + entries.entry(slot)[0] + 1
         if bounds[-1] < offset < piece.stop:

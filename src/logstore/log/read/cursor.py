@@ -123,6 +123,8 @@ class Cursor:
         self._is_to_end = stop >= view.end_offset
         self._walk: FileWalk | None = None
         self._is_used = False
+        # The walk has its bytes already.
+        self._is_filled = False
         self._chunk: Chunk | None = None
         self._place = place
         self._begin_in(view)
@@ -194,16 +196,19 @@ class Cursor:
         # A segment that is not the last ends where the next one begins.
         self.bound = min(self._end, self._segments.base(self._end))
         self.offset = max(self.offset, segment.base_offset)
-        place = self._place or segment.locate(self.offset)
+        buffer, place = self._buffer_for(segment), self._place
         self._place = None
-        walk = self._walk
-        buffer = walk.buffer if walk else self._first_buffer(segment.size - place.pos)
-        self._walk = FileWalk(segment, place, buffer)
+        if place is None:
+            self._walk = segment.walk_from(self.offset, buffer)
+        else:
+            self._walk = FileWalk(segment, place, buffer)
+        self._is_filled = self._walk.n > 0
         self._is_exact_now = not self._is_exact
 
     def _move(self, place: OffsetPosition) -> None:
         assert self._walk is not None
         self._walk.pos, self._walk.last_offset = place
+        self._is_filled = False
         self._is_exact_now = not self._is_exact
 
     def _read(self) -> Chunk | None:
@@ -221,9 +226,11 @@ class Cursor:
             self.check_for_change()
             self._end_segment(segment, walk.last_offset)
             return None
-        if self._keeps and self._is_used:
-            walk.buffer, self._is_used = self._new_buffer(), False
-        walk.n = segment.read(walk.room(), walk.pos, self._segments, self._end)
+        if not self._is_filled:
+            if self._keeps and self._is_used:
+                walk.buffer, self._is_used = self._new_buffer(), False
+            walk.n = segment.read(walk.room(), walk.pos, self._segments, self._end)
+        self._is_filled = False
         if not self._is_exact:
             self.check_for_change()
         if segment.version != self._version:
@@ -232,14 +239,32 @@ class Cursor:
 
     def _seek(self, segment: Segment, walk: FileWalk) -> None:
         """Go to the batch that has the offset, or the one after it."""
+        self._is_exact_now = True
+        if self._is_filled:
+            scan = native.seek_batch(
+                walk.buffer.c,
+                walk.n,
+                last_offset=walk.last_offset,
+                checks=segment.checks,
+                offset=self.offset,
+            )
+            self._is_filled = bool(scan.headers) and scan.pos == 0
+            if scan.headers:
+                walk.pos, walk.last_offset = walk.pos + scan.pos, scan.last_offset
+                return
         found = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
         end = OffsetPosition(segment.size, self.offset - 1)
         walk.pos, walk.last_offset = found[0] if found else end
-        self._is_exact_now = True
 
-    def _first_buffer(self, room: int) -> native.Buffer:
-        size = min(self._first_bytes, max(room, READ_BYTES))
-        return native.Buffer(max(size, FRAME_BYTES))
+    def _buffer_for(self, segment: Segment) -> native.Buffer:
+        """The buffer to begin a segment with."""
+        if self._walk is None:
+            size = min(self._first_bytes, max(segment.size, READ_BYTES))
+            return native.Buffer(max(size, FRAME_BYTES))
+        if self._keeps and self._is_used:
+            self._is_used = False
+            return self._new_buffer()
+        return self._walk.buffer
 
     def _new_buffer(self) -> native.Buffer:
         if self._pool is None:

@@ -108,3 +108,58 @@ def test_buffer_makes_no_difference(
                 patch.setattr(verify_log, "BUFFER_BYTES", size)
                 assert list(until_damage(tmp_path)) == expected
                 assert logstore.verify(tmp_path).problems == found
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (2, "none"), (2, "lz4")])
+@pytest.mark.parametrize("way", ["read", "fetch", "batches", "keeps"])
+def test_place_of_an_index_entry_is_read_once(
+    tmp_path: Path, bytes_read: list[int], magic: int, codec: str, way: str
+) -> None:
+    """The bytes that confirm the entry are those of the first chunk; a fetch, whose
+    chunk begins with the batch of the offset, reads from there again."""
+    if way == "keeps":
+        pytest.importorskip("pyarrow")
+    with logstore.open(tmp_path) as store:
+        config = config_of(magic, codec, index_interval_bytes=2000)
+        partition = store.create_topic("t", config=config)[0]
+        for number in range(200):
+            partition.append(b"%03d" % number * 50)
+        for offset in (60, 61, 62, 63, 130, 199):
+            bytes_read.clear()
+            if way == "fetch":
+                assert next(iter(partition.fetch(offset))).offset == offset
+            elif way == "batches":
+                batch = next(partition.read_batches(offset))
+                assert batch.base_offset <= offset < batch.next_offset
+            elif way == "keeps":
+                table = partition.read_arrow(offset, offset + 1, view=True).read_all()
+                assert table["offset"].to_pylist() == [offset]
+                assert table["value"].to_pylist() == [b"%03d" % offset * 50]
+            else:
+                [record] = partition.read(offset, offset + 1)
+                assert record.value == b"%03d" % offset * 50
+            assert len(bytes_read) <= 1 + (way == "fetch")
+
+
+def test_bytes_of_an_entry_that_is_wrong_are_not_delivered(
+    tmp_path: Path, bytes_read: list[int]
+) -> None:
+    """The walk begins where an earlier entry, or the start, is right."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t", config=config_of(2, "none"))[0]
+        for number in range(300):
+            partition.append(b"%03d" % number * 50)
+    [index] = tmp_path.glob("t-0/*.index")
+    whole = index.read_bytes()
+    for shift in (1, -1, 61, 4000):
+        data = bytearray(whole)
+        for at in range(4, len(data), 8):
+            pos = int.from_bytes(data[at : at + 4], "big")
+            data[at : at + 4] = max(pos + shift, 0).to_bytes(4, "big")
+        index.write_bytes(data)
+        with logstore.open(tmp_path, read_only=True) as store:
+            partition = store.topic("t")[0]
+            for offset in (1, 150, 299):
+                assert next(iter(partition.fetch(offset))).offset == offset
+                [record] = partition.read(offset, offset + 1)
+                assert record.value == b"%03d" % offset * 50
