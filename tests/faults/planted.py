@@ -254,8 +254,8 @@ BUGS = (
         "segment.py",
         (("native.CHECK_ALL | (native.CHECK_OWN if self.is_contiguous else 0)",
           "native.CHECK_CRC"),
-         ("if place is not None and (is_said or is_doubtful):",
-          "if place is not None:")),
+         ("if walk is not None and (is_said or is_doubtful):",
+          "if walk is not None:")),
         "lying_disk",
     ),
     Bug(
