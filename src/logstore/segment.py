@@ -374,11 +374,15 @@ class Segment:
         return None if first is None else first[:2]
 
     def _read_first(
-        self, pos: int, buffer: native.Buffer
+        self,
+        pos: int,
+        buffer: native.Buffer,
+        rest: Rest = (),
+        stop: int = native.OFFSET_MAX,
     ) -> tuple[native.BatchHeader, native.Buffer, int] | None:
         """As `first_header`, with the number of bytes in the buffer."""
         while True:
-            n = self.read(buffer.view, pos)
+            n = self.read(buffer.view, pos, rest, stop)
             scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
             if scan.headers:
                 return scan.headers[0], buffer, n
@@ -478,12 +482,19 @@ class Segment:
         walk = self.walk_from(offset, native.Buffer(LOOKUP_BYTES))
         return OffsetPosition(walk.pos, walk.last_offset)
 
-    def walk_from(self, offset: int, buffer: native.Buffer) -> FileWalk:
+    def walk_from(
+        self,
+        offset: int,
+        buffer: native.Buffer,
+        rest: Rest = (),
+        stop: int = native.OFFSET_MAX,
+    ) -> FileWalk:
         """A walk from there on. It has the bytes that were read to find the place, if
-        any were: its `n` is not 0."""
+        any were: its `n` is not 0. `rest`, `stop`: as in `read`."""
         is_doubtful, relative = False, offset - self.base_offset
         for last, pos in self.offset_entries().upto(relative) if relative > 0 else ():
-            walk, last_offset = self._walk_before(pos, offset, buffer)
+            first = self._read_first(pos, buffer, rest, stop)
+            walk, last_offset = self._walk_before(pos, offset, first)
             is_said = last_offset == self.base_offset + last
             if walk is not None and (is_said or is_doubtful):
                 return walk
@@ -491,11 +502,13 @@ class Segment:
         return FileWalk(self, self.start, buffer)
 
     def _walk_before(
-        self, pos: int, offset: int, buffer: native.Buffer
+        self,
+        pos: int,
+        offset: int,
+        first: tuple[native.BatchHeader, native.Buffer, int] | None,
     ) -> tuple[FileWalk | None, int]:
         """(a walk from `pos` on, if a batch there begins at or before `offset`; where
         the batch ends)."""
-        first = self._read_first(pos, buffer)
         if first is None:
             return None, native.OFFSET_UNKNOWN
         base, last = first[0].base_offset, first[0].last_offset

@@ -199,7 +199,9 @@ class Cursor:
         buffer, place = self._buffer_for(segment), self._place
         self._place = None
         if place is None:
-            self._walk = segment.walk_from(self.offset, buffer)
+            self._walk = segment.walk_from(
+                self.offset, buffer, self._segments, self._end
+            )
         else:
             self._walk = FileWalk(segment, place, buffer)
         self._is_filled = self._walk.n > 0
