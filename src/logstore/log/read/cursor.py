@@ -198,6 +198,9 @@ class Cursor:
         self.offset = max(self.offset, segment.base_offset)
         buffer, place = self._buffer_for(segment), self._place
         self._place = None
+        if place is None and self._is_exact:
+            # Its chunk begins elsewhere: little is read to find that.
+            place = segment.locate(self.offset)
         if place is None:
             self._walk = segment.walk_from(
                 self.offset, buffer, self._segments, self._end
@@ -242,18 +245,6 @@ class Cursor:
     def _seek(self, segment: Segment, walk: FileWalk) -> None:
         """Go to the batch that has the offset, or the one after it."""
         self._is_exact_now = True
-        if self._is_filled:
-            scan = native.seek_batch(
-                walk.buffer.c,
-                walk.n,
-                last_offset=walk.last_offset,
-                checks=segment.checks,
-                offset=self.offset,
-            )
-            self._is_filled = bool(scan.headers) and scan.pos == 0
-            if scan.headers:
-                walk.pos, walk.last_offset = walk.pos + scan.pos, scan.last_offset
-                return
         found = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
         end = OffsetPosition(segment.size, self.offset - 1)
         walk.pos, walk.last_offset = found[0] if found else end

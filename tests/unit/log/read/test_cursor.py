@@ -111,12 +111,11 @@ def test_buffer_makes_no_difference(
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (2, "none"), (2, "lz4")])
-@pytest.mark.parametrize("way", ["read", "fetch", "batches", "keeps"])
+@pytest.mark.parametrize("way", ["read", "batches", "keeps"])
 def test_place_of_an_index_entry_is_read_once(
     tmp_path: Path, bytes_read: list[int], magic: int, codec: str, way: str
 ) -> None:
-    """The bytes that confirm the entry are those of the first chunk; a fetch, whose
-    chunk begins with the batch of the offset, reads from there again."""
+    """The bytes that confirm the entry are those of the first chunk."""
     if way == "keeps":
         pytest.importorskip("pyarrow")
     with logstore.open(tmp_path) as store:
@@ -126,9 +125,7 @@ def test_place_of_an_index_entry_is_read_once(
             partition.append(b"%03d" % number * 50)
         for offset in (60, 61, 62, 63, 130, 199):
             bytes_read.clear()
-            if way == "fetch":
-                assert next(iter(partition.fetch(offset))).offset == offset
-            elif way == "batches":
+            if way == "batches":
                 batch = next(partition.read_batches(offset))
                 assert batch.base_offset <= offset < batch.next_offset
             elif way == "keeps":
@@ -138,7 +135,7 @@ def test_place_of_an_index_entry_is_read_once(
             else:
                 [record] = partition.read(offset, offset + 1)
                 assert record.value == b"%03d" % offset * 50
-            assert len(bytes_read) <= 1 + (way == "fetch")
+            assert len(bytes_read) == 1
 
 
 def test_bytes_of_an_entry_that_is_wrong_are_not_delivered(
