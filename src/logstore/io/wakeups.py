@@ -227,6 +227,7 @@ class ServiceThread:
         log_error: gets that error.
         pause_s: how long after it, in seconds.
         sleep: how the thread waits.
+        sleeps_first: before it calls the method, it waits.
 
     Attributes:
         wakeups: end the wait; None: the thread was not started, or has ended.
@@ -240,6 +241,8 @@ class ServiceThread:
         log_error: Callable[[BaseException], None],
         pause_s: float,
         sleep: Callable[[Wakeups], object] = Wakeups.wait,
+        *,
+        sleeps_first: bool = False,
     ) -> None:
         self._root = root
         self._what = what
@@ -247,6 +250,7 @@ class ServiceThread:
         self._log_error = log_error
         self._pause_s = pause_s
         self._sleep = sleep
+        self._is_due = not sleeps_first
         self.wakeups: Wakeups | None = None
         self._thread: threading.Thread | None = None
         self._is_stopped = False
@@ -279,7 +283,8 @@ class ServiceThread:
             if method is None:
                 return
             try:
-                method()
+                if self._is_due:
+                    method()
             except BaseException as error:
                 # It has another try, also if there was no memory to say so.
                 with contextlib.suppress(BaseException):
@@ -287,7 +292,7 @@ class ServiceThread:
                     time.sleep(self._pause_s)
                 continue
             finally:
-                method = None
+                self._is_due, method = True, None
             wakeups = self.wakeups
             if wakeups is not None and not self._is_stopped:
                 with contextlib.suppress(BaseException):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.log.read.corruption import DamagePolicy
+from logstore.log.read.options import ReadOptions
 from logstore.store.inside import files_directory, topics_now, views_of
 from logstore.store.partition.partition_views import Latest, Turn
 
@@ -54,9 +54,9 @@ def test_topic_turns_are_turns_with_topic_records(tmp_path: Path) -> None:
             [("h", None), ("i", b"")],
         ]
         partition.append_many([b"a", None, b"c"], [None, b"k", b""], headers=headers)
-        views, policy = views_of(partition), DamagePolicy("raise")
-        plain = views.turns(0, False, "read_uncommitted", policy)
-        with_topic = views.topic_turns(0, False, "read_committed", policy, Latest())
+        views = views_of(partition)
+        plain = views.turns(0, ReadOptions())
+        with_topic = views.topic_turns(0, ReadOptions(is_committed=True), Latest())
         found: list[logstore.TopicRecord] = []
         for item in with_topic:
             if isinstance(item, Turn):

@@ -105,7 +105,13 @@ class SnapshotServer:
             wakeups.wait_for_name(root, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS)
 
         self._thread = ServiceThread(
-            root, "snapshots", self._look, _log_error, _LOOK_S, sleep
+            root,
+            "snapshots",
+            self._look,
+            _log_error,
+            _LOOK_S,
+            sleep,
+            sleeps_first=True,
         )
         # The request that a snapshot is made for.
         self._serving: native.OpenFile | None = None

@@ -20,6 +20,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import publications
+from logstore.io.stamps import Look
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
 from logstore.store.publication.publisher import Publisher
@@ -291,8 +292,8 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
         assert live.end_offset == 0
         walked, done = FollowedLog.grow, []
 
-        def grow(log: FollowedLog) -> bool:
-            has_grown = walked(log)
+        def grow(log: FollowedLog, look: Look) -> bool:
+            has_grown = walked(log, look)
             if not done:
                 done.append(store.publish([staged]))
             return has_grown
