@@ -98,7 +98,7 @@ BUGS_OF_TOOLS = (
         "maintenance/facts.py",
         "floor = max((base for base in bases if base <= point), default=0)",
         "floor = max((base for base in bases if base < point), default=0)",
-        "maintenance/handover/test_check.py",
+        "maintenance/test_facts.py",
     ),
     unit_bug(
         "records of one moment vanish from a series",
