@@ -192,11 +192,4 @@ BUGS_OF_TOOLS = (
         "            elif one.kind == kinds.TORN_TAIL:\n",
         "maintenance/handover/test_check.py",
     ),
-    unit_bug(
-        "a repair by cutting goes on behind a segment that has lost bytes",
-        "maintenance/repair/plan.py",
-        "        if run.end < max(source.size, source.min_size or 0):\n",
-        "        if run.end < source.size:\n",
-        "maintenance/repair/test_run.py",
-    ),
 )  # fmt: skip
