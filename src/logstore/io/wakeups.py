@@ -66,7 +66,8 @@ class Wakeups:
     before it, and none is missed.
 
     Args:
-        directories, watches: what is watched; nothing is if the system refuses one.
+        directories, watches: what is watched; nothing is if the system refuses one, and
+            never if `watches` is None: that takes one descriptor less.
         signals: set by this process. If there are any, they alone wake, and nothing is
             watched: a store that writes knows of every change.
         is_wakeable: whether `wake` is called; that takes one more descriptor.
@@ -82,7 +83,7 @@ class Wakeups:
         files: Files,
         directories: Iterable[Directory] = (),
         signals: Sequence[Signal] = (),
-        watches: Iterable[Watch] = (),
+        watches: Iterable[Watch] | None = (),
         *,
         is_wakeable: bool = False,
     ) -> None:
@@ -97,6 +98,9 @@ class Wakeups:
         if signals:
             self._woken.acquire()
             self._register()
+            return
+        if watches is None:
+            self._pause = 0.0  # there is nothing to look for
             return
         with contextlib.suppress(OSError):
             self._file = native.OpenFile(files.new_watch(), None)
@@ -152,7 +156,7 @@ class Wakeups:
         if self._signals:
             return self._wait_for_signal(seconds)
         event, file = self._event, self._file
-        if file is None:
+        if file is None and self._pause:
             seconds = self._pause if seconds is None else min(self._pause, seconds)
             self._pause = min(2 * self._pause, PAUSE_S_MAX)
         if seconds is not None:
@@ -162,7 +166,7 @@ class Wakeups:
             ready = self._files.wait_for_any(fds, seconds)
             if event is not None and event.fd in ready:
                 self._files.clear_event(event.fd)
-            return file is None or bool(ready)
+            return bool(ready) or (file is None and self._pause > 0)
         assert seconds is not None
         time.sleep(seconds)
         return True
@@ -181,7 +185,8 @@ class Wakeups:
 
     def restart_pauses(self) -> None:
         """Sleep for a short time first where changes are not reported."""
-        self._pause = PAUSE_S_MIN
+        if self._pause:
+            self._pause = PAUSE_S_MIN
 
     def take(self) -> Sequence[tuple[int, str]] | None:
         """(number of the watch, name of the entry or "") of each report since the last
@@ -256,14 +261,15 @@ class ServiceThread:
         self._is_stopped = False
 
     def start(self, *watches: Watch) -> None:
-        """Start the thread, which wakes by changes of `watches`, too.
+        """Start the thread, which wakes by changes of `watches`, too, if there are any.
 
         Raises:
             StorageError: it cannot be started.
         """
         files, name = self._root.files, f"{self._what} in {self._root.path}"
         try:
-            self.wakeups = Wakeups(files, watches=watches, is_wakeable=True)
+            watched = watches or None
+            self.wakeups = Wakeups(files, watches=watched, is_wakeable=True)
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
         except (OSError, RuntimeError) as error:

@@ -124,8 +124,9 @@ class PartitionUpkeep:
         policies: Sequence[retention.RetentionPolicy],
         dry_run: bool,
     ) -> list[retention.Deletion]:
-        log, writer = self._views.refreshed(), self._writer
-        infos = infos_of(log.segments, log.end_offset)
+        bounds, writer = self._views.refreshed(), self._writer
+        infos = infos_of(bounds.segments, bounds.end_offset)
+        del bounds  # it would keep the files of a topic that is deleted meanwhile
         try:
             free_bytes = self._log.free_bytes()
         except OSError as error:
