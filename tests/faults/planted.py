@@ -152,6 +152,14 @@ BUGS = (
         quick=2,
     ),
     Bug(
+        "records are appended to a log without a state file",
+        "log/write/log_writer.py",
+        (("                self.point.must_record = True\n", ""),),
+        "failing_calls",
+        ("create a topic",),
+        call="write",
+    ),
+    Bug(
         "durable point written before the sync",
         "log/write/log_writer.py",
         (("durable, cuts, limit))\n        if self.appended",

@@ -51,6 +51,13 @@ BUGS_OF_INCARNATIONS = (
         "incarnations",
     ),
     Bug(
+        "cuts that logstore has recorded do not count in another program's log",
+        "log/follow/decide.py",
+        (("recorded = now.cuts.lowest_removal_since(before.cuts.serial)",
+          "recorded = NO_CUT"),),
+        "incarnations",
+    ),
+    Bug(
         "a cut by the writer that takes over the log of another program is not seen",
         "log/follow/decide.py",
         (("    if newest is not None and newest not in now.bytes.standing:\n",

@@ -6,6 +6,20 @@ from faults.planted_bug import unit_bug
 
 BUGS_OF_LOGS = (
     unit_bug(
+        "records are appended to a log whose state file a deletion has removed",
+        "log/write/log_writer.py",
+        "        if self.point.must_record:\n            self.active.retire()",
+        "        if False:\n            self.active.retire()",
+        "log/write/test_writer_without_state.py",
+    ),
+    unit_bug(
+        "recorded cuts are left out of the look at a log of another program",
+        "log/follow/decide.py",
+        "recorded = now.cuts.lowest_removal_since(before.cuts.serial)",
+        "recorded = NO_CUT",
+        "log/follow/test_decide.py",
+    ),
+    unit_bug(
         "a log may not shrink to retention_bytes exactly",
         "log/retention.py",
         "            if excess < segment.size_bytes or excess <= 0:\n",

@@ -59,17 +59,19 @@ def test_message_with_a_wrong_checksum_is_of_use() -> None:
     assert found.record.offset == 5
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        wrapper(1, 1, [0, 1, 2]),  # its last message would have offset -1
-        message(5, 1, gzip.compress(b""), codec=1),
-        message(5, 1, b"no gzip", codec=1),
-        message(5, 1, gzip.compress(message(0, 0, b"x")), codec=1),
-        message(5, 1, gzip.compress(message(0, 1, b"x", codec=1)), codec=1),
-        message(5, 1, gzip.compress(struct.pack(">qi", 0, 13) + bytes(13)), codec=1),
-    ],
-)
+WRONG_WRAPPERS = {
+    "last-message-has-offset-minus-1": wrapper(1, 1, [0, 1, 2]),
+    "empty": message(5, 1, gzip.compress(b""), codec=1),
+    "no-gzip": message(5, 1, b"no gzip", codec=1),
+    "other-magic": message(5, 1, gzip.compress(message(0, 0, b"x")), codec=1),
+    "nested": message(5, 1, gzip.compress(message(0, 1, b"x", codec=1)), codec=1),
+    "zeros": message(
+        5, 1, gzip.compress(struct.pack(">qi", 0, 13) + bytes(13)), codec=1
+    ),
+}
+
+
+@pytest.mark.parametrize("data", WRONG_WRAPPERS.values(), ids=WRONG_WRAPPERS)
 def test_wrapper_with_wrong_contents_is_damage(data: bytes) -> None:
     with pytest.raises(Damage):
         messages(data, LIMIT)
