@@ -155,12 +155,20 @@ def purpose(module: Path) -> str:
     return re.split(r"(?<=[a-z`)])[.;:](?: |$)", text)[0]
 
 
+def purpose_of_c(file: Path) -> str:
+    """The purpose of a C file, from its first comment: ``name - purpose.``"""
+    comment = file.read_text(encoding="utf-8").partition("*/")[0]
+    text = " ".join(comment.replace("/*", "").replace("\n *", " ").split())
+    text = text.partition(" - ")[2]
+    return re.split(r"(?<=[\w`)])[.;](?: |$)", text)[0]
+
+
 def tree(directory: Path = PACKAGE, indent: str = "") -> Iterator[str]:
-    """The modules of a package, each with its purpose."""
+    """The modules and C files of a package, each with its purpose."""
     modules = {
         path.name: path
-        for path in sorted(directory.glob("*.py"))
-        if path.name != "__init__.py" and path.name != "build_ffi.py"
+        for path in (*directory.glob("*.py"), *directory.glob("[!_]*.c"))
+        if path.name not in ("__init__.py", "build_ffi.py")
     }
     packages = [path for path in directory.iterdir() if (path / "__init__.py").exists()]
     for path in sorted([*modules.values(), *packages]):
@@ -169,7 +177,8 @@ def tree(directory: Path = PACKAGE, indent: str = "") -> Iterator[str]:
             yield f"{indent}{path.name + '/':{28 - len(indent)}} {text}".rstrip()
             yield from tree(path, indent + "  ")
         else:
-            yield f"{indent}{path.name:{28 - len(indent)}} {purpose(path)}".rstrip()
+            text = purpose_of_c(path) if path.suffix == ".c" else purpose(path)
+            yield f"{indent}{path.name:{28 - len(indent)}} {text}".rstrip()
 
 
 def page(text: str) -> str:
