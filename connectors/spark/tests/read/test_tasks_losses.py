@@ -100,7 +100,8 @@ def test_worker_with_an_old_view_of_the_files_opens_them_anew(
     worker = StoreCache()
     monkeypatch.setattr(stores, "_CACHE", worker)
     assert len(offsets_of(reader_of(writer.path))) == 100  # and the store stays open
-    monkeypatch.setattr(ReadOnlyLog, "_retry_look", lambda self: None)
+    monkeypatch.setattr(ReadOnlyLog, "_look_quickly", lambda self: False)
+    monkeypatch.setattr(ReadOnlyLog, "_look", lambda self: None)
     partition.append_many([b"value"] * 50)
     monkeypatch.setattr(stores, "_CACHE", StoreCache())  # the driver's
     reader = reader_of(writer.path)
