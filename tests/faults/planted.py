@@ -403,7 +403,7 @@ BUGS = (
         (("if known.get(key) != base}", "if known.get(key, base) != base}"),),
         "disk_states",
         ("publish", "kill"),
-        quick=3,
+        quick=1,
     ),
     Bug(
         "an append follows a publication, and the journal has its end still",
@@ -552,7 +552,7 @@ BUGS = (
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),
-        quick=2,
+        quick=3,
     ),
     Bug(
         "an index is believed where it is a file's own",
