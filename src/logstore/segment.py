@@ -365,12 +365,10 @@ class Segment:
             reads += 1
         return None
 
-    def first_header(
-        self, pos: int, buffer: native.Buffer | None = None
-    ) -> tuple[native.BatchHeader, native.Buffer] | None:
+    def first_header(self, pos: int) -> tuple[native.BatchHeader, native.Buffer] | None:
         """The header of the batch at `pos`, checksum checked, and the buffer that it is
         in; None if there is none."""
-        first = self._read_first(pos, buffer or native.Buffer(LOOKUP_BYTES))
+        first = self._read_first(pos, native.Buffer(LOOKUP_BYTES))
         return None if first is None else first[:2]
 
     def _read_first(

@@ -168,8 +168,8 @@ class Loader(NamedTuple):
         is_same &= now.state == stamp.state or self.has_same_files(state)
         settled_ns = settled(stamp.mtime_ns, self.directory.files)
         stamp = stamp._replace(mtime_ns=settled_ns)
-        cuts = metadata.stale_cuts
-        return LoadedLog(log, files, epochs, state, stamp, cuts), is_same
+        loaded = LoadedLog(log, files, epochs, state, stamp, metadata.stale_cuts)
+        return loaded, is_same
 
     def stamp(self) -> PartitionStamp:
         """The stamp of the partition now."""

@@ -166,26 +166,22 @@ class Contents:
 
     def control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
         """Check the control batches of a buffer."""
-        pos, stop = 0, native.STOP_FULL
-        while stop == native.STOP_FULL:
-            scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
-            for header in scan.headers:
-                if not header.is_control:
-                    continue
-                data = buffer.raw[header.pos : header.pos + header.size]
-                position = file_pos + header.pos
-                try:
-                    batch = RecordBatch(
-                        header._replace(pos=0), data, position, self._run.limit, _same
-                    )
-                    control = batch.control_record()
-                except Damage as damage:
-                    first, last = header.base_offset, header.last_offset
-                    self._bad(position, first, last, damage.reason)
-                    continue
-                if control and control.type == ABORT and self._aborted is not None:
-                    self._aborted.add((header.producer_id, control.offset))
-            pos, stop = scan.pos, scan.stop
+        for header in native.Headers(buffer.c, end, checks=0):
+            if not header.is_control:
+                continue
+            data = buffer.raw[header.pos : header.pos + header.size]
+            position = file_pos + header.pos
+            try:
+                batch = RecordBatch(
+                    header._replace(pos=0), data, position, self._run.limit, _same
+                )
+                control = batch.control_record()
+            except Damage as damage:
+                first, last = header.base_offset, header.last_offset
+                self._bad(position, first, last, damage.reason)
+                continue
+            if control and control.type == ABORT and self._aborted is not None:
+                self._aborted.add((header.producer_id, control.offset))
 
 
 def _same(damage: Damage) -> Exception:

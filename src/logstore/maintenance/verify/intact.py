@@ -12,7 +12,6 @@ from logstore.io.layout import LOG
 from logstore.segment import Segment
 
 BUFFER_BYTES: Final = 1 << 20
-LOOKUP_BYTES: Final = 16 * 1024
 FRAME: Final = struct.Struct(">qi")  # offset, length of the rest
 
 

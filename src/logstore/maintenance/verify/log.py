@@ -31,7 +31,6 @@ from logstore.maintenance.verify.indexes import (
 from logstore.maintenance.verify.intact import (
     BUFFER_BYTES,
     FRAME,
-    LOOKUP_BYTES,
     RawSegment,
 )
 from logstore.maintenance.verify.log_facts import LogFacts, SoundRun
@@ -373,7 +372,7 @@ class LogWalk:
         # A compressed batch may contain bytes that look like a message after an invalid
         # offset: reject an offset that no segment can have.
         segment.next_offset = min(log.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
-        batch = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
+        batch = segment.first_header(pos)
         if error is not None and error.status == native.E_OFFSET and batch is not None:
             is_known = batch[0].base_offset >= 0
             stored = batch[0].base_offset if is_known else batch[0].last_offset
