@@ -218,6 +218,7 @@ class History:
         evicts: throw out members that are stuck.
         is_quiet: nobody is stopped or killed.
         hands_over: mostly, partitions are given to new members.
+        throws_out: mostly, a member is thrown out, and then commits; with `evicts`.
     """
 
     def __init__(
@@ -229,6 +230,7 @@ class History:
         evicts: bool,
         is_quiet: bool,
         hands_over: bool,
+        throws_out: bool,
     ) -> None:
         self.path = path
         self.transactions = transactions
@@ -245,6 +247,8 @@ class History:
         }  # fmt: skip
         if hands_over:
             self._weights = {"poll": 6, "commit": 1, "hand over": 4}
+        if throws_out:
+            self._weights = {"poll": 6, "commit": 1, "throw out": 4}
         self.rng = random.Random(seed)
         self.log: list[str] = []
         self.delivered: Counter[tuple[int, int]] = Counter()
@@ -334,6 +338,8 @@ class History:
             time.sleep(_STUCK_MS / 1000)
         elif what == "hand over":
             self._hand_over()
+        elif what == "throw out":
+            self._throw_out(worker)
 
     def _hand_over(self) -> None:
         """The others give partitions up while a new member, which is to have them, is
@@ -359,6 +365,23 @@ class History:
         self._take(worker)
         while len(self.workers) > _WORKERS:
             self.workers.pop(0).kill()
+
+    def _throw_out(self, worker: _Worker) -> None:
+        """The others throw a member out that does not poll, and go on with what it had;
+        then it commits."""
+        while len(self.workers) < 2:
+            self.workers.append(_Worker(self.path, self.options, self.transactions))
+        worker.send("poll")
+        self._take(worker)
+        time.sleep(_STUCK_MS / 1000)
+        for command in ("look", "poll", "commit"):
+            for one in self.workers:
+                if one is not worker:
+                    one.send(command)
+                    self._take(one)
+        self._check()
+        worker.send(self.rng.choice(["commit", "commit, durable"]))
+        self._take(worker)
 
     def _halt(
         self, worker: _Worker, number: int, command: str = "", line: int = 0

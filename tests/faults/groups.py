@@ -26,7 +26,8 @@ COUNTS = {"commit": 80, "nightly": 3_000, "release": 10_000}
 
 # How often each kind comes, of ten.
 KINDS = {
-    "commits": 2, "commits, evict": 2, "commits, quiet": 2, "commits, handed over": 1,
+    "commits": 2, "commits, evict": 1, "commits, evict, thrown out": 1,
+    "commits, quiet": 2, "commits, handed over": 1,
     "transactions": 1, "transactions, evict": 1, "transactions, quiet": 1,
 }  # fmt: skip
 _IN_TURN = [kind for kind, often in KINDS.items() for _ in range(often)]
@@ -57,6 +58,7 @@ def history_of(folder: str, seed: int, kind: str) -> str:
             evicts="evict" in kind,
             is_quiet="quiet" in kind,
             hands_over="handed over" in kind,
+            throws_out="thrown out" in kind,
         ).run()
     except Exception as error:
         where = traceback.format_exc()[-300:] if not str(error) else ""

@@ -108,8 +108,8 @@ BUGS_OF_GROUPS = (
           "                raise self._fenced", "            if False:\n"
           "                raise self._fenced")),
         "groups",
-        ("commits, evict",),
-        quick=8,
+        ("commits, evict, thrown out",),
+        quick=1,
     ),
     Bug(
         "the lock of a member that was thrown out keeps its partition",

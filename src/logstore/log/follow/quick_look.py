@@ -70,9 +70,12 @@ class QuickLook:
     def begin(self, log: FollowedLog, first: Look, last: Look) -> None:
         """Call after a whole look at a log that logstore writes, without damage at its
         end: between these looks, if they are not the same one, everything was read."""
-        if not log.segments or first.names.names != last.names.names:
+        # They name the last file. An empty one may have been found after both.
+        names = log.guards
+        looked_at = {first.names.names, last.names.names}
+        if not log.segments or looked_at != {names.all.names}:
             return
-        guards, stamps = first.first(log.guards.quick), last.stamps()
+        guards, stamps = first.first(names.quick), last.stamps()
         is_same = last.data.startswith(guards.data)
         has_own = stamps[WRITER] and stamps[PARTITION_STATE]
         if is_same and has_own and guards.has_settled(self._directory.files):

@@ -284,6 +284,30 @@ def test_any_other_change_makes_it_look_at_everything(
         assert found == seen(other.topic("orders")[0])
 
 
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_empty_segment_that_was_just_begun_is_not_looked_at_quickly(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, is_hidden: bool
+) -> None:
+    """The whole look finds its name after the files that it has looked at: the next one
+    can be quick. `is_hidden`: the time of the directory does not show the roll."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    p.flush()
+    reader = watched(path, monkeypatch)
+    if is_hidden:
+        _next_segment(path, writer)
+    else:
+        (path / "orders-0" / f"{5:020d}.log").touch()
+    time.sleep(SETTLED_S)
+    for _ in range(3):
+        assert reader.partition.end_offset == 5
+    assert reader.whole == 2
+    assert [*reader.partition.read()] == expected(1, 0, 5)
+    p.roll()
+    append_records(p, 4)
+    assert [*reader.partition.read()] == expected(1, 0, 9)
+
+
 def test_deleted_topic_is_noticed(
     path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
