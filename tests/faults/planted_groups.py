@@ -21,7 +21,8 @@ BUGS_OF_GROUPS = (
           "        slot = self._take_slot()\n",
           "        slot = self._take_slot()\n"),),
         "groups",
-        quick=5,
+        ("commits", "commits, evict", "transactions, evict"),
+        quick=2,
     ),
     Bug(
         "a partition is taken without reading what was committed for it meanwhile",
