@@ -71,7 +71,9 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("exports",),
     ),
     "group.file": (
-        ("slots", "torn_append"),
+        ("lock_file", "torn_append"),
+        ("durable_point",),
+        ("slots",),
         ("commit_calls", "state"),
         ("batches",),
         ("group_log",),

@@ -28,7 +28,7 @@ from faults.service_promises import (
 from logstore import LogStoreError, Record, StoreConfig
 from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.file import group_log
-from logstore.group.file.slots import FileId
+from logstore.group.file.durable_point import FileId
 from logstore.io.files import ProcessId
 from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.store import verify

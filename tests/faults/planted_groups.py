@@ -74,9 +74,9 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "the child of a fork holds the locks of its parent on",
-        "group/file/slots.py",
-        (("    for slots in list(_open_files):\n        slots.after_fork()\n",
-          "    for slots in list(_open_files):\n        pass\n"),),
+        "group/file/lock_file.py",
+        (("    for file in list(_open_files):\n        file.close()\n",
+          "    for file in list(_open_files):\n        pass\n"),),
         "groups",
         ("commits", "commits, evict"),
         quick=8,

@@ -62,7 +62,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a member takes the failed sync of another for durable",
-        "group/file/slots.py",
+        "group/file/durable_point.py",
         (("is_now and any(boot), is_doubtful and is_now)",
           "is_now and any(boot), False)"),),
         "failing_calls",

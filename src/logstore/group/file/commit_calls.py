@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import StorageError, storage_error
-from logstore.group.file.slots import FileId, Slots
+from logstore.group.file.durable_point import FileId
+from logstore.group.file.slots import Slots
 from logstore.io.directory import Directory
 
 __all__ = ["CommitCalls", "Made"]
@@ -82,7 +83,7 @@ class CommitCalls:
         self._held = root.held(), file
         device, inode = identity
         take, is_lock_file, end = slots.mutex_steps()
-        take_turn, is_point, new_point, end_turn = slots.sync_steps()
+        take_turn, is_point, new_point, end_turn = slots.point.steps()
         self._steps = native.Steps(
             [
                 is_point,
@@ -133,7 +134,7 @@ class CommitCalls:
         steps, before = self._steps, self._point
         steps.set_bytes(_KNOWN, before)
         steps.set_bytes(_POINT, before)
-        new, after = self.slots.next_point(before, self._file_id, size)
+        new, after = self.slots.point.next(before, self._file_id, size)
         steps.set_bytes(_NEW_POINT, new)
         made = self._made(end, _KNOWN, _SYNCED)
         if made.is_synced:
@@ -171,7 +172,7 @@ class CommitCalls:
             # whether the sync has failed.
             if is_durable and done in (_SYNC, -1):
                 with contextlib.suppress(StorageError):
-                    self.slots.doubt(self._file_id)
+                    self.slots.point.doubt(self._file_id)
         finally:
             if done not in (_KNOWN, _MUTEX):
                 self.slots.give_back()
@@ -179,8 +180,8 @@ class CommitCalls:
     def _read_point(self) -> bytes:
         """The durable point, if it is of this file and no sync has failed; else
         nothing."""
-        data = self.slots.durable_bytes()
-        point = self.slots.durable_point_of(data)
+        data = self.slots.point.data()
+        point = self.slots.point.of(data)
         is_mine = point.is_of_this_boot and point.file == self._file_id
         return data if is_mine and not point.is_doubtful else b""
 

@@ -270,7 +270,7 @@ class GroupFile(GroupLog):
             return
         # The append counts already: a failure here is none of the caller's.
         try:
-            if not slots.take_sync_turn():
+            if not slots.point.take_turn():
                 return
             data = self._batches.batch(items, self._base_for(items))
             self._rewrite(slots, data, len(items))
@@ -278,4 +278,4 @@ class GroupFile(GroupLog):
             logger.warning("cannot compact %s: %s", self.path, error)
             self._rewrite_at = self._end + _REWRITE_BYTES
         finally:
-            slots.end_sync_turn()
+            slots.point.end_turn()

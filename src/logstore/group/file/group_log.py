@@ -28,7 +28,8 @@ from logstore.errors import (
 )
 from logstore.group.file.batches import BATCH_BYTES_MAX, RECORD_BYTES
 from logstore.group.file.commit_calls import CommitCalls, Made
-from logstore.group.file.slots import DurablePoint, FileId, LockFile, Slots
+from logstore.group.file.durable_point import DurablePoint, FileId
+from logstore.group.file.slots import LockFile, Slots
 from logstore.group.file.torn_append import may_be_torn, whole_batch
 from logstore.io.directory import Directory, held_open
 from logstore.record.decoder import ChunkReader, Damage, damage_of, iter_records
@@ -144,7 +145,7 @@ class GroupLog:
         except FileNotFoundError:
             return DurablePoint(FileId(), 0, is_of_this_boot=False)
         try:
-            return lock.durable_point()
+            return lock.point.now()
         finally:
             lock.close()
 
@@ -272,7 +273,7 @@ class GroupLog:
 
     def _cut_tail(self, slots: Slots, size: int, reason: str) -> None:
         """Cut off the bytes after the last whole batch, unless they are damaged."""
-        self._check_tail(slots.durable_point(), self._rest(size), reason)
+        self._check_tail(slots.point.now(), self._rest(size), reason)
         logger.warning(
             "%s: cut off %d bytes at byte %d, which a crash has left (%s); no commit "
             "that was durable is in them",
@@ -313,17 +314,17 @@ class GroupLog:
         """Once for each file and start of the machine: what was found is the file from
         now on, so that later damage is not taken for what that has left. One that is
         shorter than was durable is another, such as a backup that was put back."""
-        point = slots.durable_point()
+        point = slots.point.now()
         if not self._has(point) or point.size > self._end:
             self._sync_file(slots)
             self._root.sync()
-            slots.set_durable_point(self._id, self._end, is_new=True)
+            slots.point.set(self._id, self._end, is_new=True)
         self._is_confirmed = True
 
     def _doubts(self, slots: Slots) -> bool:
         """Whether a sync of the file has failed, and it was not written anew since."""
         if not self._is_doubtful:
-            point = slots.durable_point()
+            point = slots.point.now()
             # Of no file: it was being written anew.
             is_mine = point.file in (self._id, FileId())
             self._is_doubtful = point.is_doubtful and is_mine
@@ -389,7 +390,7 @@ class GroupLog:
             # another member made the file, and was killed before it synced that.
             self._root.sync()
             self._id = self._id_with(data)
-            slots.set_durable_point(self._id, 0, is_new=True)
+            slots.point.set(self._id, 0, is_new=True)
             self._is_confirmed = True
         try:
             self._files.write(self._fd(), data, self._end)
@@ -469,7 +470,7 @@ class GroupLog:
         identity, end = upto
         deadline: float | None = None
         while True:
-            point = slots.durable_point()
+            point = slots.point.now()
             if self._is_durable(point, identity, end):
                 return
             if self._doubts(slots):
@@ -477,11 +478,11 @@ class GroupLog:
             # In this order an interrupt leaves no lock: to give back what was not taken
             # does nothing.
             try:
-                if slots.take_sync_turn():
+                if slots.point.take_turn():
                     self._sync_now(slots, upto)
                     return
             finally:
-                slots.end_sync_turn()
+                slots.point.end_turn()
             now = self._files.monotonic()
             deadline = now + _SYNC_WAIT_S if deadline is None else deadline
             if now > deadline:
@@ -497,7 +498,7 @@ class GroupLog:
     def _sync_now(self, slots: Slots, upto: tuple[_Identity, int]) -> None:
         # Not the size: another member may be in the middle of an append.
         self.refresh()
-        point = slots.durable_point()
+        point = slots.point.now()
         if self._is_durable(point, *upto):
             return
         if self._doubts(slots):
@@ -510,7 +511,7 @@ class GroupLog:
         except OSError as error:
             self._is_doubtful = True
             raise self._not_durable(error) from error
-        slots.set_durable_point(self._id, self._end, is_new=is_new)
+        slots.point.set(self._id, self._end, is_new=is_new)
 
     def _sync_file(self, slots: Slots) -> None:
         """Sync what was written. If that fails, all members know it: to none of them
@@ -520,7 +521,7 @@ class GroupLog:
         except BaseException:
             self._is_doubtful = True
             with contextlib.suppress(StorageError):
-                slots.doubt(self._id)
+                slots.point.doubt(self._id)
             raise
 
     def _not_durable(self, error: OSError | StorageError) -> SyncFailedError:
@@ -550,7 +551,7 @@ class GroupLog:
         is_doubtful = self._doubts(slots)
         if not is_doubtful:
             self._sync_file(slots)
-        slots.set_durable_point(FileId(), 0, is_new=True, is_doubtful=is_doubtful)
+        slots.point.set(FileId(), 0, is_new=True, is_doubtful=is_doubtful)
         file_id = FileId(info.inode, _first_of(data))
         end, last_offset = len(data), self._last_offset + count
         self._root.rename(temporary, self.name)
@@ -561,7 +562,7 @@ class GroupLog:
         self._file, self._id, self._identity = file, file_id, (info.device, info.inode)
         self._root.sync()
         self._is_doubtful = False
-        slots.set_durable_point(self._id, len(data), is_new=True)
+        slots.point.set(self._id, len(data), is_new=True)
         self._is_confirmed = True
 
 

@@ -66,7 +66,7 @@ def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> N
     one.commit(2)
     one.commit(3, durable=True)
     assert files.made == [11, 6, 11]
-    assert one.slots.durable_point().size == one.file.end[1]
+    assert one.slots.point.now().size == one.file.end[1]
 
 
 @pytest.mark.parametrize("kind", [Files, ByCall])
@@ -83,7 +83,7 @@ def test_both_ways_write_the_same(tmp_path: Path, kind: type[Files]) -> None:
         one.at_once = at_once
         for offset in range(20):
             one.commit(offset, (T0, T1)[offset % 2], durable=offset % 3 == 0)
-        point = one.slots.durable_point()
+        point = one.slots.point.now()
         found.append(((path / NAME).read_bytes(), point.size, point.is_of_this_boot))
         assert one.slots.take(3)
         assert point.file == one.file._id
@@ -102,10 +102,10 @@ def test_what_another_member_did_is_read_first(
     one.commit(1, durable=True)
     assert offset_in(tmp_path) == 1
     assert offset_in(tmp_path, T1) == 7
-    assert other.slots.take_sync_turn()
+    assert other.slots.point.take_turn()
     # The turn is another member's: the append counts, and the sync waits for it.
     assert one.file.append_at_once(one.slots, commit_of(2), durable=False)
-    other.slots.end_sync_turn()
+    other.slots.point.end_turn()
 
     def held() -> None:
         before = len(files.made)
@@ -146,17 +146,17 @@ def test_taken_turn_and_changed_point_are_synced_step_by_step(
     """Whichever shows that another member syncs, the commit is durable in the end."""
     other = OneMember(tmp_path)
     size = one.file.end[1]
-    other.slots.set_durable_point(one.file._id, size - 1)
+    other.slots.point.set(one.file._id, size - 1)
     one.commit(1, durable=True)
-    assert one.slots.durable_point().size == one.file.end[1] > size
+    assert one.slots.point.now().size == one.file.end[1] > size
     one.commit(2, durable=True)
-    other.slots.set_durable_point(one.file._id, one.file.end[1] - 1)
+    other.slots.point.set(one.file._id, one.file.end[1] - 1)
     one.commit(3, durable=True)
     assert files.made[-2:] == [0, 11]  # the point was read again
-    assert one.slots.durable_point().size == one.file.end[1]
+    assert one.slots.point.now().size == one.file.end[1]
     one.commit(4, durable=True)
     assert files.made[-1] == 11
-    assert other.slots.take_sync_turn()  # it was given back
+    assert other.slots.point.take_turn()  # it was given back
     other.close()
 
 
@@ -173,9 +173,7 @@ def test_point_that_changes_meanwhile_is_read_again(
                 self.changes = False
                 assert one.file._id is not None
                 size = one.file.end[1]
-                other.slots.set_durable_point(
-                    one.file._id, size - 1, is_doubtful=is_doubtful
-                )
+                other.slots.point.set(one.file._id, size - 1, is_doubtful=is_doubtful)
             return super().lock_byte(fd, pos)
 
         changes = False
@@ -190,11 +188,11 @@ def test_point_that_changes_meanwhile_is_read_again(
             one.commit(2, durable=True)
     else:
         one.commit(2, durable=True)
-        assert one.slots.durable_point().size == one.file.end[1]
+        assert one.slots.point.now().size == one.file.end[1]
     assert not files.changes
     assert offset_in(tmp_path) == 2
     one.commit(3, durable=True)
-    point = one.slots.durable_point()
+    point = one.slots.point.now()
     assert (point.size, point.is_doubtful) == (one.file.end[1], False)
     one.close()
     other.close()
@@ -203,10 +201,10 @@ def test_point_that_changes_meanwhile_is_read_again(
 def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) -> None:
     """Then the sync makes the right one durable first."""
     other = OneMember(tmp_path)
-    other.slots.set_durable_point(one.file._id._replace(inode=3), 5, is_new=True)
+    other.slots.point.set(one.file._id._replace(inode=3), 5, is_new=True)
     for offset in (1, 2):
         one.commit(offset, durable=True)
-        point = one.slots.durable_point()
+        point = one.slots.point.now()
         assert (point.file, point.size) == (one.file._id, one.file.end[1])
     other.close()
 
@@ -254,7 +252,7 @@ def test_refused_call_is_a_named_error_and_leaves_no_lock(
     disk.fail(call, errno.EIO, name=name, nth=nth, times=1)
     if error is None:
         assert one.file.append_at_once(one.slots, commit_of(2), durable=True)
-        assert one.slots.durable_point().size == one.file.end[1]
+        assert one.slots.point.now().size == one.file.end[1]
     else:
         with pytest.raises(error) as caught:
             one.file.append_at_once(one.slots, commit_of(2), durable=True)
@@ -262,8 +260,8 @@ def test_refused_call_is_a_named_error_and_leaves_no_lock(
         assert type(caught.value) is error
     disk.heal()
     other = OneMember("/store", files=disk.process())
-    assert other.slots.take_sync_turn()
-    other.slots.end_sync_turn()
+    assert other.slots.point.take_turn()
+    other.slots.point.end_turn()
     found = other.slots.locked(lambda: other.offset(), 0)
     assert found == one.offset()
     assert found == (2 if error in (None, logstore.SyncFailedError) else 1)
@@ -295,8 +293,8 @@ def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) ->
     one.file._calls._files = Files()
     other = OneMember(tmp_path)
     assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 4 else 1)
-    assert other.slots.take_sync_turn()
-    other.slots.end_sync_turn()
+    assert other.slots.point.take_turn()
+    other.slots.point.end_turn()
     one.commit(3, durable=True)
     assert other.offset() == 3
     other.close()

@@ -215,7 +215,7 @@ def test_sync_does_not_wait_for_ever(
     """For a member that has the turn and does not go on."""
     monkeypatch.setattr(group_log_module, "_SYNC_WAIT_S", 0.01)
     other = OneMember(tmp_path)
-    assert other.slots.take_sync_turn()
+    assert other.slots.point.take_turn()
     one.commit(2, durable=True)
     assert offset_in(tmp_path) == 2
 

@@ -96,9 +96,7 @@ def test_backup_that_was_put_back_is_synced(
     (tmp_path / NAME).write_bytes(backup)
     files = OneNumber()
     other = OneMember(tmp_path, files=files)
-    other.slots.set_durable_point(
-        one.file._id._replace(inode=7), one.file.end[1], is_new=True
-    )
+    other.slots.point.set(one.file._id._replace(inode=7), one.file.end[1], is_new=True)
     if is_read_first:
         assert other.offset() == 1
     for offset in (3, 4):
@@ -253,7 +251,7 @@ def test_failed_sync_of_a_compaction_is_known_to_the_others() -> None:
     disk.fail("sync", name=NAME, times=1)
     for offset in range(1, 100):
         one.commit(offset)
-        if one.slots.durable_point().is_doubtful:
+        if one.slots.point.now().is_doubtful:
             break
     else:
         pytest.fail("no sync of the old file has failed")

@@ -19,7 +19,6 @@ from logstore.group.file import slots as slots_module
 from logstore.group.file.slots import (
     MEMBERS_MAX,
     BusyError,
-    FileId,
     LockFile,
     SlotInfo,
     Slots,
@@ -28,7 +27,6 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files, ProcessId
 
 NAME = ".logstore-group-g"
-FILE = FileId(5, b"a" * 12)
 
 
 @pytest.fixture
@@ -231,120 +229,17 @@ def test_end_of_a_process_frees_its_locks(root: Directory) -> None:
     assert (look.members(), look.held_rows()) == ([], [])
 
 
-def held_after_the_end_of_a_parent(root: Directory) -> bool:
-    """Whether a lock is held on by the child of a process that has ended."""
-    ready, begin = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        one = opened(root)
-        one.join(100)
-        if os.fork() == 0:
-            os.write(begin, b".")
-            time.sleep(60)
-            os._exit(1)
-        time.sleep(60)
-        os._exit(1)
-    os.read(ready, 1)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return bool(LockFile(root, NAME).members())
-
-
-def test_child_of_a_fork_does_not_hold_the_locks_on(root: Directory) -> None:
-    """It closes the open file that it shares."""
-    assert not held_after_the_end_of_a_parent(root)
-
-
-def test_missing_hook_of_forks_is_found(
-    root: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A planted bug: the test above can fail."""
-    monkeypatch.setattr(slots_module, "_close_in_child", lambda: None)
-    assert held_after_the_end_of_a_parent(root)
-
-
 def test_turns_exclude(root: Directory) -> None:
     """One syncs, one publishes."""
     one, two = opened(root), opened(root)
-    assert one.take_sync_turn()
-    assert not two.take_sync_turn()
+    assert one.point.take_turn()
+    assert not two.point.take_turn()
     assert two.take_publish_turn()
     assert not one.take_publish_turn()
-    one.end_sync_turn()
+    one.point.end_turn()
     two.end_publish_turn()
-    assert two.take_sync_turn()
+    assert two.point.take_turn()
     assert one.take_publish_turn()
-
-
-def test_durable_point_is_of_one_file(root: Directory) -> None:
-    """And of one start of the machine."""
-    one = opened(root)
-    assert one.durable_point()[:3] == (FileId(), 0, False)
-    one.set_durable_point(FILE, 7, is_new=True)
-    assert opened(root).durable_point()[:3] == (FILE, 7, True)
-
-
-@pytest.mark.parametrize("first", [FILE.first, b"b" * 12])
-def test_new_durable_point_is_in_the_place_of_all_before(
-    root: Directory, first: bytes
-) -> None:
-    """The number of a file comes again: what an earlier one had says nothing."""
-    one = opened(root)
-    one.set_durable_point(FILE, 7, is_new=True)
-    one.set_durable_point(FILE, 90)
-    one.set_durable_point(FileId(), 0, is_new=True)
-    assert one.durable_point()[:3] == (FileId(), 0, True)
-    one.set_durable_point(FileId(FILE.inode, first), 8, is_new=True)
-    assert one.durable_point()[:3] == (FileId(FILE.inode, first), 8, True)
-
-
-def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
-    """Not even with the same number."""
-    one = opened(root)
-    one.set_durable_point(FILE, 7, is_new=True)
-    one.set_durable_point(FileId(FILE.inode, b"b" * 12), 90)
-    assert one.durable_point()[:3] == (FILE, 7, True)
-    one.set_durable_point(FILE, 80)
-    assert one.durable_point()[:3] == (FILE, 80, True)
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-def test_doubt_is_seen_by_all_until_the_next_durable_point(
-    root: Directory, *, is_known: bool
-) -> None:
-    """What was durable before stays so."""
-    one, other = opened(root), opened(root)
-    if is_known:
-        one.set_durable_point(FILE, 7, is_new=True)
-        one.set_durable_point(FILE, 9)
-    one.doubt(FILE)
-    one.doubt(FILE)
-    assert other.durable_point() == (FILE, 9 if is_known else 0, True, True)
-    other.set_durable_point(FILE, 20, is_new=True)
-    assert one.durable_point() == (FILE, 20, True, False)
-
-
-def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
-    """What is read then is on disk."""
-    first = opened(Directory.open_root(Files(), str(tmp_path)))
-    first.set_durable_point(FILE, 6, is_new=True)
-    first.doubt(FILE)
-    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
-    assert second.durable_point() == (FILE, 6, False, False)
-
-
-class NextBoot(Files):
-    def process_id(self) -> ProcessId:
-        return super().process_id()._replace(boot=bytes(range(16)))
-
-
-def test_durable_point_of_an_earlier_start_is_known(tmp_path: Path) -> None:
-    """What was appended since the sync may be in any state then."""
-    first = opened(Directory.open_root(Files(), str(tmp_path)))
-    first.set_durable_point(FILE, 6, is_new=True)
-    first.set_durable_point(FILE, 7)
-    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
-    assert second.durable_point()[:3] == (FILE, 7, False)
 
 
 def test_wake_is_reported(root: Directory) -> None:
@@ -379,19 +274,6 @@ def test_names_are_reported_without_what_is_written(root: Directory) -> None:
     files.close(watch)
 
 
-def test_read_only_file_system_is_a_named_error(root: Directory) -> None:
-    """The error names the lock file."""
-
-    class ReadOnly(Files):
-        def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
-            raise OSError(30, os.strerror(30))
-
-    other = Directory.open_root(ReadOnly(), root.path)
-    with pytest.raises(logstore.StorageError, match="Read-only") as caught:
-        Slots(other, NAME, "g")
-    assert caught.value.filename == f"{root.path}/{NAME}.lock"
-
-
 def test_failing_system_calls_are_named_errors(root: Directory) -> None:
     """Of locks, writes and reads."""
     one = opened(root)
@@ -404,13 +286,13 @@ def test_failing_system_calls_are_named_errors(root: Directory) -> None:
         write = refuse  # type: ignore[assignment]
         read = refuse  # type: ignore[assignment]
 
-    one.files = Failing()
+    one._file.files = Failing()
     with pytest.raises(logstore.StorageError, match="lock"):
         one.take(1)
     with pytest.raises(logstore.StorageError, match="write"):
         one.wake()
     with pytest.raises(logstore.StorageError, match="read"):
-        one.durable_point()
+        one.point.now()
 
 
 def test_constants_are_those_of_the_format() -> None:
@@ -432,14 +314,6 @@ def test_locks_that_cannot_be_looked_at_are_a_named_error(
     monkeypatch.setattr(slots.files, "locked_bytes", _refuse)
     with pytest.raises(logstore.StorageError, match=r"locks of .*logstore-group-g"):
         getattr(slots, name)(*arguments)
-
-
-def test_lock_file_that_cannot_be_looked_at_is_a_named_error(
-    root: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(root.files, "stat", _refuse)
-    with pytest.raises(logstore.StorageError, match=r"look at .*logstore-group-g"):
-        opened(root)
 
 
 def test_lock_file_that_cannot_be_read_is_a_named_error(

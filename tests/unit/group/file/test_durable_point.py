@@ -1,0 +1,98 @@
+"""The durable point of a group's file, as its members share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logstore.group.file.durable_point import FileId, SharedPoint
+from logstore.group.file.slots import Slots
+from logstore.io.directory import Directory
+from logstore.io.files import Files, ProcessId
+
+NAME = ".logstore-group-g"
+FILE = FileId(5, b"a" * 12)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Directory]:
+    directory = Directory.open_root(Files(), str(tmp_path))
+    yield directory
+    directory.close()
+
+
+def opened(root: Directory) -> SharedPoint:
+    return Slots(root, NAME, "g").point
+
+
+def test_durable_point_is_of_one_file(root: Directory) -> None:
+    """And of one start of the machine."""
+    one = opened(root)
+    assert one.now()[:3] == (FileId(), 0, False)
+    one.set(FILE, 7, is_new=True)
+    assert opened(root).now()[:3] == (FILE, 7, True)
+
+
+@pytest.mark.parametrize("first", [FILE.first, b"b" * 12])
+def test_new_durable_point_is_in_the_place_of_all_before(
+    root: Directory, first: bytes
+) -> None:
+    """The number of a file comes again: what an earlier one had says nothing."""
+    one = opened(root)
+    one.set(FILE, 7, is_new=True)
+    one.set(FILE, 90)
+    one.set(FileId(), 0, is_new=True)
+    assert one.now()[:3] == (FileId(), 0, True)
+    one.set(FileId(FILE.inode, first), 8, is_new=True)
+    assert one.now()[:3] == (FileId(FILE.inode, first), 8, True)
+
+
+def test_later_durable_point_of_another_file_does_not_count(root: Directory) -> None:
+    """Not even with the same number."""
+    one = opened(root)
+    one.set(FILE, 7, is_new=True)
+    one.set(FileId(FILE.inode, b"b" * 12), 90)
+    assert one.now()[:3] == (FILE, 7, True)
+    one.set(FILE, 80)
+    assert one.now()[:3] == (FILE, 80, True)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_doubt_is_seen_by_all_until_the_next_durable_point(
+    root: Directory, *, is_known: bool
+) -> None:
+    """What was durable before stays so."""
+    one, other = opened(root), opened(root)
+    if is_known:
+        one.set(FILE, 7, is_new=True)
+        one.set(FILE, 9)
+    one.doubt(FILE)
+    one.doubt(FILE)
+    assert other.now() == (FILE, 9 if is_known else 0, True, True)
+    other.set(FILE, 20, is_new=True)
+    assert one.now() == (FILE, 20, True, False)
+
+
+def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
+    """What is read then is on disk."""
+    first = opened(Directory.open_root(Files(), str(tmp_path)))
+    first.set(FILE, 6, is_new=True)
+    first.doubt(FILE)
+    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
+    assert second.now() == (FILE, 6, False, False)
+
+
+class NextBoot(Files):
+    def process_id(self) -> ProcessId:
+        return super().process_id()._replace(boot=bytes(range(16)))
+
+
+def test_durable_point_of_an_earlier_start_is_known(tmp_path: Path) -> None:
+    """What was appended since the sync may be in any state then."""
+    first = opened(Directory.open_root(Files(), str(tmp_path)))
+    first.set(FILE, 6, is_new=True)
+    first.set(FILE, 7)
+    second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
+    assert second.now()[:3] == (FILE, 7, False)
