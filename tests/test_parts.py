@@ -27,7 +27,7 @@ METHODS_MAX = 30
 LINES_MAX = 650
 
 # Private by name, and for all of the package, or of the language.
-SHARED = {"_serial", "_replace", "_fields", "_make"}
+SHARED = {"_replace", "_fields", "_make"}
 
 
 def classes_of(*paths: Path) -> dict[str, ast.ClassDef]:

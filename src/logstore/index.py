@@ -87,6 +87,11 @@ class Entries:
         self.written = -1
         self.synced = 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory they take."""
+        return self.count * self.entry_bytes + 256
+
     def copy(self) -> Self:
         """The same entries, for a file that may differ."""
         copy = type(self)(self.data())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -32,15 +31,9 @@ from logstore.index import (
 )
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.layout import (
-    DELETED,
-    INDEX,
-    LOG,
-    TIME_INDEX,
-    segment_file,
-)
+from logstore.io.layout import INDEX, LOG, TIME_INDEX
 from logstore.io.segment_info import OffsetPosition, SegmentInfo
-from logstore.io.segment_place import LOCAL_FILE, Place, Rest
+from logstore.io.segment_place import LocalFile, Place, Rest
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FileWalk, larger_buffer
 
@@ -55,8 +48,6 @@ __all__ = [
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
 LOOKUP_BYTES: Final = 16 * 1024
-
-_serials = itertools.count(1)
 
 
 class SegmentGoneError(CorruptRecordError):
@@ -79,45 +70,36 @@ class Segment:
         time_digest: digest of its time index file, if logstore recorded it: the file
             counts only if it has this digest (else UNKNOWN_DIGEST). The offset index
             needs none: its entries are checked against the log.
-        transition: ".swap" for a segment that recovery would rename, else "".
         version: increases when its writer cuts the file; earlier reads are void.
-        inode: that of its file if another process may replace the file, else -1.
-        is_sealed: whether the file has exactly that `size`.
-        is_retired: another process has cut or replaced the file: another object stands
-            for it, and reading this one is an error.
+        file: its file in the directory of the log.
+        place: the source of its bytes: `file`, unless they are far away, or `REPLACED`.
         is_lost: its file is missing, and should not be.
-        place: the source of its bytes.
-        moved_to: the name of its file after another one has got its own; "" before.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
         is_contiguous: every batch begins where the one before ended, and the first one
             where the segment does. logstore writes so, and this is checked. Kafka's
             compaction leaves gaps. Also, the leader epoch of every batch is 0.
+
+    Args:
+        transition, log_name: as in `LocalFile`.
     """
 
     __slots__ = (
         "__weakref__",
-        "_serial",
         "base_offset",
-        "descriptors",
-        "directory",
-        "inode",
+        "file",
         "is_contiguous",
         "is_lost",
-        "is_retired",
-        "is_sealed",
         "live_index",
         "live_state",
         "live_times",
         "max_timestamp",
         "max_timestamp_offset",
-        "moved_to",
         "next_offset",
         "place",
         "row",
         "size",
         "time_digest",
-        "transition",
         "version",
     )
 
@@ -132,30 +114,43 @@ class Segment:
         max_timestamp: int | None = None,
         max_timestamp_offset: int = -1,
         transition: str = "",
+        log_name: str = "",
         is_contiguous: bool = False,
     ) -> None:
         self.is_contiguous = is_contiguous
-        self.directory = directory
-        self.descriptors = descriptors
-        self.place: Place = LOCAL_FILE
+        self.file = LocalFile(
+            directory,
+            descriptors,
+            base_offset,
+            transition=transition,
+            log_name=log_name,
+        )
+        self.place: Place = self.file
         self.base_offset = base_offset
         self.size = size
         self.next_offset = next_offset
         self.max_timestamp = max_timestamp
         self.max_timestamp_offset = max_timestamp_offset
-        self.transition = transition
         self.version = 0
-        self.inode = -1
-        self.is_sealed = False
-        self.is_retired = False
         self.is_lost = False
-        self.moved_to = ""
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
         self.time_digest = UNKNOWN_DIGEST
         self.live_state: native.SegmentState | None = None
         self.row = ""
-        self._serial = next(_serials)
+
+    @classmethod
+    def of_file(
+        cls,
+        directory: Directory,
+        descriptors: Descriptors,
+        name: str,
+        base_offset: int,
+        size: int,
+    ) -> Segment:
+        """A log that may have any name, and whose end offset is unknown."""
+        end = native.OFFSET_MAX
+        return cls(directory, descriptors, base_offset, size, end, log_name=name)
 
     def __repr__(self) -> str:
         return (
@@ -164,10 +159,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        return self.directory.path_of(self.file(LOG))
-
-    def file(self, suffix: str) -> str:
-        return segment_file(self.base_offset, suffix) + self.transition
+        return self.file.path
 
     # -- bytes
 
@@ -187,41 +179,25 @@ class Segment:
             return 0
         if len(view) > room:
             view = view[:room]
-        if self.is_retired:
-            raise self._replaced(pos)
         try:
             return self.place.read(self, view, pos, rest, stop)
         except FileNotFoundError as error:
-            raise self._removed_error(pos) from error
+            # Its writer has deleted it from the head of the log, or it is lost
+            # (`View.again` decides).
+            reason = "the segment file is gone"
+            raise self._gone(SegmentGoneError, reason, pos) from error
         except StorageError:
             raise
         except OSError as error:
             if error.errno == errno.ESTALE:
-                raise self._replaced(pos) from error
+                # Positions in it are no longer valid.
+                reason = "the segment file was replaced by another one"
+                raise self._gone(SegmentReplacedError, reason, pos) from error
             raise storage_error(error, "read", self.path) from error
 
-    def file_names(self) -> tuple[str, ...]:
-        """The names that the file of its log may have, the likely one first."""
-        # Another process may have deleted it: then it keeps the old name with a suffix
-        # until the delay is over. Or another process may have finished a swap.
-        name = segment_file(self.base_offset, LOG)
-        if self.moved_to:
-            return (name, self.moved_to)
-        return (name + self.transition, name, name + DELETED)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError, TypeError):
-            self.descriptors.forget(self._serial)
-
     def replace_file(self, moved_to: str) -> None:
-        """Another file is about to get the name of this one, which gets another name.
-        Its readers go on with this file, as long as it has that.
-
-        Raises:
-            OSError: as the system gives it.
-        """
-        self.inode = self.directory.stat(self.file(LOG)).inode
-        self.moved_to = moved_to
+        """As `LocalFile.move`: the segment's readers start again."""
+        self.file.move(moved_to)
         # Their next read starts again. Its indexes have other names, too.
         self.version += 1
         self.time_digest = STALE_DIGEST
@@ -261,22 +237,11 @@ class Segment:
             next_offset=damage.next_offset,
         )
 
-    def _removed_error(self, pos: int) -> SegmentGoneError:
-        """The error for a missing file: its writer has deleted it from the head of the
-        log, or it is lost (`View.again` decides)."""
-        return SegmentGoneError(
-            "the segment file is gone",
-            path=self.path,
-            position=pos,
-            offset=self.base_offset,
-            next_offset=self.next_offset,
-        )
-
-    def _replaced(self, pos: int) -> SegmentReplacedError:
-        """The error if another process has cut or replaced the file: positions in it
-        are no longer valid."""
-        return SegmentReplacedError(
-            "the segment file was replaced by another one",
+    def _gone(
+        self, kind: type[CorruptRecordError], reason: str, pos: int
+    ) -> CorruptRecordError:
+        return kind(
+            reason,
             path=self.path,
             position=pos,
             offset=self.base_offset,
@@ -365,20 +330,19 @@ class Segment:
             reads += 1
         return None
 
-    def first_header(self, pos: int) -> tuple[native.BatchHeader, native.Buffer] | None:
-        """The header of the batch at `pos`, checksum checked, and the buffer that it is
-        in; None if there is none."""
-        first = self._read_first(pos, native.Buffer(LOOKUP_BYTES))
-        return None if first is None else first[:2]
-
-    def _read_first(
+    def first_header(
         self,
         pos: int,
-        buffer: native.Buffer,
+        buffer: native.Buffer | None = None,
         rest: Rest = (),
         stop: int = native.OFFSET_MAX,
     ) -> tuple[native.BatchHeader, native.Buffer, int] | None:
-        """As `first_header`, with the number of bytes in the buffer."""
+        """The header of the batch at `pos`, checksum checked; the buffer that it is in,
+        and how many bytes that has. None if there is none.
+
+        `buffer` is used if the batch fits. `rest`, `stop`: as in `read`.
+        """
+        buffer = buffer or native.Buffer(LOOKUP_BYTES)
         while True:
             n = self.read(buffer.view, pos, rest, stop)
             scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
@@ -394,24 +358,24 @@ class Segment:
     def offset_entries(self) -> OffsetEntries:
         if self.live_index is not None:
             return self.live_index
-        entries: OffsetEntries | None = self.descriptors.index(self._serial, INDEX)
+        entries: OffsetEntries | None = self.file.cached_index(INDEX)
         if entries is None:
             entries = OffsetEntries.load(self.index_bytes(INDEX), self.size)
-            self._keep(INDEX, entries)
+            self.file.keep_index(INDEX, entries, entries.memory_bytes)
         return entries
 
     def time_entries(self) -> TimeEntries:
         """Of an index of another program, what one walk over the log confirms."""
         if self.live_times is not None:
             return self.live_times
-        entries: TimeEntries | None = self.descriptors.index(self._serial, TIME_INDEX)
+        entries: TimeEntries | None = self.file.cached_index(TIME_INDEX)
         if entries is None:
             entries = TimeEntries.load(self.index_bytes(TIME_INDEX), self.time_digest)
             if self.time_digest == UNKNOWN_DIGEST and not self.is_contiguous:
                 headers = (header for header, _, _ in self.headers(checks=0))
                 with contextlib.suppress(CorruptRecordError, UnsupportedError, OSError):
                     entries.keep_confirmed(headers, self.base_offset)
-            self._keep(TIME_INDEX, entries)
+            self.file.keep_index(TIME_INDEX, entries, entries.memory_bytes)
         return entries
 
     def show_indexes(
@@ -419,10 +383,6 @@ class Segment:
     ) -> None:
         """Use these entries for lookups from now on; None: the index files."""
         self.live_index, self.live_times = index, times
-
-    def _keep(self, suffix: str, entries: OffsetEntries | TimeEntries) -> None:
-        size = entries.count * entries.entry_bytes + 256
-        self.descriptors.keep_index(self._serial, suffix, entries, size)
 
     def index_bytes(self, suffix: str) -> bytes:
         """The content of an index file; b"" if it cannot be read: readers then scan."""
@@ -452,7 +412,7 @@ class Segment:
 
         The caller checks afterwards whether the segment was cut meanwhile.
         """
-        file = None if self.is_retired else self.place.open_file(self)
+        file = self.place.open_file(self)
         if file is None:
             return None
         limits = self.base_offset, self.next_offset, self.size, self.checks
@@ -461,7 +421,7 @@ class Segment:
     def find_since(self, start: int, timestamp: int) -> int | None:
         """As `find`: the first offset from `start` on whose record has this timestamp
         or a later one."""
-        file = None if self.is_retired else self.place.open_file(self)
+        file = self.place.open_file(self)
         if file is None:
             return None
         limits = self.base_offset, self.next_offset, self.size, self.checks
@@ -491,7 +451,7 @@ class Segment:
         any were: its `n` is not 0. `rest`, `stop`: as in `read`."""
         is_doubtful, relative = False, offset - self.base_offset
         for last, pos in self.offset_entries().upto(relative) if relative > 0 else ():
-            first = self._read_first(pos, buffer, rest, stop)
+            first = self.first_header(pos, buffer, rest, stop)
             walk, last_offset = self._walk_before(pos, offset, first)
             is_said = last_offset == self.base_offset + last
             if walk is not None and (is_said or is_doubtful):
@@ -568,9 +528,9 @@ class Segment:
 
     def info(self, next_offset: int, *, is_active: bool) -> SegmentInfo:
         try:
-            modified = self.directory.stat(self.file(LOG)).mtime_ns // 1_000_000
+            modified_ns = self.file.directory.stat(self.file.name(LOG)).mtime_ns
         except OSError:
-            modified = 0
+            modified_ns = 0
         try:
             largest = self.largest_timestamp()
         except (CorruptRecordError, UnsupportedError, StorageError):
@@ -580,7 +540,7 @@ class Segment:
             next_offset,
             self.size,
             largest,
-            modified,
+            modified_ns // 1_000_000,
             is_active,
             self.path,
         )

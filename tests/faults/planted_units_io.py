@@ -51,8 +51,8 @@ BUGS_OF_IO = (
     unit_bug(
         "a file that was put in the place of a segment's is read as its own",
         "io/segment_place.py",
-        "return info.inode == segment.inode and (",
-        "return segment.inode >= 0 and (",
+        "return info.inode == self.inode and",
+        "return self.inode >= 0 and",
         "io/test_segment_place.py",
     ),
     unit_bug(

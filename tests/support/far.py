@@ -17,7 +17,7 @@ from logstore import TopicConfig
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, LOG, TIME_INDEX
 from logstore.io.read_ahead import FarPlace
-from logstore.io.segment_place import LOCAL_FILE, Placed
+from logstore.io.segment_place import Placed
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
@@ -95,18 +95,18 @@ class MemoryPlace(FarPlace):
         """Serve a segment from now on."""
         for suffix in (LOG, INDEX, TIME_INDEX):
             with contextlib.suppress(FileNotFoundError):
-                data = segment.directory.read_file(segment.file(suffix))
-                self._content[segment._serial, suffix] = data
+                data = segment.file.directory.read_file(segment.file.name(suffix))
+                self._content[segment.file.serial, suffix] = data
         segment.place = self
 
     def request(self, segment: Placed, view: memoryview, pos: int) -> int:
         self.before(segment, pos)
-        content = self._content[segment._serial, LOG]
-        end = self.cut.get(segment._serial, len(content))
+        content = self._content[segment.file.serial, LOG]
+        end = self.cut.get(segment.file.serial, len(content))
         data = content[pos : min(pos + len(view), end)]
         at_once = self._run()
         view[: len(data)] = data
-        name = segment.directory.path.rpartition("/")[2]
+        name = segment.file.directory.path.rpartition("/")[2]
         request = Request(name, segment.base_offset, pos, len(view), at_once)
         self.requests.append(request)
         return len(data)
@@ -115,7 +115,7 @@ class MemoryPlace(FarPlace):
         self.index_requests += 1
         self._run()
         with contextlib.suppress(KeyError):
-            return self._content[segment._serial, suffix]
+            return self._content[segment.file.serial, suffix]
         raise FileNotFoundError(suffix)
 
     def _run(self) -> int:
@@ -165,11 +165,11 @@ def serve(patch: pytest.MonkeyPatch, place: MemoryPlace, *, guard: bool = True) 
 
     def take(log: PartitionWriter | ReadOnlyLog, segments: tuple[Segment, ...]) -> None:
         for segment in segments[:-1]:
-            if segment.place is LOCAL_FILE:
+            if segment.place is segment.file:
                 place.take(segment)
                 for suffix in (LOG, INDEX, TIME_INDEX):
-                    taken.add((log.directory, segment.file(suffix)))
-                segment.descriptors.forget(segment._serial)
+                    taken.add((log.directory, segment.file.name(suffix)))
+                segment.file.forget()
 
     def far_view_of(views: PartitionViews, seen: Any, durable_only: bool) -> View:
         take(views.log, seen.segments)

@@ -218,20 +218,20 @@ class FarPlace(ABC):
     # -- requests
 
     def _check(self, segment: Placed) -> None:
-        segment.descriptors.check_open(segment.directory)
+        segment.file.check_open()
         if self._forks != native.forks():
             self._begin()
 
     def _wait(self, segment: Placed, task: Task[Any]) -> None:
         while not self._workers.wait(task, _POLL_S):
-            segment.descriptors.check_open(segment.directory)
+            segment.file.check_open()
 
     def _request(self, block: _Block) -> None:
         if block.is_dropped:
             return
         try:
             data = bytearray(block.end - block.pos)
-            block.segment.descriptors.check_open(block.segment.directory)
+            block.segment.file.check_open()
             size = self.request(block.segment, memoryview(data), block.pos)
         except BaseException as error:
             # Its traceback would keep the block alive, which has the error.
@@ -285,14 +285,14 @@ class FarPlace(ABC):
         """The stream for a byte, taken out of the list, and the block that has it;
         None: it is to be appended to the stream."""
         for stream in reversed(self._streams):
-            if stream.directory is not segment.directory:
+            if stream.directory is not segment.file.directory:
                 continue
             found = [block for block in stream.blocks if block.has(segment, pos)]
             if found or (pos and stream.blocks[-1].has(segment, pos - 1)):
                 self._streams.remove(stream)
                 return stream, found[0] if found else None
         self._forget_idle(now)
-        return _Stream(segment.directory), None
+        return _Stream(segment.file.directory), None
 
     def _sources(
         self, segment: Placed, rest: Rest, stop: int

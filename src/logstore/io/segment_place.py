@@ -9,40 +9,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import Final, Protocol
+import itertools
+import os
+from typing import Any, Final, Protocol
 
 from logstore._native import OpenFile
 from logstore.errors import storage_error
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
+from logstore.io.layout import DELETED, LOG, segment_file
 from logstore.io.stamps import FileInfo
 
-__all__ = ["LOCAL_FILE", "LocalFile", "Place", "Placed", "Rest"]
+__all__ = ["REPLACED", "LocalFile", "Place", "Placed", "Rest"]
+
+_serials = itertools.count(1)
 
 
 class Placed(Protocol):
     """A segment, as its place sees it."""
 
-    _serial: int
     base_offset: int
-    directory: Directory
-    descriptors: Descriptors
-    inode: int
-    is_sealed: bool
+    file: LocalFile
     place: Place
     size: int
     version: int
-
-    @property
-    def path(self) -> str:
-        """The path of its file, for messages."""
-
-    def file(self, suffix: str) -> str:
-        """The name of one of its files."""
-
-    def file_names(self) -> tuple[str, ...]:
-        """The names that its log may have, the likely one first."""
 
     def bytes_below(self, stop: int) -> int:
         """The end of the batches with offsets below `stop`, or a position after it."""
@@ -87,64 +78,187 @@ class Place(Protocol):
 
 
 class LocalFile:
-    """The files in the directory of the partition. The system reads ahead in them."""
+    """The file of one segment in the directory of its partition, and its indexes beside
+    it: the place of the segment, if no other has it. The system reads ahead in it.
 
-    def read(
-        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
-    ) -> int:
-        """As `Place.read`."""
-        try:
-            file = self.borrow(segment)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESTALE):
-                raise
-            raise storage_error(error, "open", segment.path) from error
-        try:
-            return segment.directory.files.read(file.fd, view, pos)
-        except OSError as error:
-            raise storage_error(error, "read", segment.path) from error
+    Invariant: if `inode` is known, bytes come only from the file with that number,
+    whichever of its names that has.
 
-    def index_bytes(self, segment: Placed, suffix: str) -> bytes:
-        """As `Place.index_bytes`."""
-        return segment.directory.read_file(segment.file(suffix))
+    Attributes:
+        directory, descriptors: of the log.
+        serial: identifies it among all segments of this process.
+        inode: the number of the file if another process may replace it, else -1.
+        sealed_size: its exact size then, if its writer has finished it, else -1: the
+            number of a removed file may be given to another file.
+        moved_to: its name after another file has got its own; "" before.
 
-    def open_file(self, segment: Placed) -> OpenFile | None:
-        """As `Place.open_file`."""
-        if type(segment.directory.files).read is not Files.read:
-            return None
-        file = segment.descriptors.kept(segment._serial)
-        if file is None:
-            with contextlib.suppress(OSError):
-                return self._open(segment)
-        return file
+    Args:
+        transition: ".swap" for a segment that recovery would rename, else "".
+        log_name: of a log that may have any name.
+    """
 
-    def borrow(self, segment: Placed) -> OpenFile:
+    __slots__ = (
+        "_base_offset",
+        "_log_name",
+        "_transition",
+        "descriptors",
+        "directory",
+        "inode",
+        "moved_to",
+        "sealed_size",
+        "serial",
+    )
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        base_offset: int,
+        *,
+        transition: str = "",
+        log_name: str = "",
+    ) -> None:
+        self.directory = directory
+        self.descriptors = descriptors
+        self.serial = next(_serials)
+        self.inode = self.sealed_size = -1
+        self.moved_to = ""
+        self._base_offset = base_offset
+        self._transition = transition
+        self._log_name = log_name
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            self.forget()
+
+    # -- its names
+
+    def name(self, suffix: str) -> str:
+        """The name of the log or of an index while the segment is in its log."""
+        if suffix == LOG and self._log_name:
+            return self._log_name
+        return segment_file(self._base_offset, suffix) + self._transition
+
+    @property
+    def path(self) -> str:
+        """The path of the log, for messages."""
+        return self.directory.path_of(self.name(LOG))
+
+    def names(self) -> tuple[str, ...]:
+        """The names that the log may have, the likely one first."""
+        if self._log_name:
+            return (self._log_name,)
+        # Another process may have deleted it: then it keeps the old name with a suffix
+        # until the delay is over. Or another process may have finished a swap.
+        name = segment_file(self._base_offset, LOG)
+        if self.moved_to:
+            return (name, self.moved_to)
+        return (name + self._transition, name, name + DELETED)
+
+    def move(self, name: str) -> None:
+        """Another file is about to get the name of this one, which gets another name.
+        Its readers go on with this file, as long as it has that.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        self.inode = self.directory.stat(self.name(LOG)).inode
+        self.moved_to = name
+
+    # -- its descriptor
+
+    def kept(self) -> OpenFile | None:
+        """The open file of the log, if it is open."""
+        return self.descriptors.kept(self.serial)
+
+    def forget(self) -> None:
+        """Let the open file and the content of the indexes go."""
+        self.descriptors.forget(self.serial)
+
+    def check_open(self) -> None:
+        """Raise `StoreClosedError` if the store was closed."""
+        self.descriptors.check_open(self.directory)
+
+    def borrow(self) -> OpenFile:
         """The open file of the log, which stays open as long as a reference to it
         exists.
 
         Raises:
             OSError: as opening does; ESTALE if it is another file now.
         """
-        file = segment.descriptors.kept(segment._serial)
-        return self._open(segment) if file is None else file
+        file = self.descriptors.kept(self.serial)
+        return self._open() if file is None else file
 
-    @staticmethod
-    def _open(segment: Placed) -> OpenFile:
-        def is_it(info: FileInfo) -> bool:
-            # The inode number of a removed file may be given to another file.
-            return info.inode == segment.inode and (
-                not segment.is_sealed or info.size == segment.size
-            )
-
-        borrow, directory = segment.descriptors.borrow, segment.directory
-        serial, names = segment._serial, segment.file_names
-        if segment.inode < 0:
-            file = borrow(serial, directory, names)
-            if segment.inode < 0 or is_it(directory.files.stat(file.fd)):
+    def _open(self) -> OpenFile:
+        borrow, directory = self.descriptors.borrow, self.directory
+        if self.inode < 0:
+            file = borrow(self.serial, directory, self.names)
+            if self.inode < 0 or self._is_it(directory.files.stat(file.fd)):
                 return file
             # It was replaced meanwhile, and this is the other file.
-            segment.descriptors.forget(serial)
-        return borrow(serial, directory, names, is_it)
+            self.forget()
+        return borrow(self.serial, directory, self.names, self._is_it)
+
+    def _is_it(self, info: FileInfo) -> bool:
+        return info.inode == self.inode and self.sealed_size in (-1, info.size)
+
+    def cached_index(self, suffix: str) -> Any:
+        """The content of an index that `keep_index` has kept; None if it is gone."""
+        return self.descriptors.index(self.serial, suffix)
+
+    def keep_index(self, suffix: str, entries: Any, size: int) -> None:
+        """Keep the content of an index, which has `size` bytes in memory."""
+        self.descriptors.keep_index(self.serial, suffix, entries, size)
+
+    # -- its bytes
+
+    def read(
+        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+    ) -> int:
+        """As `Place.read`."""
+        try:
+            file = self.borrow()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                raise
+            raise storage_error(error, "open", self.path) from error
+        try:
+            return self.directory.files.read(file.fd, view, pos)
+        except OSError as error:
+            raise storage_error(error, "read", self.path) from error
+
+    def index_bytes(self, segment: Placed, suffix: str) -> bytes:
+        """As `Place.index_bytes`."""
+        return self.directory.read_file(self.name(suffix))
+
+    def open_file(self, segment: Placed) -> OpenFile | None:
+        """As `Place.open_file`."""
+        if type(self.directory.files).read is not Files.read:
+            return None
+        file = self.kept()
+        if file is None:
+            with contextlib.suppress(OSError):
+                return self._open()
+        return file
 
 
-LOCAL_FILE: Final = LocalFile()
+class _Replaced:
+    """The place of segments whose file another process has cut or replaced: other
+    objects stand for their logs."""
+
+    def read(
+        self, segment: Placed, view: memoryview, pos: int, rest: Rest, stop: int
+    ) -> int:
+        """As `Place.read`: it is another log now."""
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def index_bytes(self, segment: Placed, suffix: str) -> bytes:
+        """As `Place.index_bytes`: it is that of another log now."""
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def open_file(self, segment: Placed) -> OpenFile | None:
+        """None: there is no file."""
+        return None
+
+
+REPLACED: Final = _Replaced()

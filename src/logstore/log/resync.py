@@ -421,4 +421,4 @@ def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     first = segment.first_header(pos)
     if first is None or not offset <= first[0].last_offset < segment.next_offset:
         return None
-    return Sound(pos, *first)
+    return Sound(pos, *first[:2])

@@ -19,7 +19,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import CLUSTER_METADATA, LOG, parse_segment_file
 from logstore.log.read.damage import make_batch
-from logstore.maintenance.verify.intact import RawSegment
+from logstore.segment import Segment
 
 __all__ = ["cluster_topics"]
 
@@ -71,7 +71,7 @@ def _values_of(
     directory: Directory, descriptors: Descriptors, name: str, base: int, start: int
 ) -> Iterator[bytes]:
     size = directory.stat(name).size
-    segment = RawSegment(directory, descriptors, name, base, size)
+    segment = Segment.of_file(directory, descriptors, name, base, size)
     for header, buffer, place in segment.headers():
         if header.last_offset < start or header.is_control:
             continue

@@ -20,9 +20,8 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.segment_info import SegmentInfo, newest_ms
 from logstore.log.resync import next_valid
-from logstore.maintenance.verify.intact import RawSegment
 from logstore.record.decoder import Damage, open_payload
-from logstore.segment import OffsetPosition
+from logstore.segment import OffsetPosition, Segment
 
 __all__ = ["Codec", "HeaderFacts", "Interval", "Producer", "Sampler", "Sums"]
 
@@ -185,7 +184,7 @@ class Sampler:
             if not segment.size_bytes:
                 continue
             self._segments += 1
-            raw = RawSegment(
+            raw = Segment.of_file(
                 directory,
                 self._descriptors,
                 os.path.basename(segment.path),
@@ -201,7 +200,7 @@ class Sampler:
     # -- one segment
 
     def _segment(
-        self, raw: RawSegment, facts: HeaderFacts, last_ms: int
+        self, raw: Segment, facts: HeaderFacts, last_ms: int
     ) -> list[Interval]:
         opened_max = 0
         if self._segments % self._every == 0:
@@ -223,7 +222,7 @@ class Sampler:
             self._add(facts, part, weight)
         return _spread(stretches, weight, last_ms)
 
-    def _whole_of(self, raw: RawSegment, opened_max: int) -> tuple[list[_Seen], bool]:
+    def _whole_of(self, raw: Segment, opened_max: int) -> tuple[list[_Seen], bool]:
         """All batches of a segment, and whether the walk reached its end: there may be
         too many of them."""
         seen: list[_Seen] = []
@@ -233,7 +232,7 @@ class Sampler:
                 return seen, False
         return seen, True
 
-    def _stretches_of(self, raw: RawSegment, opened_max: int) -> list[list[_Seen]]:
+    def _stretches_of(self, raw: Segment, opened_max: int) -> list[list[_Seen]]:
         """Batches from a few positions of a segment."""
         is_end_known = raw.next_offset < native.OFFSET_MAX
         count = self._stretches if is_end_known else 1
@@ -260,7 +259,7 @@ class Sampler:
 
     def _headers(
         self,
-        raw: RawSegment,
+        raw: Segment,
         place: OffsetPosition,
         buffer: native.Buffer,
         opened_max: int,

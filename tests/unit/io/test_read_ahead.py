@@ -19,7 +19,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.read_ahead import FarPlace
-from logstore.io.segment_place import LOCAL_FILE, Placed
+from logstore.io.segment_place import LocalFile, Placed
 from support.interrupts import InterruptAtCall
 from support.levels import IS_ALL
 
@@ -42,8 +42,8 @@ class FarSegment:
     """A segment, as its place sees it."""
 
     def __init__(self, log: Log, number: int, size: int) -> None:
-        self._serial = self.base_offset = number
-        self.directory, self.descriptors = log.directory, log.descriptors
+        self.base_offset = number
+        self.file = LocalFile(log.directory, log.descriptors, number)
         self.place: Any = log.place
         self.size = size
         self.version = 0
@@ -157,7 +157,7 @@ def test_nothing_is_requested_past_the_end_of_the_read(
 def test_local_segment_ends_the_reading_ahead(make: Callable[..., Log]) -> None:
     """The system reads ahead in its file."""
     log = make(BLOCK, BLOCK, BLOCK)
-    log.segments[1].place = LOCAL_FILE
+    log.segments[1].place = log.segments[1].file
     log.get(0, 0, BLOCK)
     assert log.settled() == [(0, 0, BLOCK)]
 

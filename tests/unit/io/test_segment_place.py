@@ -69,9 +69,13 @@ def test_storage_error_of_a_place_stays_as_it_is(segment: Segment) -> None:
 @pytest.fixture
 def closed(segment: Segment) -> Segment:
     """A segment that is not open yet."""
-    segment.descriptors.forget(segment._serial)
+    segment.file.forget()
     return Segment(
-        segment.directory, segment.descriptors, 0, segment.size, segment.next_offset
+        segment.file.directory,
+        segment.file.descriptors,
+        0,
+        segment.size,
+        segment.next_offset,
     )
 
 
@@ -79,7 +83,7 @@ def test_file_in_the_place_of_another_one_is_not_read(closed: Segment) -> None:
     """Also if it has the same name and the same bytes: another process has put it
     there. The place of the segment's own file is found by its inode number."""
     path = Path(closed.path)
-    closed.inode = path.stat().st_ino
+    closed.file.inode = path.stat().st_ino
     kept = path.with_suffix(".kept")
     path.rename(kept)
     path.write_bytes(kept.read_bytes())
@@ -92,7 +96,7 @@ def test_file_in_the_place_of_another_one_is_not_read(closed: Segment) -> None:
 def test_sealed_file_of_another_size_is_not_read(closed: Segment) -> None:
     """An inode number may be given to another file."""
     path = Path(closed.path)
-    closed.inode, closed.is_sealed = path.stat().st_ino, True
+    closed.file.inode, closed.file.sealed_size = path.stat().st_ino, closed.size
     with path.open("ab") as file:
         file.write(b"more")
     with pytest.raises(SegmentReplacedError):

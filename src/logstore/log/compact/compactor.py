@@ -456,7 +456,7 @@ class _Compactor:
 
     def _modified_ns(self, segment: Segment) -> int:
         try:
-            return self._writer.directory.stat(segment.file(LOG)).mtime_ns
+            return self._writer.directory.stat(segment.file.name(LOG)).mtime_ns
         except FileNotFoundError as error:
             raise CutError from error  # it was deleted meanwhile
         except OSError as error:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.io.directory import Directory
+from logstore.io.segment_place import REPLACED
 from logstore.io.stamps import NO_FILE, FileStamp, settled, stamp_of
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.follow.signs import CUT_BY_BROKER, CUT_BY_LOGSTORE
@@ -111,7 +112,7 @@ def byte_ranges(
                 info = files.stat_name(fd, os.path.basename(segment.path))
             except OSError:
                 return None
-            if segment.is_lost or segment.is_retired or info.size < segment.size:
+            if segment.is_lost or segment.place is REPLACED or info.size < segment.size:
                 return None
             place = segment.locate(start)
             ranges.append(

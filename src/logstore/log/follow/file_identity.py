@@ -17,7 +17,6 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
-from logstore.io.segment_place import LOCAL_FILE
 from logstore.io.stamps import FileStamp, settled, stamp_of
 from logstore.log.follow.observed import End
 from logstore.record.file_walk import FileWalk
@@ -139,7 +138,7 @@ class LogFiles:
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
         """Whether all files but the last are what they were before they were read;
         logstore's own: whether none has lost its name."""
-        names = [segment.file(LOG) for segment in segments]
+        names = [segment.file.name(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
         if not self.is_foreign:
             # Deleted since the names were read, its file has another name for a while.
@@ -147,7 +146,7 @@ class LogFiles:
             for name, stamp in self._stamps_of(gone).items():
                 self._stamps[name.removesuffix(DELETED)] = stamp
             return all(
-                segment.is_lost or segment.file(LOG) in self._stamps
+                segment.is_lost or segment.file.name(LOG) in self._stamps
                 for segment in segments
             )
         return all(
@@ -161,11 +160,12 @@ class LogFiles:
             torn_size: size of the last file if its end is torn; else -1.
         """
         for segment in segments:
-            stamp = self._stamps.get(segment.file(LOG))
-            segment.inode = -1 if stamp is None else stamp.inode
-            segment.is_sealed = self.is_foreign and segment is not segments[-1]
+            stamp = self._stamps.get(segment.file.name(LOG))
+            segment.file.inode = -1 if stamp is None else stamp.inode
+            if self.is_foreign and segment is not segments[-1]:
+                segment.file.sealed_size = segment.size
         if segments:
-            name = segments[-1].file(LOG)
+            name = segments[-1].file.name(LOG)
             self._last = self._before.get(name)
             stamp = self._stamps.get(name)
             if stamp is not None and stamp.size == torn_size:
@@ -191,7 +191,7 @@ class LogFiles:
 
     def add_end(self, last: Segment, pieces: tuple[tuple[int, bytes], ...]) -> None:
         """Record the end that the last segment has now; `pieces` were read there."""
-        self._ends.append(LogEnd(_end_of(last), last.file(LOG), pieces))
+        self._ends.append(LogEnd(_end_of(last), last.file.name(LOG), pieces))
 
     def newest_end(self) -> LogEnd | None:
         """The newest end that the log was seen to have."""
@@ -234,7 +234,7 @@ class LogFiles:
         Raises:
             OSError: a file cannot be read.
         """
-        sizes = {segment.file(LOG): segment.size for segment in segments}
+        sizes = {segment.file.name(LOG): segment.size for segment in segments}
         return frozenset(
             end.end
             for end in self._ends
@@ -253,7 +253,7 @@ class LogFiles:
         It is recorded only if the damaged batch is complete, and therefore stays as it
         is."""
         with contextlib.suppress(FileNotFoundError):
-            name = last.file(LOG)
+            name = last.file.name(LOG)
             [damage] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
             buffer = native.pointer(damage[1])
             scan = native.first_header(buffer, len(damage[1]), checks=native.CHECK_CRC)
@@ -269,16 +269,16 @@ class LogFiles:
         if stamp.size < before.size:
             return False
         at, data = self._damage
-        return self._bytes_at(last.file(LOG), [(at, len(data))]) == (self._damage,)
+        return self._bytes_at(last.file.name(LOG), [(at, len(data))]) == (self._damage,)
 
     def is_unchanged(self, last: Segment, stamp: FileStamp) -> bool:
         """Whether the last segment, which may have grown, is what it was."""
         now = _stamp(stamp)
-        if now.inode != last.inode:
+        if now.inode != last.file.inode:
             # Nothing was read of an empty segment: it may be another file.
             if last.size:
                 return False
-            last.inode = now.inode
+            last.file.inode = now.inode
         if now.size < last.size:
             return False
         if not self.is_foreign and now.size == last.size:
@@ -310,8 +310,8 @@ class LogFiles:
         if not self.is_foreign or not segments:
             return False
         if segments[-1].is_lost:
-            return self._directory.exists(segments[-1].file(LOG))  # it is back
-        stamp = _stamp(stamp_of(self._directory.stat(segments[-1].file(LOG))))
+            return self._directory.exists(segments[-1].file.name(LOG))  # it is back
+        stamp = _stamp(stamp_of(self._directory.stat(segments[-1].file.name(LOG))))
         if stamp != self._last and self._is_damaged_as_before(segments[-1], stamp):
             self._last = stamp
         return stamp != self._last
@@ -322,7 +322,11 @@ class LogFiles:
         if not self.is_foreign:
             return False
         stamps, now = self._stamps, self._present()
-        names = (segment.file(LOG) for segment in segments if segment.is_sealed)
+        names = (
+            segment.file.name(LOG)
+            for segment in segments
+            if segment.file.sealed_size >= 0
+        )
         if any(now.get(name) != stamps.get(name) for name in names):
             return True
         self._stamps = now
@@ -339,12 +343,12 @@ class LogFiles:
         files = self._present()
         self._checked_ns = settled(mtime_ns, self._directory.files)
         for segment in segments:
-            name = segment.file(LOG)
+            name = segment.file.name(LOG)
             if not segment.is_lost:
                 now, stamp = files.get(name), self._stamps.get(name)
-                if now is None or now.inode != segment.inode:
+                if now is None or now.inode != segment.file.inode:
                     return True
-                if segment.is_sealed and now != stamp:
+                if segment.file.sealed_size >= 0 and now != stamp:
                     return True
         return False
 
@@ -370,13 +374,17 @@ def is_copy(segment: Segment, now: Segment) -> bool:
     """Whether the file of a segment, which had several names, was replaced by a copy of
     it (`Directory.open`), so that its readers can continue in the copy. All of it is
     compared, as far as it was read: a backup may have been put back, too."""
-    before = segment.descriptors.kept(segment._serial)
-    if before is None or segment.inode == now.inode or segment.size > now.size:
+    before = segment.file.kept()
+    if (
+        before is None
+        or segment.file.inode == now.file.inode
+        or segment.size > now.size
+    ):
         return False
-    files, pos = segment.directory.files, 0
+    files, pos = segment.file.directory.files, 0
     mine, other = memoryview(bytearray(READ_BYTES)), memoryview(bytearray(READ_BYTES))
     with contextlib.suppress(OSError):
-        after = LOCAL_FILE.borrow(now)
+        after = now.file.borrow()
         while pos < segment.size:
             n = min(READ_BYTES, segment.size - pos)
             if files.read(before.fd, mine[:n], pos) < n:
@@ -390,8 +398,8 @@ def is_copy(segment: Segment, now: Segment) -> bool:
 
 def adopt_copy(segment: Segment, now: Segment) -> None:
     """Let the readers of a segment continue in the file of another one."""
-    segment.inode = now.inode
-    segment.descriptors.forget(segment._serial)
+    segment.file.inode = now.file.inode
+    segment.file.forget()
 
 
 def _end_of(last: Segment) -> End:

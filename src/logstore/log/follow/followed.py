@@ -306,7 +306,7 @@ class FollowedLog:
 
     def _last_stamp(self) -> FileStamp:
         """The stamp of the last file now."""
-        return stamp_of(self._directory.stat(self.segments[-1].file(LOG)))
+        return stamp_of(self._directory.stat(self.segments[-1].file.name(LOG)))
 
     def _begin_segment(self, base: int) -> None:
         """Add the segment that follows the last one, and read it."""
@@ -314,7 +314,8 @@ class FollowedLog:
         segment = rolls.begin_segment(
             self._directory, self._loader.descriptors, log, last, base
         )
-        last.is_sealed = self.files.is_foreign and not log.tail_bytes
+        if self.files.is_foreign and not log.tail_bytes:
+            last.file.sealed_size = last.size
         self.segments = (*self.segments, segment)
         self._read(segment)
 

@@ -243,8 +243,8 @@ def observed(
                 segment.base_offset,
                 segment.next_offset,
                 segment.size,
-                segment.inode,
-                segment.is_sealed,
+                segment.file.inode,
+                segment.file.sealed_size >= 0,
             )
             for segment in segments
         ),

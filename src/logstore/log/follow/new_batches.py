@@ -18,7 +18,7 @@ def read_new_batches(
 ) -> None:
     """Advance the end of the log over whole batches with valid checksums."""
     state = loaded.active_state
-    with directory.opened(segment.file(LOG)) as fd:
+    with directory.opened(segment.file.name(LOG)) as fd:
         size = directory.files.size(fd)
         if size <= state.size:
             return

@@ -29,7 +29,6 @@ from logstore.io.layout import (
     LOG,
     PARTITION_STATE,
 )
-from logstore.io.segment_place import LOCAL_FILE
 from logstore.io.stamps import NO_FILE, Look
 from logstore.log.follow.file_identity import LogEnd, LogFiles
 from logstore.log.follow.followed import FollowedLog
@@ -119,7 +118,7 @@ class QuickLook:
         if not now.data.startswith(guards.first(names.quick).data):
             return -1
         inode, _, _, size = now.stamps()[names.last] or NO_FILE
-        return size if inode == last.inode and size >= last.size else -1
+        return size if inode == last.file.inode and size >= last.size else -1
 
     def _read(
         self, loaded: RecoveredLog, last: Segment, files: LogFiles, size: int
@@ -127,7 +126,7 @@ class QuickLook:
         """The batches from the end of the last segment up to `size` bytes, if there are
         only whole ones, and what is before them is what was read there."""
         end = files.newest_end()
-        if end is None or (end.end.size, end.name) != (last.size, last.file(LOG)):
+        if end is None or (end.end.size, end.name) != (last.size, last.file.name(LOG)):
             return None
         if not end.pieces:
             return None
@@ -135,7 +134,7 @@ class QuickLook:
         length = size - first
         if length > READ_BYTES:
             return None
-        file = LOCAL_FILE.borrow(last)
+        file = last.file.borrow()
         buffer = native.Buffer(length)
         if self._directory.files.read(file.fd, buffer.view, first) != length:
             return None

@@ -23,6 +23,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
+from logstore.io.segment_place import REPLACED
 from logstore.io.stamps import Look
 from logstore.log.follow.decide import Which
 from logstore.log.follow.durable_news import DurableNews
@@ -323,7 +324,8 @@ class ReadOnlyLog:
         # The log is taken over at the end: after an interrupt all is decided again.
         is_other = change.log is Which.OTHER
         for segment in before.segments:
-            segment.is_retired |= segment.base_offset in change.replaced
+            if segment.base_offset in change.replaced:
+                segment.place = REPLACED
         self._news.forget(-1 if is_other else change.cut_to)
         if is_other:
             self._life += 1

@@ -42,7 +42,7 @@ def begin_segment(
         base,
         is_contiguous=loaded.is_contiguous,
     )
-    segment.inode = directory.stat(segment.file(LOG)).inode
+    segment.file.inode = directory.stat(segment.file.name(LOG)).inode
     last.next_offset = max(last.next_offset, base)
     last.show_indexes(None, None)
     loaded.active_state = native.SegmentState(base)

@@ -85,7 +85,7 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
             if at >= pos:
                 break
             before, last = last, header.last_offset
-        if before < _first_offset(*found):
+        if before < _first_offset(*found[:2]):
             return min(before + 1, offset)
     return offset
 
@@ -141,7 +141,7 @@ def check_follows(
     following = segment.first_header(pos)
     if following is None:
         return  # a read of that batch raises its damage
-    first = _first_offset(*following)
+    first = _first_offset(*following[:2])
     if before < first <= last_offset:
         raise _behind(segment, pos, first, last_offset, offset)
 

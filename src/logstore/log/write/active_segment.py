@@ -163,7 +163,7 @@ class ActiveSegment:
         context = self._context
         context.services.descriptors.make_room()
         try:
-            fd = context.directory.open(segment.file(LOG), write=True)
+            fd = context.directory.open(segment.file.name(LOG), write=True)
         except OSError as error:
             raise storage_error(error, "open", segment.path) from error
         return self.on_file(segment, held_open(context.files, fd), rest)
@@ -184,7 +184,7 @@ class ActiveSegment:
             context.services.store_config,
             jitter_ms=random.randrange(most) if most > 0 else 0,
         )
-        context.services.descriptors.insert(segment._serial, file, rest)
+        context.services.descriptors.insert(segment.file.serial, file, rest)
         return writer
 
     # ------------------------------------------------------------ the next appends

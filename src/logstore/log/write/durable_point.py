@@ -400,7 +400,7 @@ def _indexed_base(point: PartitionState) -> int:
 def _sealed_range(segments: tuple[Segment, ...], count: int) -> tuple[int, int, int]:
     """Serials of the first and the last of `count` sealed segments, and that number.
     For none, of the active one."""
-    return segments[0]._serial, segments[max(count - 1, 0)]._serial, count
+    return segments[0].file.serial, segments[max(count - 1, 0)].file.serial, count
 
 
 def _rows_from(segments: tuple[Segment, ...], count: int) -> list[str]:

@@ -152,6 +152,6 @@ class ExclusiveLog:
         active.state = staged.state_at(segment.base_offset, root.files.now_ms())
         active.index, active.times = staged.index, staged.times
         writer = active.writer = active.on_file(segment, file, log.rest)
-        root.move(staged.log.file, directory, segment.file(LOG))
+        root.move(staged.log.file, directory, segment.file.name(LOG))
         directory.sync()
         log.show(writer)

@@ -56,9 +56,9 @@ def names_beside(
     Args:
         name: that of the file while its segment is in the log.
     """
-    if segment.moved_to:
+    if segment.file.moved_to:
         log_name = layout.segment_file(segment.base_offset, layout.LOG)
-        return (name + segment.moved_to.removeprefix(log_name),)
+        return (name + segment.file.moved_to.removeprefix(log_name),)
     if not now or segment.base_offset < now[0].base_offset:
         return (layout.deleted_file(name, 0), name)
     return (name,)

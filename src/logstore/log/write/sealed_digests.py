@@ -51,7 +51,7 @@ class SealedDigests:
         directory = self._context.directory
         base, size = segment.base_offset, segment.size
         state = native.SegmentState(base)
-        with directory.opened(segment.file(LOG)) as fd:
+        with directory.opened(segment.file.name(LOG)) as fd:
             file_size = directory.files.size(fd)
             scan = scan_log(directory, fd, file_size, state, checks=segment.checks)
         if file_size != size or not scan.is_whole:

@@ -107,7 +107,7 @@ class SegmentWriter:
         self.segment = segment
         self.file = file
         self.fd = file.fd
-        self.files = segment.directory.files
+        self.files = segment.file.directory.files
         self.state = state
         self.index = index
         self.times = times
@@ -451,8 +451,8 @@ class SegmentWriter:
     ) -> None:
         if count == entries.written and not sync:
             return
-        directory, files = self.segment.directory, self.files
-        name = self.segment.file(suffix)
+        directory, files = self.segment.file.directory, self.files
+        name = self.segment.file.name(suffix)
         first, entries.written = entries.written, -1
         try:
             fd = directory.open(name, write=True)
@@ -480,7 +480,7 @@ class SegmentWriter:
         self, name: str, entries: OffsetEntries | TimeEntries, count: int
     ) -> int:
         """How many of the first entries of an index file are correct."""
-        data, size = self.segment.directory.read_file(name), entries.entry_bytes
+        data, size = self.segment.file.directory.read_file(name), entries.entry_bytes
         count = min(count, len(data) // size)
         expected = entries.data(0, count)
         if data.startswith(expected):
@@ -505,7 +505,7 @@ class SegmentWriter:
         """Stop writing to this segment; its file stays open for readers. May be called
         again after an interrupt."""
         segment = self.segment
-        segment.descriptors.release(segment._serial)
+        segment.file.descriptors.release(segment.file.serial)
         segment.max_timestamp = self.state.max_timestamp
         segment.max_timestamp_offset = self.state.max_timestamp_offset
         segment.row = ""

@@ -161,7 +161,7 @@ def _cut(
     segment.size = pos
     segment.max_timestamp = state.max_timestamp
     segment.max_timestamp_offset = state.max_timestamp_offset
-    with directory.opened(segment.file(LOG), write=True) as fd:
+    with directory.opened(segment.file.name(LOG), write=True) as fd:
         files.truncate(fd, pos)
         files.sync(fd)
     active.writer = active.open(segment, log.rest)

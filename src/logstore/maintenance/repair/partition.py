@@ -79,8 +79,8 @@ from logstore.maintenance.repair.report import (
 from logstore.maintenance.repair.rewrite import Rewrite
 from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.decided import plan_of
-from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.report import Run
+from logstore.segment import Segment
 
 _LOSSES: Final = (LOST_END, SEGMENT_IS_LOST)
 
@@ -474,7 +474,7 @@ class PartitionRepair:
         descriptors = Descriptors(self.directory.files, 1)
         try:
             segments = [
-                RawSegment(self.directory, descriptors, name, base, size)
+                Segment.of_file(self.directory, descriptors, name, base, size)
                 for base in bases
                 for name in [segment_file(base, LOG)]
                 for size in [self.directory.stat(name).size]

@@ -20,9 +20,8 @@ from logstore import _native as native
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.log.resync import first_offset_of
-from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.log_facts import SoundRun
-from logstore.segment import OffsetPosition
+from logstore.segment import OffsetPosition, Segment
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -58,7 +57,7 @@ class Source:
 
         With `deep`, the first offset is known of wrappers, too.
         """
-        segment = RawSegment(
+        segment = Segment.of_file(
             self.directory, self.descriptors, self.name, self.base, run.end
         )
         place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)

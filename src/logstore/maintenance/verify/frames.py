@@ -4,13 +4,13 @@ walk: what a checksum or a field says does not stop them, an impossible size doe
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from logstore import _native as native
 from logstore.maintenance.verify import unchecked
-from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.record.batch import RECORD_BYTES_MIN
 from logstore.record.decoder import (
     Columns,
@@ -23,8 +23,12 @@ from logstore.record.decoder import (
 )
 from logstore.record.file_walk import FRAME_BYTES
 from logstore.record.record import Record
+from logstore.segment import Segment
 
-__all__ = ["LogFrame", "LogFrames", "looks_torn"]
+__all__ = ["FRAME", "LogFrame", "LogFrames", "looks_torn"]
+
+# Base offset, and the length of the bytes after these two.
+FRAME: Final = struct.Struct(">qi")
 
 # Bytes that are read at once: in order, and after `seek`.
 _WINDOW_BYTES: Final = 1 << 20
@@ -169,7 +173,7 @@ class LogFrames(Iterator[LogFrame]):
         limit: most bytes that one batch may decompress to.
     """
 
-    def __init__(self, segment: RawSegment, limit: int) -> None:
+    def __init__(self, segment: Segment, limit: int) -> None:
         self.position = 0
         self.size_bytes = segment.size
         self.limit = limit

@@ -33,9 +33,8 @@ from logstore.io.files import Files
 from logstore.io.filesystem import open_root
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.log.resync import next_valid
-from logstore.maintenance.verify.frames import LogFrames, looks_torn
+from logstore.maintenance.verify.frames import FRAME, LogFrames, looks_torn
 from logstore.maintenance.verify.indexes import used_bytes
-from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.maintenance.verify.paths import CHECKPOINT, STATE, kind_of_file
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage, memoryview_slicer, open_payload
@@ -191,7 +190,9 @@ def inspect_file(
         if kind == LOG:
             limit = (store_config or StoreConfig()).max_batch_decompressed_bytes
             if by_size:
-                segment = RawSegment(directory, Descriptors(files, 1), name, base, size)
+                segment = Segment.of_file(
+                    directory, Descriptors(files, 1), name, base, size
+                )
                 frames = LogFrames(segment, limit)
                 return FileContents(full, "log", base, size, frames)
             entries = _log_entries(directory, name, base, size, limit)
@@ -245,7 +246,9 @@ def _log_entries(
     directory: Directory, name: str, base: int, size: int, limit: int
 ) -> Iterator[LogEntry]:
     """The batches of a log file; closes `directory` at the end."""
-    segment = RawSegment(directory, Descriptors(directory.files, 16), name, base, size)
+    segment = Segment.of_file(
+        directory, Descriptors(directory.files, 16), name, base, size
+    )
     pos, last = 0, -1
     try:
         while pos < size:

@@ -22,23 +22,20 @@ from logstore.maintenance.finding import (
 )
 from logstore.maintenance.verify import log_facts as judges
 from logstore.maintenance.verify.contents import Contents
+from logstore.maintenance.verify.frames import FRAME
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
     Table,
     TimeIndexCheck,
     numbers,
 )
-from logstore.maintenance.verify.intact import (
-    BUFFER_BYTES,
-    FRAME,
-    RawSegment,
-)
 from logstore.maintenance.verify.log_facts import LogFacts, SoundRun
 from logstore.maintenance.verify.report import Run
 from logstore.record.decoder import Columns
 from logstore.record.file_walk import larger_buffer
-from logstore.segment import OffsetPosition
+from logstore.segment import OffsetPosition, Segment
 
+BUFFER_BYTES: Final = 1 << 20
 _RELATIVE_MAX: Final = (1 << 31) - 1
 # The head of a batch: offset, magic, and in magic 2 how far its last offset is.
 _HEAD: Final = struct.Struct(">q8xb6xi")
@@ -366,7 +363,7 @@ class LogWalk:
         decoder = self.run_of.decoder
         self._is_broken = True
         last = max(decoder.last_offset, log.last_offset)
-        segment = RawSegment(
+        segment = Segment.of_file(
             self._directory, self.run_of.descriptors, log.name, log.base, size
         )
         # A compressed batch may contain bytes that look like a message after an invalid
@@ -422,7 +419,7 @@ class LogWalk:
         row = self._context.row(self.facts.base)
         return self.facts.next_offset if row is None else row[2]
 
-    def _before_last(self, segment: RawSegment, last: int) -> int | None:
+    def _before_last(self, segment: Segment, last: int) -> int | None:
         """The last offset before that of the last intact batch, if that batch jumps
         ahead: no checksum covers its offset. None if it does not."""
         log = self.facts
@@ -442,7 +439,7 @@ class LogWalk:
         return before if first < 0 or before + 1 < first else None
 
     def _out_of_order(
-        self, pos: int, segment: RawSegment, last: int, header: native.BatchHeader
+        self, pos: int, segment: Segment, last: int, header: native.BatchHeader
     ) -> None:
         """Record an intact batch whose offsets are not the expected ones."""
         log = self.facts
@@ -470,7 +467,7 @@ class LogWalk:
         )
         return pos + size
 
-    def _is_framed(self, segment: RawSegment, pos: int, last: int) -> bool:
+    def _is_framed(self, segment: Segment, pos: int, last: int) -> bool:
         """Whether bytes that are not understood may still be a batch. They have an
         offset and length as a batch has, and end at the end of the file or at the next
         batch; and they do not lie past the durable point of a log that logstore wrote

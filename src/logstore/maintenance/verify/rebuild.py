@@ -43,11 +43,11 @@ from logstore.log.resync import next_valid
 from logstore.log.scan import scan_log
 from logstore.maintenance.finding import TORN_TAIL
 from logstore.maintenance.verify.context import topic_config
-from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.partition import log_bytes
 from logstore.maintenance.verify.paths import open_given, partitions_in
 from logstore.maintenance.verify.report import Meter, Progress
 from logstore.maintenance.verify.store import verify
+from logstore.segment import Segment
 
 PathLike = str | os.PathLike[str]
 OnDamage = Callable[[LogStoreError], None]
@@ -217,7 +217,7 @@ def _set_end(
     descriptors = Descriptors(directory.files, 1)
     try:
         size = directory.stat(name).size
-        segment = RawSegment(directory, descriptors, name, base, size)
+        segment = Segment.of_file(directory, descriptors, name, base, size)
         next_batch = next_valid(segment, position, error.offset - 1, following)
         end = following if next_batch is None else next_batch.first_offset()
     except (OSError, LogStoreError):
@@ -287,7 +287,7 @@ def _transactions(
     only = None if is_all or len(rows) > 1 else rows[0].base
     descriptors = Descriptors(directory.files, 1)
     try:
-        segments: list[RawSegment] = []
+        segments: list[Segment] = []
         for base in logs:
             if base > rows[-1].base or (only is None and base not in sizes):
                 break
@@ -295,7 +295,7 @@ def _transactions(
             size = sizes.get(base)
             if size is None:
                 size = directory.stat(name).size
-            segments.append(RawSegment(directory, descriptors, name, base, size))
+            segments.append(Segment.of_file(directory, descriptors, name, base, size))
         counts = rebuild_all(
             directory, segments, native.OFFSET_MAX, only=only, dry_run=dry_run
         )

@@ -15,8 +15,8 @@ from logstore.io.layout import TXN_INDEX, SegmentFile, segment_file
 from logstore.log.producers import Producers
 from logstore.log.read.producer_state import AbortedTransaction, aborted_in
 from logstore.maintenance.finding import LEFTOVER, TXN_INDEX_FAULT
-from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.report import Run
+from logstore.segment import Segment
 
 __all__ = ["TransactionIndexes", "check_txn_index"]
 
@@ -82,7 +82,7 @@ class TransactionIndexes:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._segments: list[RawSegment] = []
+        self._segments: list[Segment] = []
         self._is_whole = True
         self.aborted: set[tuple[int, int]] = set()
         self.entries: dict[int, list[TxnEntry] | None] = {}
@@ -92,7 +92,7 @@ class TransactionIndexes:
         self._is_whole = self._is_whole and size is not None
         if self._is_whole and size is not None:
             directory = self._directory
-            segment = RawSegment(directory, run.descriptors, name, base, size)
+            segment = Segment.of_file(directory, run.descriptors, name, base, size)
             self._segments.append(segment)
 
     def check(self, run: Run, *, is_finished: bool) -> None:

@@ -23,7 +23,6 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE, Files
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
-from logstore.io.segment_place import LOCAL_FILE
 from logstore.log.write.log_cut import LogCut, names_beside
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
@@ -413,7 +412,9 @@ class _Snapshot:
             may_link = self._links and name in usual[:2]
             with writer.lock:
                 file, found = self._opened_beside(writer, segment, name)
-                is_linked = may_link and self._link(segment.directory, found, to, name)
+                is_linked = may_link and self._link(
+                    segment.file.directory, found, to, name
+                )
             if file is None:
                 continue
             if is_linked:
@@ -426,24 +427,24 @@ class _Snapshot:
     ) -> tuple[native.OpenFile | None, str]:
         """Another file of a segment, which has this name in the log, and its name now;
         None: there is none. The caller holds the log's lock."""
-        if segment.moved_to and writer.health.is_poisoned:
+        if segment.file.moved_to and writer.health.is_poisoned:
             raise _CutError  # a compaction failed half-way: either may have the names
         names = names_beside(segment, name, writer.segments)
         for one in names:
             with contextlib.suppress(FileNotFoundError):
-                return held_open(self._files, segment.directory.open(one)), one
+                return held_open(self._files, segment.file.directory.open(one)), one
         return None, names[0]
 
     def _write_segment(
         self, segment: Segment, size: int, to: Directory, *, may_link: bool
     ) -> None:
         """The first `size` bytes of a segment's log."""
-        file = LOCAL_FILE.borrow(segment)
+        file = segment.file.borrow()
         name = layout.segment_file(segment.base_offset, LOG)
         info = self._files.stat(file.fd)
         may_link = may_link and self._links and info.size == size
-        now = segment.moved_to or segment.file(LOG)
-        if may_link and self._link(segment.directory, now, to, name):
+        now = segment.file.moved_to or segment.file.name(LOG)
+        if may_link and self._link(segment.file.directory, now, to, name):
             if to.stat(name).inode == info.inode:
                 self._synced(to, name)
                 self._linked += size

@@ -385,7 +385,7 @@ class PartitionWriters:
             return
         if loaded.segments:
             # One object for all segments: a deletion of the topic sets its new name.
-            directory = loaded.segments[0].directory
+            directory = loaded.segments[0].file.directory
         writer = PartitionWriter(
             self._services, directory, topic, number, self.catalog.config(topic), loaded
         )

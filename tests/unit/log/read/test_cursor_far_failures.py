@@ -105,7 +105,7 @@ def test_short_answer_is_damage_where_the_bytes_end(
     """As a file that is too short; the next read asks again."""
     list(partition.read(limit=1))
     segment = partition._log.segments[5]
-    place.cut[segment._serial] = segment.size // 2
+    place.cut[segment.file.serial] = segment.size // 2
     offsets, error = taken_until(read(partition, 0), CorruptRecordError)
     assert isinstance(error, CorruptRecordError)
     assert (error.path, error.offset) == (segment.path, offsets[-1] + 1)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.io.segment_place import LOCAL_FILE
 from support.damage import flip_bit, logs_in
 
 T = 1_700_000_000_000
@@ -128,12 +127,14 @@ def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> Non
     """The next batch is in the bytes that are read anyway; of a wrong offset it shows
     that a closer look is needed."""
     places = write_compacted(tmp_path, 2, "none")
-    segment = opened(tmp_path)._log.segments[0]
-    LOCAL_FILE.borrow(segment)
+    partition = opened(tmp_path)
+    segment = partition._log.segments[0]
+    segment.file.borrow()
     assert segment.find(13).value == b"value 13"
     assert segment.find_since(0, T + 13) == 13
     flip_offset(tmp_path, places[12], 2)
-    segment = opened(tmp_path)._log.segments[0]
-    LOCAL_FILE.borrow(segment)
+    partition = opened(tmp_path)
+    segment = partition._log.segments[0]
+    segment.file.borrow()
     assert segment.find(15) is None
     assert segment.find_since(0, T + 13) is None

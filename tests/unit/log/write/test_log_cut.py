@@ -44,7 +44,7 @@ def test_file_of_a_compacted_segment_has_the_number_of_its_log(
     segments: list[Segment],
 ) -> None:
     """Its usual name is that of the compacted one."""
-    segments[1].moved_to = "00000000000000000010.log.2.deleted"
+    segments[1].file.moved_to = "00000000000000000010.log.2.deleted"
     names = names_beside(segments[1], INDEX, [segments[0], segments[2]])
     assert names == (INDEX + ".2.deleted",)
     assert names_beside(segments[1], INDEX, segments[2:]) == names

@@ -17,7 +17,6 @@ import pytest
 import logstore
 from logstore import LogStoreError, OffsetOutOfRangeError, Record
 from logstore._native import _records
-from logstore.io.segment_place import LOCAL_FILE
 from logstore.segment import Segment
 from support.damage import flip_bit, logs_in
 from support.values import (
@@ -279,7 +278,7 @@ def values(tmp_path: Path) -> Iterator[list[Any]]:
         segment = partition._log.segments[0]
         entries = segment.offset_entries()
         limits = [0, 10, segment.size, segment.checks]
-        yield [LOCAL_FILE.borrow(segment).fd, entries.data(), entries.count, *limits, 4]
+        yield [segment.file.borrow().fd, entries.data(), entries.count, *limits, 4]
 
 
 def test_find_with_wrong_arguments_raises(values: list[Any]) -> None:
