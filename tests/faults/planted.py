@@ -109,13 +109,15 @@ BUGS = (
     Bug(
         "cut below the durable point",
         "log/recover/log_end.py",
-        (("if below or self.is_condemned(base) or self.is_foreign(walk):",
-          "if self.is_foreign(walk):"),
+        (("            is_torn = is_torn_tail(walk, durable_pos, floor, metadata)\n"
+          "            if findings.is_condemned(base) or not is_torn:",
+          "            known = replace(metadata, clean=False)\n"
+          "            if not is_torn_tail(walk, 0, 0, known):"),
          ("        if size >= durable > 0 and not own.is_truncating:",
           "        if False:"),
-         ("        if 0 <= size < durable:\n            self.lost_end(base, size, "
+         ("        if 0 <= size < durable:\n            self._lost_end(size, "
           "durable, own)\n", "        durable = 0\n"),
-         ("self.facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
+         ("self._facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
         "lying_disk",
         quick=10,
     ),

@@ -16,7 +16,7 @@ BUGS_OF_LIVES = (
     ),
     Bug(
         "the marks say whether what was found damaged is a torn tail",
-        "log/recover/draft.py",
+        "log/recover/findings.py",
         (("return bool(self._fault) or any(v.segment == base for v in self.verdicts)",
           "return False"),
          ("return self.damage is not None or bool(self.verdicts or self._fault)",
@@ -34,7 +34,7 @@ BUGS_OF_LIVES = (
     ),
     Bug(
         "after a kill, what is behind a bad batch does not count",
-        "log/recover/facts.py",
+        "log/recover/torn_tail.py",
         (("    if metadata.is_own and metadata.is_same_boot and is_written:",
           "    if False:"),),
         "lives",

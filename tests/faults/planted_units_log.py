@@ -116,6 +116,13 @@ BUGS_OF_LOGS = (
         "log/recover/test_decide.py",
     ),
     unit_bug(
+        "a torn tail may begin below the offset that was durable",
+        "log/recover/torn_tail.py",
+        "if walk.pos < durable_pos or walk.last_offset + 1 < durable_offset:",
+        "if walk.pos < durable_pos:",
+        "log/recover/test_torn_tail.py",
+    ),
+    unit_bug(
         "a longer copy of torn bytes counts as one of these",
         "log/recover/durable.py",
         "            return size <= end - begin\n",

@@ -34,6 +34,7 @@ from logstore.io.layout import (
 from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
+from logstore.log.recover.names import Operations
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Finding, Plan
 from logstore.log.recover.rebuild import (
     cut_transactions,
@@ -78,7 +79,7 @@ def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> Recov
 # ------------------------------------------------------- operations that names show
 
 
-def finish_truncation(directory: Directory, plan: Plan) -> None:
+def finish_truncation(directory: Directory, operations: Operations) -> None:
     """Continue a `truncate_to` that was interrupted after its commit.
 
     1. make its commit durable; 2. cut the last segment that stays, and sync it;
@@ -86,18 +87,19 @@ def finish_truncation(directory: Directory, plan: Plan) -> None:
     The state file still says that a truncation is in progress: it is written again
     before the first append.
     """
-    if plan.truncated is None and not plan.dropped:
+    truncated, dropped = operations.truncated, operations.dropped
+    if truncated is None and not dropped:
         return
     _confirm(directory)
-    if plan.truncated is not None:
-        base, size = plan.truncated
+    if truncated is not None:
+        base, size = truncated
         with directory.opened(segment_file(base, LOG), write=True) as fd:
             if directory.files.size(fd) >= size:
                 cut_for_good(directory.files, fd, size)
-    for dropped in plan.dropped:
+    for base in dropped:
         for suffix in SEGMENT_SUFFIXES:
-            directory.unlink(segment_file(dropped, suffix), missing_ok=True)
-    if plan.dropped:
+            directory.unlink(segment_file(base, suffix), missing_ok=True)
+    if dropped:
         directory.sync()
 
 
@@ -109,13 +111,13 @@ def _confirm(directory: Directory) -> None:
     directory.write_file_anyway(layout.PARTITION_STATE, state)
 
 
-def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
+def finish_deletion(directory: Directory, operations: Operations) -> list[str]:
     """Continue a deletion that was interrupted after its commit: rename the segments
     below the first one that the state knows. Returns their new names."""
-    if plan.deleted:
+    if operations.deleted:
         _confirm(directory)
     renamed = []
-    for base in plan.deleted:
+    for base in operations.deleted:
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base, suffix)
             with contextlib.suppress(FileNotFoundError):
@@ -124,25 +126,25 @@ def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
     return renamed
 
 
-def finish_transitions(directory: Directory, plan: Plan) -> None:
+def finish_transitions(directory: Directory, operations: Operations) -> None:
     """Finish or undo an interrupted compaction or swap.
 
     1. remove the files that the swap supersedes, sync the directory; 2. rename `.swap`
     to final names; 3. sync the directory; 4. remove `.cleaned` and unfinished `.swap`
     files, sync the directory.
     """
-    for name in plan.superseded:
+    for name in operations.superseded:
         directory.unlink(name, missing_ok=True)
-    if plan.superseded and plan.swaps:
+    if operations.superseded and operations.swaps:
         # Without a `.swap`, they would be segments of the log again.
         directory.sync()
-    for name in plan.swaps:
+    for name in operations.swaps:
         directory.rename(name, name.removesuffix(SWAP))
-    if plan.swaps:
+    if operations.swaps:
         directory.sync()
-    for name in plan.leftovers:
+    for name in operations.leftovers:
         directory.unlink(name, missing_ok=True)
-    if plan.leftovers:
+    if operations.leftovers:
         # With the next state, an unfinished `.swap` would count.
         directory.sync()
 
@@ -164,7 +166,7 @@ class _Application:
         self.survey = survey
         self.directory = context.directory
         self.actions: list[RecoveryAction] = []
-        self.deleted = list(plan.waiting)
+        self.deleted = list(plan.operations.waiting)
         self.indexed = frozenset(plan.indexed)
         self.time_digests: dict[int, int] = {}
         self.damage = None if plan.damage is None else plan.damage.error()
@@ -175,11 +177,11 @@ class _Application:
         the transaction indexes; 5. write the indexes of a closed log; 6. remove stale
         digests."""
         plan, directory = self.plan, self.directory
-        finish_truncation(directory, plan)
-        self.deleted += finish_deletion(directory, plan)
-        finish_transitions(directory, plan)
+        finish_truncation(directory, plan.operations)
+        self.deleted += finish_deletion(directory, plan.operations)
+        finish_transitions(directory, plan.operations)
         self.remove_deleted()
-        for name in plan.orphans:
+        for name in plan.operations.orphans:
             directory.unlink(name, missing_ok=True)
         for finding in plan.findings:
             self.act(finding)

@@ -7,10 +7,14 @@ point are never cut, nor bytes that are not understood.
 
 from __future__ import annotations
 
-from logstore.log.recover.draft import EndUnknownError
+import dataclasses
+
 from logstore.log.recover.facts import Facts
-from logstore.log.recover.log_end import EndDraft
+from logstore.log.recover.findings import EndUnknownError, Findings
+from logstore.log.recover.log_end import find_end
+from logstore.log.recover.names import interrupted_operations
 from logstore.log.recover.plan import Plan
+from logstore.log.recover.segments import Segments
 
 __all__ = ["decide"]
 
@@ -21,25 +25,28 @@ def decide(facts: Facts) -> Plan:
     Raises:
         MissingFactError: it depends on a fact that is not there.
     """
-    draft = EndDraft(facts)
-    draft.state_error()
-    is_end_unknown = False
+    findings, operations = Findings(facts), interrupted_operations(facts)
+    segments = Segments(facts, findings, operations)
+    findings.add_state_error()
     try:
-        draft.unreadable_swaps()
-        draft.interrupted_operations()
-        draft.listed_segments()
-        draft.undone_roll()
-        draft.sealed_indexes()
-        draft.log_end()
+        findings.add_operations(operations)
+        segments.find()
+        segments.undo_roll()
+        segments.find_doubtful_indexes()
+        plan = find_end(facts, findings, segments)
     except EndUnknownError:
-        is_end_unknown = True
-    draft.written_verdicts()
-    draft.digests()
-    return Plan(
-        findings=tuple(draft.findings),
-        damage=draft.damage,
-        verdicts=draft.verdicts,
-        is_end_unknown=is_end_unknown,
-        segments=tuple(draft.segments),
-        **draft.result,  # type: ignore[arg-type]
+        plan = Plan(is_end_unknown=True)
+    findings.add_recorded()
+    digested, stale_digests = segments.digests()
+    return dataclasses.replace(
+        plan,
+        findings=findings.all(),
+        damage=findings.damage,
+        verdicts=findings.verdicts,
+        operations=operations,
+        segments=tuple(segments.planned),
+        indexed=segments.indexed,
+        put_aside=segments.put_aside,
+        digested=digested,
+        stale_digests=stale_digests,
     )

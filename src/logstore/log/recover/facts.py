@@ -23,7 +23,6 @@ __all__ = [
     "Refusal",
     "Standing",
     "Walk",
-    "needs_more",
 ]
 
 
@@ -198,30 +197,3 @@ class Facts:
             return self.lasts[question]
         except KeyError:
             raise MissingFactError(question) from None
-
-
-def needs_more(
-    metadata: PartitionMetadata, base: int, pos: int, *, is_identified: bool
-) -> bool:
-    """Whether an intact batch after the bad one at `pos` of the last segment, which
-    begins at offset `base`, shows that the bad one is damage, and no torn tail.
-
-    If logstore wrote last: whether the machine runs since, so that the kernel had all
-    that was appended; after another start, pages may be missing anywhere. Otherwise,
-    whether these bytes were durable by a state that does not count any more, or nothing
-    says how far the log was flushed: neither a mark of a clean stop nor a recovery
-    point.
-
-    `is_identified`: logstore has written to this log, at some time.
-    """
-    if metadata.clean:
-        return False
-    is_written = metadata.is_written or is_identified
-    if metadata.is_own and metadata.is_same_boot and is_written:
-        return True
-    if metadata.state is not None:
-        return False
-    stale = metadata.stale
-    if stale is not None and stale.active["base_offset"] == base:
-        return pos < stale.active["size"] or not metadata.is_point_known
-    return not metadata.is_point_known

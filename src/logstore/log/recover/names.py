@@ -1,4 +1,6 @@
-"""The names in the directory of a partition, classified as a broker does it."""
+"""Classifies the names in the directory of a partition as a broker does it, and finds
+the operations that were begun and not finished. This is the first step of a decision.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +11,55 @@ from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.layout import (
     CLEANED,
     DELETED,
+    INDEX,
     LOG,
     OFFSET_MAX,
     SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
     SegmentFile,
     parse_segment_file,
 )
-from logstore.log.recover.facts import Refusal
+from logstore.log.recover.facts import Facts, Refusal
 
-__all__ = ["Names", "below_the_state", "classify", "committed_swaps", "readable"]
+__all__ = [
+    "Operations",
+    "below_the_state",
+    "classify",
+    "committed_swaps",
+    "interrupted_operations",
+    "readable",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Names:
-    """The names in a partition directory, classified.
+class Operations:
+    """Operations that were begun and not finished.
 
     Attributes:
         logs: base offset -> transition ("" or ".swap") of the segments in use.
         superseded: files that a finished swap would delete.
         swaps: `.swap` files in use.
         leftovers: `.cleaned` files, and `.swap` files of an unfinished group.
-        deleted: `.deleted` files.
+        waiting: `.deleted` files.
+        names: of all files when the operations are finished or undone.
+        orphans: index files without a log.
+        truncated: (base offset, size) of the last segment that an interrupted
+            truncation leaves; it is cut to that size.
+        dropped: base offsets of the segments that it removes.
+        deleted: base offsets of the segments of an interrupted deletion.
     """
 
-    logs: dict[int, str]
-    superseded: tuple[str, ...]
-    swaps: tuple[str, ...]
-    leftovers: tuple[str, ...]
-    deleted: tuple[str, ...]
+    logs: dict[int, str] = dataclasses.field(default_factory=dict)
+    superseded: tuple[str, ...] = ()
+    swaps: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    orphans: tuple[str, ...] = ()
+    truncated: tuple[int, int] | None = None
+    dropped: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
 
 
 def committed_swaps(
@@ -76,7 +99,7 @@ def below_the_state(
     own state knows, and below its start.
 
     Args:
-        logs: as in `Names`.
+        logs: as in `Operations`.
     """
     if state is None:
         return ()
@@ -95,8 +118,9 @@ def classify(
     names: Iterable[str],
     swap_ends: Mapping[int, int],
     swapping: Collection[int] | None = None,
-) -> Names:
-    """Classify the files in a partition directory, as a broker does when it loads it.
+) -> Operations:
+    """Classify the files in a partition directory, as a broker does when it loads it:
+    compactions, swaps and deletions, without what only the own state shows.
 
     Committed `.swap` files replace the segments from their base to their end
     (`swap_ends`: base offset -> next offset); others are leftovers.
@@ -111,11 +135,11 @@ def classify(
     logs = dict.fromkeys(swap_ends, SWAP)
     superseded: list[str] = []
     swaps: list[str] = []
-    deleted: list[str] = []
+    waiting: list[str] = []
     leftovers = [name for name, p in parsed if p.transition == CLEANED]
     for name, p in parsed:
         if p.transition == DELETED:
-            deleted.append(name)
+            waiting.append(name)
         elif p.transition == SWAP:
             is_leftover = is_unfinished(p.base_offset)
             (leftovers if is_leftover else swaps).append(name)
@@ -125,10 +149,50 @@ def classify(
             superseded.append(name)
         elif p.suffix == LOG:
             logs[p.base_offset] = ""
-    return Names(
+    return Operations(
         dict(sorted(logs.items())),
         tuple(superseded),
         tuple(swaps),
         tuple(leftovers),
-        tuple(deleted),
+        tuple(waiting),
+    )
+
+
+def interrupted_operations(facts: Facts) -> Operations:
+    """The operations that were interrupted: a compaction or swap at any time, a
+    `truncate_to` or a deletion after its commit.
+
+    Without the end of a `.swap` file, the files that it replaces are unknown: then
+    nothing is said of the others either.
+    """
+    ends, state = readable(facts.swap_ends), facts.metadata.state
+    if ends != facts.swap_ends:
+        return Operations(names=facts.names)
+    found = classify(facts.names, ends, facts.metadata.swapping)
+    truncated: tuple[int, int] | None = None
+    dropped: tuple[int, ...] = ()
+    if state is not None and state.is_truncating:
+        last, size = state.active["base_offset"], state.active["size"]
+        truncated = (last, size) if last in found.logs else None
+        dropped = tuple(base for base in found.logs if base > last)
+    # A crash may have restored the name of any segment that was deleted.
+    deleted = below_the_state(state, found.logs)
+    gone = {*dropped, *deleted}
+    names = facts.names - {*found.superseded, *found.swaps, *found.leftovers}
+    names |= {name.removesuffix(SWAP) for name in found.swaps}
+    orphans = (
+        name
+        for name in sorted(names)
+        if (p := parse_segment_file(name)) and not p.transition
+        if p.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
+        if p.base_offset not in found.logs
+    )
+    return dataclasses.replace(
+        found,
+        logs={base: end for base, end in found.logs.items() if base not in gone},
+        names=names,
+        orphans=tuple(orphans),
+        truncated=truncated,
+        dropped=dropped,
+        deleted=deleted,
     )

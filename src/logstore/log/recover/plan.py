@@ -34,6 +34,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.checkpoint.verdicts import Verdict
 from logstore.log.recover.facts import ReadLog, Refusal
+from logstore.log.recover.names import Operations
 
 __all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
 
@@ -168,12 +169,7 @@ class Plan:
         verdicts: those that were recorded and stay.
         damage: why it takes no appends; None if it does.
         is_end_unknown: the damage hides where the log ends: it cannot be used at all.
-        truncated: (base offset, size) of the last segment that an interrupted
-            truncation leaves; it is cut to that size.
-        dropped: base offsets of the segments that it removes.
-        deleted: base offsets of the segments of an interrupted deletion.
-        superseded, swaps, leftovers, waiting: names, as in `Names`.
-        orphans: index files without a log.
+        operations: that were interrupted.
         indexed: sealed segments whose indexes are built.
         put_aside: segments that are left over from a roll that was undone.
         segments: of the log, in order.
@@ -196,14 +192,7 @@ class Plan:
     damage: Damage | None = None
     verdicts: tuple[Verdict, ...] = ()
     is_end_unknown: bool = False
-    truncated: tuple[int, int] | None = None
-    dropped: tuple[int, ...] = ()
-    deleted: tuple[int, ...] = ()
-    superseded: tuple[str, ...] = ()
-    swaps: tuple[str, ...] = ()
-    leftovers: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    orphans: tuple[str, ...] = ()
+    operations: Operations = dataclasses.field(default_factory=Operations)
     indexed: tuple[int, ...] = ()
     put_aside: tuple[int, ...] = ()
     segments: tuple[PlannedSegment, ...] = ()

@@ -35,7 +35,6 @@ from logstore.log.recover.facts import (
     ReadLog,
     Refusal,
     Walk,
-    needs_more,
 )
 from logstore.log.recover.names import (
     below_the_state,
@@ -45,6 +44,7 @@ from logstore.log.recover.names import (
 )
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
+from logstore.log.recover.torn_tail import needs_more
 from logstore.log.resync import is_behind_torn, is_unfinished, next_valid
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import (

@@ -231,13 +231,14 @@ class PartitionRepair:
             directory, run.descriptors, *self.key, self.config, metadata, writable=True
         )
         plan = survey(case).plan
-        if not (plan.swaps or plan.leftovers or is_truncating):
+        operations = plan.operations
+        if not (operations.swaps or operations.leftovers or is_truncating):
             return
         if plan.is_end_unknown and plan.damage is not None:
             raise plan.damage.error()
         self.ownership.begin()
-        finish_truncation(directory, plan)
-        finish_transitions(directory, plan)
+        finish_truncation(directory, operations)
+        finish_transitions(directory, operations)
         self._must_write = is_truncating
         for finding in plan.findings:
             if finding.label in (SWAP_FINISHED, LEFTOVERS_REMOVED):

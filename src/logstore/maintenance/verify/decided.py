@@ -98,7 +98,7 @@ class Decided:
         logs = classify(
             facts.names, readable(facts.swap_ends), facts.metadata.swapping
         ).logs
-        removed = {*plan.dropped, *plan.deleted}
+        removed = {*plan.operations.dropped, *plan.operations.deleted}
         self.logs = {base: end for base, end in logs.items() if base not in removed}
         self.rebuilt = {f.base for f in plan.findings if f.label == INDEX_REBUILT}
         self.indexed = set(plan.indexed)
@@ -154,21 +154,22 @@ class Decided:
 
     def report(self) -> None:
         """Report what does not depend on the contents of the segments."""
-        plan, run, directory = self.plan, self.run_of, self.directory
-        removed = [segment_file(base, LOG) for base in plan.dropped]
+        run, directory, operations = self.run_of, self.directory, self.plan.operations
+        removed = [segment_file(base, LOG) for base in operations.dropped]
+        deleted = [segment_file(base, LOG) for base in operations.deleted]
         for suffix, some, meaning in (
-            (DELETED, plan.waiting, "wait for their deletion"),
-            (CLEANED, plan.leftovers, "are left of an unfinished compaction"),
-            (SWAP, plan.swaps, "replace others as soon as the log is opened"),
+            (DELETED, operations.waiting, "wait for their deletion"),
+            (CLEANED, operations.leftovers, "are left of an unfinished compaction"),
+            (SWAP, operations.swaps, "replace others as soon as the log is opened"),
             (LOG, removed, "are left of an unfinished truncation"),
-            (LOG, [segment_file(b, LOG) for b in plan.deleted], "are to be deleted"),
+            (LOG, deleted, "are to be deleted"),
         ):
             if some:
                 path = directory.path_of(some[0])
                 text = f"{directory.path}: {len(some)} {suffix} files {meaning}"
                 run.note(LEFTOVER, path, text)
         self._lost_segments()
-        for finding in plan.findings:
+        for finding in self.plan.findings:
             if finding.label == INDEX_REBUILT:
                 self._index(finding)
             elif _is_size(finding) and finding.base != self._last_base:

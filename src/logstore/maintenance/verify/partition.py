@@ -212,8 +212,8 @@ class PartitionCheck(Check):
     def _check_others(self, names: list[str]) -> None:
         """Check files that are neither a log nor an index of one."""
         run, directory = self.run_of, self.directory
-        plan = self.decided.plan
-        obsolete = {*plan.superseded, *plan.leftovers, *plan.waiting}
+        found = self.decided.plan.operations
+        obsolete = {*found.superseded, *found.leftovers, *found.waiting}
         for name in names:
             if name in obsolete:
                 continue

@@ -4,6 +4,7 @@ plan out, without a disk."""
 from __future__ import annotations
 
 import errno
+import operator
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -206,11 +207,12 @@ ROWS = [
         {"is_index_written": True}),
     Row(SWAP_FINISHED, "a committed compaction",
         facts(kafka(), names=SWAPPED, swap_ends={0: 10}),
-        {"swaps": (segment_file(0, LOG) + ".swap",), "indexed": (0,),
-         "superseded": tuple(segment_file(0, s) for s in (INDEX, LOG, TIME_INDEX))}),
+        {"operations.swaps": (segment_file(0, LOG) + ".swap",), "indexed": (0,),
+         "operations.superseded": tuple(
+            segment_file(0, s) for s in (INDEX, LOG, TIME_INDEX))}),
     Row(LEFTOVERS_REMOVED, "one that was not committed",
         facts(kafka(), names=without(also=(segment_file(0, LOG) + ".cleaned",))),
-        {"leftovers": (segment_file(0, LOG) + ".cleaned",)}),
+        {"operations.leftovers": (segment_file(0, LOG) + ".cleaned",)}),
     Row(STATE_DAMAGED, "logstore's state is bad", facts(replace(kafka(),
         state_error=CorruptCheckpointError("it is bad", path="state"), is_own=True))),
     Row(START_BEYOND_END, "Kafka's", facts(replace(kafka(), log_start=30)),
@@ -361,7 +363,7 @@ def test_row_of_the_table(row: Row) -> None:
     assert {label for label in plan.labels if label != row.label} <= {INDEX_REBUILT}
     assert (plan.damage is not None) == (CASES[row.label] == TAKES_NO_APPENDS)
     for name, value in row.wanted.items():
-        assert getattr(plan, name) == value, name
+        assert operator.attrgetter(name)(plan) == value, name
     # A value: made again it is the same, and it can be printed.
     assert decide(row.facts) == plan
     assert row.label in repr(plan)
@@ -418,8 +420,9 @@ def test_interrupted_truncation_is_finished() -> None:
         )
     )
     assert plan.findings == ()
-    assert (plan.truncated, plan.dropped) == ((10, 50), (15,))
-    assert (plan.end_offset, plan.orphans) == (15, ())
+    operations = plan.operations
+    assert (operations.truncated, operations.dropped) == ((10, 50), (15,))
+    assert (plan.end_offset, operations.orphans) == (15, ())
     assert plan.tail is not None
     assert (plan.tail.pos, plan.tail.size) == (50, 40)
 
@@ -428,7 +431,7 @@ def test_interrupted_deletion_is_finished() -> None:
     """Segments below the first one of the state are deleted."""
     metadata = own(start_offset=10, sealed=[])
     plan = decide(facts(metadata))
-    assert plan.deleted == (0,)
+    assert plan.operations.deleted == (0,)
     assert [s.base_offset for s in plan.segments] == [10]
     assert plan.start_offset == 10
 
@@ -436,7 +439,7 @@ def test_interrupted_deletion_is_finished() -> None:
 def test_index_without_a_log_is_an_orphan() -> None:
     """As for a broker."""
     plan = decide(facts(kafka(), names=without(also=(segment_file(3, INDEX),))))
-    assert plan.orphans == (segment_file(3, INDEX),)
+    assert plan.operations.orphans == (segment_file(3, INDEX),)
 
 
 def test_digest_counts_only_of_a_sealed_segment() -> None:
