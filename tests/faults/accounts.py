@@ -27,7 +27,7 @@ from faults.service_promises import (
 )
 from logstore import LogStoreError, Record, StoreConfig
 from logstore.group.consumer.transaction import GroupPositions
-from logstore.group.file import group_log
+from logstore.group.file import synced_file
 from logstore.group.file.durable_point import FileId
 from logstore.io.files import ProcessId
 from logstore.io.layout import TopicPartition
@@ -84,7 +84,7 @@ def one_number() -> Iterator[None]:
     def of(inode: int = 0, first: bytes = bytes(12)) -> FileId:
         return FileId(7 if inode else 0, first)
 
-    with mock.patch.object(group_log, "FileId", of):
+    with mock.patch.object(synced_file, "FileId", of):
         yield
 
 

@@ -126,9 +126,9 @@ BUGS_OF_GROUPS = (
     Bug(
         "a member goes on with the file from before its compaction",
         "group/file/group_log.py",
-        (("        if self._file is None or (info.device, info.inode) != "
-          "self._identity:\n",
-          "        if self._file is None:\n"),
+        (("        if file is None or (info.device, info.inode) != "
+          "file.identity:\n",
+          "        if file is None:\n"),
          ("        if info.size < self._end:\n", "        if False:\n")),
         "groups",
         ("commits", "commits, quiet"),

@@ -18,8 +18,8 @@ BUGS_OF_SERVICES = (
     Bug(
         "a group's file takes its name before its bytes are synced",
         "group/file/group_log.py",
-        (("        files.write(file.fd, data, 0)\n        files.sync(file.fd)\n",
-          "        files.write(file.fd, data, 0)\n"),),
+        (("        files.write(new.fd, data, 0)\n        files.sync(new.fd)\n",
+          "        files.write(new.fd, data, 0)\n"),),
         "disk_states",
         ("produce", "commit", "commit_durable"),
     ),
@@ -104,8 +104,8 @@ BUGS_OF_SERVICES = (
     Bug(
         "a group's file that was written anew is not synced",
         "group/file/group_log.py",
-        (("        files.write(file.fd, data, 0)\n        files.sync(file.fd)\n",
-          "        files.write(file.fd, data, 0)\n"),),
+        (("        files.write(new.fd, data, 0)\n        files.sync(new.fd)\n",
+          "        files.write(new.fd, data, 0)\n"),),
         "recorded_calls",
         ("each call", "a group's file anew"),
     ),
@@ -161,9 +161,9 @@ BUGS_OF_SERVICES = (
     Bug(
         "a commit counts before it is written",
         "group/file/group_file.py",
-        (("        made = self._append_at_once(\n            slots, data, len(items), "
-          "lambda: self._note(items), durable=durable\n        )\n",
-          "        self._note(items)\n        return True\n"),),
+        (("        return self._log.append_at_once(slots, data, items, "
+          "durable=durable)\n",
+          "        self._records.note(items, None)\n        return True\n"),),
         "kills",
     ),
 )  # fmt: skip

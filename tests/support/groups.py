@@ -8,7 +8,7 @@ from typing import Any
 
 import logstore
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.group.file.group_file import GroupFile
+from logstore.group.file.group_file import GroupFile, record_id
 from logstore.group.file.slots import Slots
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -33,7 +33,7 @@ class OneMember:
         self.root = Directory.open_root(files or Files(), str(path))
         name = layout.group_file(group)
         self.slots = Slots(self.root, name, group)
-        self.file = GroupFile(self.root, name, group, write=True)
+        self.file = GroupFile(self.root, name, record_id(group), write=True)
 
     def commit(
         self,

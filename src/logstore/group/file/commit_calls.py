@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import StorageError, storage_error
-from logstore.group.file.durable_point import FileId
 from logstore.group.file.slots import Slots
+from logstore.group.file.synced_file import SyncedFile
 from logstore.io.directory import Directory
 
 __all__ = ["CommitCalls", "Made"]
@@ -55,33 +55,25 @@ _SYNCED_TOO: Final = Made(is_appended=True, is_synced=True)
 
 
 class CommitCalls:
-    """Those of one open file of a group; for one thread at a time.
+    """The calls on one open file of a group; for one thread at a time.
 
     Attributes:
         slots: the member's open lock file.
 
     Args:
-        file: the group's file, open for writing, which has the name `name`; its device
-            and inode are `identity`.
-        file_id: names it in the durable point.
+        file: the group's file, open for writing, which has the name `name`.
     """
 
     def __init__(
-        self,
-        root: Directory,
-        slots: Slots,
-        name: str,
-        file: native.OpenFile,
-        identity: tuple[int, int],
-        file_id: FileId,
+        self, root: Directory, slots: Slots, name: str, file: SyncedFile
     ) -> None:
         self.slots = slots
         self._path = root.path_of(name)
         self._files = root.files
-        self._file_id = file_id
         # The references keep the descriptors open.
-        self._held = root.held(), file
-        device, inode = identity
+        self._root_file = root.held()
+        self._file = file
+        device, inode = file.identity
         take, is_lock_file, end = slots.mutex_steps()
         take_turn, is_point, new_point, end_turn = slots.point.steps()
         self._steps = native.Steps(
@@ -91,7 +83,7 @@ class CommitCalls:
                 is_lock_file,
                 native.Step(
                     native.STEP_FILE,
-                    self._held[0].fd,
+                    self._root_file.fd,
                     data=os.fsencode(name),
                     device=device,
                     inode=inode,
@@ -134,7 +126,7 @@ class CommitCalls:
         steps, before = self._steps, self._point
         steps.set_bytes(_KNOWN, before)
         steps.set_bytes(_POINT, before)
-        new, after = self.slots.point.next(before, self._file_id, size)
+        new, after = self.slots.point.next(before, self._file.id, size)
         steps.set_bytes(_NEW_POINT, new)
         made = self._made(end, _KNOWN, _SYNCED)
         if made.is_synced:
@@ -165,14 +157,14 @@ class CommitCalls:
         if done == _WRITE:
             # Cut off what was written; else the next member that appends does.
             with contextlib.suppress(OSError):
-                self._files.truncate(self._held[1].fd, end)
+                self._files.truncate(self._file.fd, end)
         self._point = b""
         try:
             # Before another member gets the turn. After an interrupt nobody knows
             # whether the sync has failed.
             if is_durable and done in (_SYNC, -1):
                 with contextlib.suppress(StorageError):
-                    self.slots.point.doubt(self._file_id)
+                    self.slots.point.doubt(self._file.id)
         finally:
             if done not in (_KNOWN, _MUTEX):
                 self.slots.give_back()
@@ -182,8 +174,7 @@ class CommitCalls:
         nothing."""
         data = self.slots.point.data()
         point = self.slots.point.of(data)
-        is_mine = point.is_of_this_boot and point.file == self._file_id
-        return data if is_mine and not point.is_doubtful else b""
+        return data if self._file.is_of(point) and not point.is_doubtful else b""
 
     def _refused(self, number: int, error: OSError) -> StorageError:
         action = {

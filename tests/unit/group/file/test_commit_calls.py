@@ -17,6 +17,7 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.group.file import batches as batches_module
 from logstore.group.file import slots as slots_module
 from logstore.group.file.batches import Batches
+from logstore.group.file.durable_point import FileId
 from logstore.io.files import Files
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in, store_with
@@ -40,6 +41,11 @@ class Recorded(Files):
         done, error = steps.make(end, begin)
         self.made.append(done)
         return done, OSError(error, os.strerror(error)) if error else None
+
+
+def file_id(one: OneMember) -> FileId:
+    assert one.file._log._file is not None
+    return one.file._log._file.id
 
 
 def commit_of(offset: int, key: TopicPartition = T0) -> list[OffsetCommit]:
@@ -86,7 +92,7 @@ def test_both_ways_write_the_same(tmp_path: Path, kind: type[Files]) -> None:
         point = one.slots.point.now()
         found.append(((path / NAME).read_bytes(), point.size, point.is_of_this_boot))
         assert one.slots.take(3)
-        assert point.file == one.file._id
+        assert point.file == file_id(one)
         one.close()
     assert found[0] == found[1]
 
@@ -146,11 +152,11 @@ def test_taken_turn_and_changed_point_are_synced_step_by_step(
     """Whichever shows that another member syncs, the commit is durable in the end."""
     other = OneMember(tmp_path)
     size = one.file.end[1]
-    other.slots.point.set(one.file._id, size - 1)
+    other.slots.point.set(file_id(one), size - 1)
     one.commit(1, durable=True)
     assert one.slots.point.now().size == one.file.end[1] > size
     one.commit(2, durable=True)
-    other.slots.point.set(one.file._id, one.file.end[1] - 1)
+    other.slots.point.set(file_id(one), one.file.end[1] - 1)
     one.commit(3, durable=True)
     assert files.made[-2:] == [0, 11]  # the point was read again
     assert one.slots.point.now().size == one.file.end[1]
@@ -171,9 +177,8 @@ def test_point_that_changes_meanwhile_is_read_again(
         def lock_byte(self, fd: int, pos: int) -> bool:
             if self.changes and pos == slots_module._SYNC:
                 self.changes = False
-                assert one.file._id is not None
                 size = one.file.end[1]
-                other.slots.point.set(one.file._id, size - 1, is_doubtful=is_doubtful)
+                other.slots.point.set(file_id(one), size - 1, is_doubtful=is_doubtful)
             return super().lock_byte(fd, pos)
 
         changes = False
@@ -201,11 +206,11 @@ def test_point_that_changes_meanwhile_is_read_again(
 def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) -> None:
     """Then the sync makes the right one durable first."""
     other = OneMember(tmp_path)
-    other.slots.point.set(one.file._id._replace(inode=3), 5, is_new=True)
+    other.slots.point.set(file_id(one)._replace(inode=3), 5, is_new=True)
     for offset in (1, 2):
         one.commit(offset, durable=True)
         point = one.slots.point.now()
-        assert (point.file, point.size) == (one.file._id, one.file.end[1])
+        assert (point.file, point.size) == (file_id(one), one.file.end[1])
     other.close()
 
 
@@ -286,11 +291,11 @@ def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) ->
             raise Interrupted
 
     one.commit(1, durable=True)
-    assert one.file._calls is not None
-    one.file._calls._files = Interrupting()
+    assert one.file._log._calls is not None
+    one.file._log._calls._files = Interrupting()
     with pytest.raises(Interrupted):
         one.file.append_at_once(one.slots, commit_of(2), durable=True)
-    one.file._calls._files = Files()
+    one.file._log._calls._files = Files()
     other = OneMember(tmp_path)
     assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 4 else 1)
     assert other.slots.point.take_turn()
@@ -366,10 +371,10 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
                 return result
 
         one.commit({T0: 1})
-        assert file._calls is not None
-        steps = file._calls._steps
+        assert file._log._calls is not None
+        steps = file._log._calls._steps
         seen = Seen([steps[number] for number in range(len(steps))])
-        file._calls._steps = seen
+        file._log._calls._steps = seen
         one.commit({T0: 2, T1: 3})
         one.commit({T0: 4}, durable=False)
         assert made == [(11, 0), (6, 0)]

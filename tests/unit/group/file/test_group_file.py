@@ -146,7 +146,6 @@ def test_longest_id_can_be_committed(tmp_path: Path, group: str) -> None:
     """A text of Kafka's has at most 32,767 bytes: a longer id is shortened."""
     name = layout.group_file(group)
     member = OneMember(tmp_path, group)
-    member.file.group = record_id(group)
     commit = OffsetCommit(member.file.group, "t", 0, 5)
     member.file.append(member.slots, [commit])
     again = GroupFile(member.root, name, record_id(group))
@@ -309,7 +308,7 @@ def test_file_that_has_no_more_offsets_refuses(one: OneMember, tmp_path: Path) -
     """No checksum covers the offset of its last batch."""
     one.commit(3)
     before = file_in(tmp_path).read_bytes()
-    one.file._last_offset = layout.OFFSET_MAX - 1
+    one.file._log.last_offset = layout.OFFSET_MAX - 1
     for durable in (False, True):
         with pytest.raises(logstore.StorageError, match="no room for 1 more"):
             one.commit(4, durable=durable)

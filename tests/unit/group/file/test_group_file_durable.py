@@ -74,7 +74,7 @@ def test_number_of_an_earlier_file_is_no_damage(tmp_path: Path) -> None:
     """What a kill has left in the middle of an append is cut off."""
     one = in_a_second_file(tmp_path, OneNumber())
     one.commit(5)
-    offset, size = one.file._last_offset + 1, one.file.end[1]
+    offset, size = one.file._log.last_offset + 1, one.file.end[1]
     one.close()
     with (tmp_path / NAME).open("ab") as file:
         file.write(offset.to_bytes(8, "big") + bytes(8) + b"\2")
@@ -96,7 +96,8 @@ def test_backup_that_was_put_back_is_synced(
     (tmp_path / NAME).write_bytes(backup)
     files = OneNumber()
     other = OneMember(tmp_path, files=files)
-    other.slots.point.set(one.file._id._replace(inode=7), one.file.end[1], is_new=True)
+    point = other.slots.point.now()
+    other.slots.point.set(point.file._replace(inode=7), point.size, is_new=True)
     if is_read_first:
         assert other.offset() == 1
     for offset in (3, 4):
