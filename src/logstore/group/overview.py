@@ -16,7 +16,7 @@ from logstore.errors import LogStoreError, storage_errors
 from logstore.group.consumer.lowering import is_of, lowered_commit
 from logstore.group.consumer.transaction import GroupPositions, identity_of_file
 from logstore.group.file.group_file import GroupFile
-from logstore.group.file.slots import LockFile, SlotInfo, clock_ms
+from logstore.group.file.slots import SlotInfo, clock_ms, lock_file_of
 from logstore.group.file.state import BY_TRANSACTIONS, Member
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -204,7 +204,7 @@ def _groups(
         return
     slots: dict[int, SlotInfo] = {}
     holders: dict[TopicPartition, int | None] = {}
-    with _lock_file(root, name) as lock:
+    with lock_file_of(root, name) as lock:
         if lock is not None:
             slots = {slot: lock.info(slot) for slot in lock.members()}
             held = set(lock.held_rows())
@@ -289,20 +289,6 @@ def _refreshed(file: GroupFile) -> int:
         if rest == before:
             break
     return rest
-
-
-@contextlib.contextmanager
-def _lock_file(root: Directory, name: str) -> Iterator[LockFile | None]:
-    """The lock file of a group; None: there is none, and so no member."""
-    try:
-        lock = LockFile(root, name)
-    except FileNotFoundError:
-        yield None
-        return
-    try:
-        yield lock
-    finally:
-        lock.close()
 
 
 def _member(

@@ -20,7 +20,7 @@ from logstore.group.errors import (
     GroupNotFoundError,
 )
 from logstore.group.file.group_file import GroupFile, record_id
-from logstore.group.file.slots import BusyError, LockFile, Slots
+from logstore.group.file.slots import BusyError, LockFile, Slots, lock_file_of
 from logstore.group.file.state import BY_TRANSACTIONS
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -287,14 +287,9 @@ def _partition(store: Store, key: TopicPartition, group: str) -> Partition:
 
 def _check_empty(root: Directory, name: str, group: str) -> None:
     """Raise if members live; without a lock."""
-    try:
-        lock = LockFile(root, name)
-    except FileNotFoundError:
-        return
-    try:
-        _check_members(lock, group)
-    finally:
-        lock.close()
+    with lock_file_of(root, name) as lock:
+        if lock is not None:
+            _check_members(lock, group)
 
 
 def _check_members(lock: LockFile, group: str) -> None:

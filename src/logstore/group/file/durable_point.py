@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.group.file.lock_file import OpenLockFile
 
-__all__ = ["DurablePoint", "FileId", "SharedPoint"]
+__all__ = ["NO_POINT", "DurablePoint", "FileId", "SharedPoint"]
 
 _DURABLE_AT: Final = 64
 _NEWER_AT: Final = 128
@@ -52,6 +52,10 @@ class DurablePoint(NamedTuple):
     is_doubtful: bool = False
 
 
+# Nothing is known.
+NO_POINT: Final = DurablePoint(FileId(), 0, is_of_this_boot=False)
+
+
 class SharedPoint:
     """The durable point that the members of a group share, and the turn to sync.
 
@@ -85,7 +89,7 @@ class SharedPoint:
         """The point in the bytes of both places."""
         first, newer = _parsed(data[:_POINT_BYTES]), _parsed(data[-_POINT_BYTES:])
         if first is None:
-            return DurablePoint(FileId(), 0, is_of_this_boot=False)
+            return NO_POINT
         file, size, boot = first
         is_doubtful, is_now = False, boot == self._boot
         if newer is not None and (newer[0], newer[2]) == (file, boot):

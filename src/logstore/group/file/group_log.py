@@ -28,9 +28,14 @@ from logstore.errors import (
 from logstore.group.file.batches import BATCH_BYTES_MAX, RECORD_BYTES, Item
 from logstore.group.file.commit_calls import CommitCalls
 from logstore.group.file.damage import Rest, damaged
-from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
+from logstore.group.file.durable_point import (
+    NO_POINT,
+    DurablePoint,
+    FileId,
+    SharedPoint,
+)
 from logstore.group.file.group_records import GroupRecords
-from logstore.group.file.slots import LockFile, Slots
+from logstore.group.file.slots import Slots, lock_file_of
 from logstore.group.file.state import GroupState
 from logstore.group.file.synced_file import SyncedFile
 from logstore.io.directory import Directory
@@ -121,7 +126,8 @@ class GroupLog:
         before: tuple[int, bytes] | None = None
         for _ in range(_LOOKS):
             # In this order, all bytes below the durable point are whole.
-            point = self._durable_point()
+            with lock_file_of(self._root, self.name) as lock:
+                point = NO_POINT if lock is None else lock.point.now()
             size = self._open_now() or 0
             rest = self._rest(size, self._read_to(size))
             if not rest.data:
@@ -133,18 +139,6 @@ class GroupLog:
                 if before == (rest.pos, rest.data):
                     raise
                 before = rest.pos, rest.data
-
-    def _durable_point(self) -> DurablePoint:
-        """The durable point for a reader, which has no open lock file: without that
-        file it is unknown."""
-        try:
-            lock = LockFile(self._root, self.name)
-        except FileNotFoundError:
-            return DurablePoint(FileId(), 0, is_of_this_boot=False)
-        try:
-            return lock.point.now()
-        finally:
-            lock.close()
 
     def _rest(self, size: int, damage: Damage | None) -> Rest:
         data = bytearray(max(size - self._end, 0))

@@ -31,8 +31,11 @@ _GROUP_TYPE: Final = b"\0\2"
 
 
 class GroupRecords:
-    """The records that count, of those that were read or appended; for one thread at a
+    """The records that count among all that were read or appended; for one thread at a
     time.
+
+    Invariant: of the records with one key, the last one counts; whether it was read or
+    appended makes no difference.
 
     Attributes:
         group: the id, as the records have it.

@@ -13,9 +13,10 @@ Each member has one open file of its own, and on it locks of single bytes
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from logstore import _native as native
@@ -34,6 +35,7 @@ __all__ = [
     "SlotInfo",
     "Slots",
     "clock_ms",
+    "lock_file_of",
 ]
 
 MEMBERS_MAX: Final = 1024
@@ -176,6 +178,27 @@ class LockFile:
             polled_at_ms if is_whole else None,
             interval_ms,
         )
+
+
+@contextlib.contextmanager
+def lock_file_of(root: Directory, name: str) -> Iterator[LockFile | None]:
+    """The lock file of a group, to look at; None: there is none, and so no member.
+
+    Args:
+        name: of the group's file (`layout.group_file`).
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    try:
+        lock = LockFile(root, name)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield lock
+    finally:
+        lock.close()
 
 
 class Slots(LockFile):

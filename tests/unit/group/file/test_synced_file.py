@@ -1,0 +1,80 @@
+"""An open file of a group: what its members know of its durability."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.group.file.durable_point import DurablePoint, FileId
+from logstore.group.file.slots import Slots
+from logstore.group.file.synced_file import SyncedFile
+from logstore.io.directory import Directory
+from support.disk import MemoryDisk
+from support.transactions import batch
+
+NAME = ".logstore-group-g"
+DATA = batch(0, [(b"k", b"v")], -1, control=False, sequence=-1)
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    found = MemoryDisk()
+    found.make_root("/store")
+    return found
+
+
+def opened(disk: MemoryDisk) -> tuple[SyncedFile, Slots, Directory]:
+    """The file as a member has it open; the first one creates it."""
+    root = Directory.open_root(disk, "/store")
+    is_new = not root.exists(NAME)
+    fd = root.create(NAME) if is_new else root.open(NAME, write=True)
+    return SyncedFile(disk, fd), Slots(root, NAME, "g"), root
+
+
+def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
+    """Its number may come again."""
+    file, slots, root = opened(disk)
+    assert file.id == FileId(file.identity[1])
+    file.begin(slots.point, root, DATA)
+    assert file.id == FileId(file.identity[1], DATA[:8] + DATA[17:21])
+    assert file.is_confirmed
+    assert slots.point.now() == (file.id, 0, True, False)
+    assert file.is_of(slots.point.now())
+    assert not file.is_of(DurablePoint(file.id, 0, is_of_this_boot=False))
+
+
+@pytest.mark.parametrize(
+    ("size", "is_synced"),
+    [(0, False), (len(DATA), False), (len(DATA) + 1, True), (-1, True)],
+)
+def test_file_is_synced_unless_the_point_is_of_it(
+    disk: MemoryDisk, size: int, *, is_synced: bool
+) -> None:
+    """A point of another file, -1, or beyond the end: it was put there."""
+    file, slots, root = opened(disk)
+    file.begins_with(DATA)
+    disk.write(file.fd, DATA, 0)
+    other = FileId(file.id.inode, b"b" * 12)
+    slots.point.set(other if size < 0 else file.id, max(size, 0), is_new=True)
+    moments = disk.record()
+    file.confirm(slots.point, root, len(DATA))
+    assert file.is_confirmed
+    assert bool(moments) == is_synced
+    assert slots.point.now().size == (len(DATA) if is_synced else size)
+
+
+def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
+    """Until another file has the durable point."""
+    file, slots, root = opened(disk)
+    file.begin(slots.point, root, DATA)
+    other, its_slots, _ = opened(disk)
+    other.begins_with(DATA)
+    assert not other.doubts(its_slots.point)
+    disk.fail("sync", name=NAME, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync(slots.point)
+    assert file.doubts(slots.point)
+    assert other.doubts(its_slots.point)
+    third, third_slots, _ = opened(disk)
+    third.begins_with(DATA)
+    third_slots.point.set(FileId(9, b"c" * 12), 5, is_new=True)
+    assert not third.doubts(third_slots.point)
