@@ -135,6 +135,25 @@ BUGS_OF_GROUPS = (
         quick=1,
     ),
     Bug(
+        "a durable point counts though its sync has failed",
+        "group/file/synced_file.py",
+        (("        elif not (self.is_of(point) and point.is_synced) or point.size > end:\n",
+          "        elif not self.is_of(point) or point.size > end:\n"),),
+        "failing_calls",
+        ("write a group's file anew",),
+        call="sync",
+    ),
+    Bug(
+        "the file of a group has no durable point while it is replaced",
+        "group/file/group_log.py",
+        (("            old.sync(shared)\n        end, last_offset",
+          "            old.sync(shared)\n        shared.set(FileId(), 0, is_new=True)\n"
+          "        end, last_offset"),),
+        "failing_calls",
+        ("write a group's file anew",),
+        call="write",
+    ),
+    Bug(
         "a commit in one call does not look where the file ends",
         "group/file/commit_calls.py",
         (("        self._steps.set_size(_FILE, end)\n", ""),),

@@ -44,12 +44,14 @@ class DurablePoint(NamedTuple):
             has not changed.
         is_doubtful: a sync has failed since: the system may have dropped what follows
             those bytes, though it is read, and though a later sync succeeds.
+        is_synced: the point itself is durable, as far as it says which file it is of.
     """
 
     file: FileId
     size: int
     is_of_this_boot: bool
     is_doubtful: bool = False
+    is_synced: bool = False
 
 
 # Nothing is known.
@@ -60,8 +62,8 @@ class SharedPoint:
     """The durable point that the members of a group share, and the turn to sync.
 
     Invariant: the first place says what is durable of one file since one start of the
-    machine; the newer one counts if it is of the same file and start. A point that was
-    not written as a whole is none.
+    machine; the newer one counts if it is of the same file and start, and is written
+    after the first one was synced. A point that was not written as a whole is none.
 
     Args:
         file: the open lock file.
@@ -91,44 +93,48 @@ class SharedPoint:
         if first is None:
             return NO_POINT
         file, size, boot = first
-        is_doubtful, is_now = False, boot == self._boot
+        is_doubtful, is_now, is_synced = False, boot == self._boot, False
         if newer is not None and (newer[0], newer[2]) == (file, boot):
-            is_doubtful = newer[1] < 0
+            is_doubtful, is_synced = newer[1] < 0, newer[1] >= 0
             size = max(size, ~newer[1] if is_doubtful else newer[1])
-        return DurablePoint(file, size, is_now and any(boot), is_doubtful and is_now)
+        return DurablePoint(
+            file, size, is_now and any(boot), is_doubtful and is_now, is_synced
+        )
 
-    def set(
-        self,
-        file: FileId,
-        size: int,
-        *,
-        is_new: bool = False,
-        is_doubtful: bool = False,
-    ) -> None:
+    def set(self, file: FileId, size: int, *, is_new: bool = False) -> None:
         """Write it, with the turn to sync or the mutex.
 
         Args:
             is_new: it is of another file than before, or the machine was started since:
                 then it is made durable, too, and replaces all earlier ones. A power
                 failure that takes a later one leaves this one.
-            is_doubtful: as in `DurablePoint`; until the next one is set.
         """
         data = self._formatted(file, size)
-        newer = self._formatted(file, ~size) if is_doubtful else bytes(len(data))
-        if not is_new:
-            self._file.write(newer if is_doubtful else data, _NEWER_AT)
-            return
-        skip = _NEWER_AT - _DURABLE_AT
-        self._file.write(data.ljust(skip, b"\0") + newer, _DURABLE_AT)
-        self._file.sync()
+        if is_new:
+            self._replace(data, bytes(len(data)))
+        self._file.write(data, _NEWER_AT)
 
     def doubt(self, file: FileId) -> None:
         """Let all members know that a sync of the file has failed; with the turn to
         sync or the mutex. The next point that is set ends it."""
         point = self.now()
         size = point.size if point.file == file else 0
-        is_new = point.file != file or not point.is_of_this_boot
-        self.set(file, size, is_new=is_new, is_doubtful=True)
+        newer = self._formatted(file, ~size)
+        if point.file == file and point.is_of_this_boot:
+            self._file.write(newer, _NEWER_AT)
+        else:
+            self._replace(self._formatted(file, size), newer)
+
+    def sync(self) -> None:
+        """Make durable which file the point is of: the member that set it may have
+        failed to. Its bytes are written again, because a failed sync drops them."""
+        self._file.write(self.data(), _DURABLE_AT)
+        self._file.sync()
+
+    def _replace(self, first: bytes, newer: bytes) -> None:
+        skip = _NEWER_AT - _DURABLE_AT
+        self._file.write(first.ljust(skip, b"\0") + newer, _DURABLE_AT)
+        self._file.sync()
 
     def next(self, before: bytes, file: FileId, size: int) -> tuple[bytes, bytes]:
         """(what is written for the next point of the same file, what `data` is then),

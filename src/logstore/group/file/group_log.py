@@ -186,8 +186,10 @@ class GroupLog:
                 )  # fmt: skip
                 self._files.truncate(file.fd, self._end)
             # An empty file is confirmed with its first batch.
-            if self._end and not file.doubts(shared) and not file.is_confirmed:
-                file.confirm(shared, self._root, self._end)
+            if self._end:
+                file.doubts(shared)
+                if not file.is_confirmed:
+                    file.confirm(shared, self._root, self._end)
 
     def _open_now(self) -> int | None:
         """Open the file that has the name now; its size, or None if there is none."""
@@ -374,7 +376,7 @@ class GroupLog:
         point, file = self._point_below(shared, upto), self._opened()
         if point is None:
             return
-        is_new = not file.is_of(point)
+        is_new = not (file.is_of(point) and point.is_synced)
         try:
             file.sync(shared)
             if is_new:
@@ -414,9 +416,9 @@ class GroupLog:
         """Replace the file, durably, by one with a batch of the records that count,
         with the mutex and the turn to sync. The first has the offset that is next.
 
-        1. Write a temporary file, and sync it. 2. Sync the old one, and let the durable
-        point be of no file: the new one may have the number of an earlier one. 3.
-        Rename it, and sync the directory. 4. Set the durable point.
+        1. Write a temporary file, and sync it. 2. Sync the old one: after a power
+        failure it may have the name. 3. Rename the new one, and sync the directory. 4.
+        Set the durable point, which is of the old file until then.
         """
         files, temporary = self._files, f"{self.name}.tmp"
         old = self._opened()
@@ -424,10 +426,8 @@ class GroupLog:
         files.write(new.fd, data, 0)
         files.sync(new.fd)
         new.begins_with(data)
-        new.is_doubtful = old.doubts(shared)
-        if not new.is_doubtful:
+        if not old.doubts(shared):
             old.sync(shared)
-        shared.set(FileId(), 0, is_new=True, is_doubtful=new.is_doubtful)
         end, last_offset = len(data), self.last_offset + count
         self._root.rename(temporary, self.name)
         # Nothing is called until all is that of the new file; what is interrupted
@@ -435,6 +435,5 @@ class GroupLog:
         self._file, self._end, self.last_offset = new, end, last_offset
         self._calls = None
         self._root.sync()
-        new.is_doubtful = False
         shared.set(new.id, end, is_new=True)
         new.is_confirmed = True

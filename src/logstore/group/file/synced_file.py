@@ -60,7 +60,7 @@ class SyncedFile:
         """Whether a sync of the file has failed, and it was not replaced since."""
         if not self.is_doubtful:
             point = shared.now()
-            # Of no file: it was being replaced.
+            # Of no file: an earlier version was replacing it.
             is_mine = point.file in (self.id, FileId())
             self.is_doubtful = point.is_doubtful and is_mine
         return self.is_doubtful
@@ -75,14 +75,18 @@ class SyncedFile:
         self.is_confirmed = True
 
     def confirm(self, shared: SharedPoint, root: Directory, end: int) -> None:
-        """Let the durable point be of this file, with the `end` bytes that it has.
+        """Let the durable point be of this file, with the `end` bytes that it has, and
+        be durable itself.
 
         Once for each file and start of the machine: later damage is not taken for what
         a power failure has left. A file that is shorter than was durable is another
         one, such as a backup that was put back.
         """
         point = shared.now()
-        if not self.is_of(point) or point.size > end:
+        if self.doubts(shared):
+            shared.doubt(self.id)
+            shared.sync()
+        elif not (self.is_of(point) and point.is_synced) or point.size > end:
             self.sync(shared)
             root.sync()
             shared.set(self.id, end, is_new=True)

@@ -177,8 +177,10 @@ def test_point_that_changes_meanwhile_is_read_again(
         def lock_byte(self, fd: int, pos: int) -> bool:
             if self.changes and pos == slots_module._SYNC:
                 self.changes = False
-                size = one.file.end[1]
-                other.slots.point.set(file_id(one), size - 1, is_doubtful=is_doubtful)
+                point, id_of = other.slots.point, file_id(one)
+                point.set(id_of, one.file.end[1] - 1)
+                if is_doubtful:
+                    point.doubt(id_of)
             return super().lock_byte(fd, pos)
 
         changes = False

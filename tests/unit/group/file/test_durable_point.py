@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from logstore import StorageError
 from logstore.group.file.durable_point import FileId, SharedPoint
 from logstore.group.file.slots import Slots
 from logstore.io.directory import Directory
@@ -70,9 +73,9 @@ def test_doubt_is_seen_by_all_until_the_next_durable_point(
         one.set(FILE, 9)
     one.doubt(FILE)
     one.doubt(FILE)
-    assert other.now() == (FILE, 9 if is_known else 0, True, True)
+    assert other.now() == (FILE, 9 if is_known else 0, True, True, False)
     other.set(FILE, 20, is_new=True)
-    assert one.now() == (FILE, 20, True, False)
+    assert one.now() == (FILE, 20, True, False, True)
 
 
 def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
@@ -81,7 +84,52 @@ def test_doubt_ends_with_the_start_of_the_machine(tmp_path: Path) -> None:
     first.set(FILE, 6, is_new=True)
     first.doubt(FILE)
     second = opened(Directory.open_root(NextBoot(), str(tmp_path)))
-    assert second.now() == (FILE, 6, False, False)
+    assert second.now() == (FILE, 6, False, False, False)
+
+
+class OneSyncFails(Files):
+    """The first sync fails, and drops nothing that is read."""
+
+    failures = 1
+
+    def sync(self, fd: int) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+@pytest.mark.parametrize("change", ["set", "doubt"])
+def test_durable_point_whose_sync_failed_says_so(tmp_path: Path, change: str) -> None:
+    """It is read by all members, and a power failure may take it."""
+    one = opened(Directory.open_root(OneSyncFails(), str(tmp_path)))
+    with pytest.raises(StorageError):
+        one.set(FILE, 7, is_new=True) if change == "set" else one.doubt(FILE)
+    assert one.now() == (FILE, 7 * (change == "set"), True, change == "doubt", False)
+    one.set(FILE, 8, is_new=True)
+    assert one.now() == (FILE, 8, True, False, True)
+
+
+def test_doubt_can_be_made_durable(tmp_path: Path) -> None:
+    """By a member that does not know whether the one that doubted has done it."""
+    files = Counted()
+    one = opened(Directory.open_root(files, str(tmp_path)))
+    one.set(FILE, 7, is_new=True)
+    one.doubt(FILE)
+    before, syncs = one.data(), files.syncs
+    opened(Directory.open_root(files, str(tmp_path))).sync()
+    assert one.data() == before
+    assert files.syncs == syncs + 1
+
+
+class Counted(Files):
+    """Counts syncs."""
+
+    syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+        super().sync(fd)
 
 
 class NextBoot(Files):

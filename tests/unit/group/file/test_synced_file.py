@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from logstore import StorageError
 from logstore.group.file.durable_point import DurablePoint, FileId
 from logstore.group.file.slots import Slots
 from logstore.group.file.synced_file import SyncedFile
@@ -37,7 +38,7 @@ def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
     file.begin(slots.point, root, DATA)
     assert file.id == FileId(file.identity[1], DATA[:8] + DATA[17:21])
     assert file.is_confirmed
-    assert slots.point.now() == (file.id, 0, True, False)
+    assert slots.point.now() == (file.id, 0, True, False, True)
     assert file.is_of(slots.point.now())
     assert not file.is_of(DurablePoint(file.id, 0, is_of_this_boot=False))
 
@@ -78,3 +79,42 @@ def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
     third.begins_with(DATA)
     third_slots.point.set(FileId(9, b"c" * 12), 5, is_new=True)
     assert not third.doubts(third_slots.point)
+
+
+def test_point_that_another_member_could_not_sync_does_not_count(
+    disk: MemoryDisk,
+) -> None:
+    """A power failure would take it, and what is appended meanwhile would be damage."""
+    file, slots, root = opened(disk)
+    file.begins_with(DATA)
+    disk.write(file.fd, DATA, 0)
+    disk.fail("sync", name=slots.name, times=1)
+    with pytest.raises(StorageError):
+        file.confirm(slots.point, root, len(DATA))
+    other, its_slots, _ = opened(disk)
+    other.begins_with(DATA)
+    assert other.is_of(its_slots.point.now())
+    moments = disk.record()
+    other.confirm(its_slots.point, root, len(DATA))
+    assert moments
+    assert its_slots.point.now() == (file.id, len(DATA), True, False, True)
+
+
+def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None:
+    """As another point: it says which file may be torn after a power failure."""
+    file, slots, root = opened(disk)
+    file.begins_with(DATA)
+    disk.write(file.fd, DATA, 0)
+    disk.fail("sync", times=2)
+    with pytest.raises(OSError, match="Input/output"):
+        file.confirm(slots.point, root, len(DATA))
+    assert slots.point.now() == (file.id, 0, True, True, False)
+    other, its_slots, _ = opened(disk)
+    other.begins_with(DATA)
+    disk.fail("sync", name=slots.name, times=1)
+    with pytest.raises(StorageError):
+        other.confirm(its_slots.point, root, len(DATA))
+    assert not other.is_confirmed
+    other.confirm(its_slots.point, root, len(DATA))
+    assert other.is_confirmed
+    assert other.is_doubtful
