@@ -113,7 +113,7 @@ BUGS_OF_LOGS = (
         "log/recover/segments.py",
         "if walk.is_whole and walk.last_offset < segment.next_offset:",
         "if walk.is_whole and walk.last_offset <= segment.next_offset:",
-        "log/recover/test_decide.py",
+        "log/recover/test_make_plan.py",
     ),
     unit_bug(
         "a torn tail may begin below the offset that was durable",

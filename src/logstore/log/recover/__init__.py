@@ -1,8 +1,8 @@
 """Loading a partition at opening: find the extent of its log, and repair it if needed.
 
-`survey` collects facts and writes nothing; `decide` is pure, and has the table of
-labelled cases of docs/design.md; `apply` carries out what was decided. Recovery never
-cuts bytes below the durable point, nor bytes that it does not understand.
+`survey` collects facts and writes nothing; `make_plan` is pure, and has the table of
+labelled cases of docs/design.md; `apply` carries out the plan. Recovery never cuts
+bytes below the durable point, nor bytes that it does not understand.
 """
 
 from logstore.log.recover.context import RecoveredLog, RecoveryContext

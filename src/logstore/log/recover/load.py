@@ -1,4 +1,4 @@
-"""Loads a partition: survey and decide, then apply."""
+"""Loads a partition: surveys it, makes a plan, and applies that."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
 UNREAD_VERDICT: Final = "unread-verdict"
 
-# The labelled cases, in the order of the table in docs/design.md. `decide` finds those
-# of one partition; `other-writer`, `unpublished`, `foreign-partition`, `id-renewed`,
-# `position-lowered` and `position-above-end` concern a store (`Ownership`, `Publisher`,
-# `PartitionWriters`, `adopt_copy`), and `tail-kept` is the outcome of an act that
-# failed (`apply`).
+# The labelled cases, in the order of the table in docs/design.md. `make_plan` finds the
+# cases of one partition; `other-writer`, `unpublished`, `foreign-partition`,
+# `id-renewed`, `position-lowered` and `position-above-end` concern a store
+# (`Ownership`, `Publisher`, `PartitionWriters`, `adopt_copy`), and `tail-kept` is the
+# outcome of an act that failed (`apply`).
 CASES: Final[dict[str, str]] = {
     TORN_TAIL: IS_CUT,
     TAIL_KEPT: TAKES_NO_APPENDS,

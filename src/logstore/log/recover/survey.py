@@ -26,7 +26,6 @@ from logstore.io.checkpoint.partition_state import PartitionState, segment_state
 from logstore.io.layout import DELETED, INDEX, LOG, SWAP, TIME_INDEX, segment_file
 from logstore.log.read.damage import unreadable
 from logstore.log.recover.context import RecoveryContext
-from logstore.log.recover.decide import decide
 from logstore.log.recover.facts import (
     Facts,
     Question,
@@ -36,6 +35,7 @@ from logstore.log.recover.facts import (
     Refusal,
     Walk,
 )
+from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.names import (
     below_the_state,
     classify,
@@ -83,7 +83,7 @@ class Survey:
     """The facts about a partition, with what does not fit into a decision.
 
     Attributes:
-        plan: `decide` of them.
+        plan: made of them.
         readings: of the walks of `facts`, as far as they are kept.
         loaded: the index files of the last segment, if they count.
     """
@@ -146,7 +146,7 @@ class _Surveyor:
             lasts,
             standings_of(context, self.logs(), walks.__getitem__),
         )
-        plan = decide(facts)
+        plan = make_plan(facts)
         facts = dataclasses.replace(
             facts, walks=dict(walks), indexes=dict(indexes), lasts=dict(lasts)
         )

@@ -1,6 +1,6 @@
 """What opening would do with a partition, as findings of `verify`.
 
-The decision is that of opening itself (`logstore.log.recover.decide`). A case after
+The decision is that of opening itself (`logstore.log.recover.make_plan`). A case after
 which the partition takes no appends is a problem, any other one is a note.
 """
 

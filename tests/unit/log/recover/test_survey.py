@@ -18,7 +18,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
 from logstore.log.recover import RecoveryContext
-from logstore.log.recover.decide import decide
+from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.survey import Survey, survey
 from support.levels import IS_ALL
 
@@ -52,7 +52,7 @@ def test_survey_writes_nothing_and_repeats_itself(seed: int) -> None:
     assert files.tree() == MemoryFiles(tree).tree()
     # A store without an owner gets a new generation each time.
     assert replace(first.facts, metadata=again.facts.metadata) == again.facts
-    assert first.plan == again.plan == decide(first.facts)
+    assert first.plan == again.plan == make_plan(first.facts)
 
 
 class _Counting(MemoryFiles):

@@ -56,7 +56,6 @@ from logstore.io.layout import (
     TORN_PREFIX,
     segment_file,
 )
-from logstore.log.recover.decide import decide
 from logstore.log.recover.facts import (
     Facts,
     MissingFactError,
@@ -68,6 +67,7 @@ from logstore.log.recover.facts import (
     Standing,
     Walk,
 )
+from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Plan
 from logstore.maintenance.verify.store import verify
 from logstore.store.store import open_store
@@ -358,14 +358,14 @@ def test_each_label_has_a_row() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.label}: {row.what}")
 def test_row_of_the_table(row: Row) -> None:
     """The facts lead to the case; whether the log takes appends follows from it."""
-    plan = decide(row.facts)
+    plan = make_plan(row.facts)
     assert row.label in plan.labels
     assert {label for label in plan.labels if label != row.label} <= {INDEX_REBUILT}
     assert (plan.damage is not None) == (CASES[row.label] == TAKES_NO_APPENDS)
     for name, value in row.wanted.items():
         assert operator.attrgetter(name)(plan) == value, name
     # A value: made again it is the same, and it can be printed.
-    assert decide(row.facts) == plan
+    assert make_plan(row.facts) == plan
     assert row.label in repr(plan)
     if plan.damage is not None:
         assert not plan.is_tail_cut
@@ -376,8 +376,8 @@ def test_row_of_the_table(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.label}: {row.what}")
 def test_read_only_opening_ends_the_log_where_writing_does(row: Row) -> None:
     """It reads less, and comes to the same end."""
-    plan = decide(row.facts)
-    seen = decide(replace(row.facts, is_writable=False))
+    plan = make_plan(row.facts)
+    seen = make_plan(replace(row.facts, is_writable=False))
     ends = (seen.start_offset, seen.end_offset, seen.tail)
     if not plan.is_end_unknown:
         assert ends == (plan.start_offset, plan.end_offset, plan.tail)
@@ -398,7 +398,7 @@ def test_log_of_which_nothing_is_wrong_has_no_findings(
     found = replace(
         found, walks={**found.walks, LAST._replace(end=50): Walk(50, 50, 14)}
     )
-    plan = decide(found)
+    plan = make_plan(found)
     assert plan.findings == ()
     assert (plan.start_offset, plan.end_offset) == (0, 15)
     assert plan.durable_offset == 15
@@ -410,7 +410,7 @@ def test_interrupted_truncation_is_finished() -> None:
     """Later segments go, and so do the bytes after the new end."""
     names = without(also=(segment_file(15, LOG), segment_file(15, INDEX)))
     end = LAST._replace(is_from_state=False, end=50)
-    plan = decide(
+    plan = make_plan(
         facts(
             TRUNCATING,
             names=names,
@@ -430,7 +430,7 @@ def test_interrupted_truncation_is_finished() -> None:
 def test_interrupted_deletion_is_finished() -> None:
     """Segments below the first one of the state are deleted."""
     metadata = own(start_offset=10, sealed=[])
-    plan = decide(facts(metadata))
+    plan = make_plan(facts(metadata))
     assert plan.operations.deleted == (0,)
     assert [s.base_offset for s in plan.segments] == [10]
     assert plan.start_offset == 10
@@ -438,14 +438,14 @@ def test_interrupted_deletion_is_finished() -> None:
 
 def test_index_without_a_log_is_an_orphan() -> None:
     """As for a broker."""
-    plan = decide(facts(kafka(), names=without(also=(segment_file(3, INDEX),))))
+    plan = make_plan(facts(kafka(), names=without(also=(segment_file(3, INDEX),))))
     assert plan.operations.orphans == (segment_file(3, INDEX),)
 
 
 def test_digest_counts_only_of_a_sealed_segment() -> None:
     """That of the last one is stale: it will be written to."""
     also = tuple(f".logstore-digest-{base:020d}" for base in (0, 10, 99))
-    plan = decide(facts(own(), names=without(also=also)))
+    plan = make_plan(facts(own(), names=without(also=also)))
     assert plan.digested == {0}
     assert plan.stale_digests == {10, 99}
 
@@ -463,13 +463,13 @@ def test_digest_counts_only_of_a_sealed_segment() -> None:
 def test_decision_asks_for_what_it_does_not_know(known: Facts, asked: Question) -> None:
     """And it reads nothing by itself."""
     with pytest.raises(MissingFactError) as caught:
-        decide(known)
+        make_plan(known)
     assert caught.value.question == asked
 
 
 def test_closed_log_is_opened_without_reading_a_batch() -> None:
     """The state says all that is needed."""
-    assert decide(facts(own(), walks={})).end_offset == 15
+    assert make_plan(facts(own(), walks={})).end_offset == 15
 
 
 def test_damage_has_the_error_of_its_case() -> None:
@@ -479,7 +479,7 @@ def test_damage_has_the_error_of_its_case() -> None:
         UNREADABLE: OSError,
     }
     for row in ROWS:
-        damage = decide(row.facts).damage
+        damage = make_plan(row.facts).damage
         if damage is not None:
             wanted = kinds.get(row.label, CorruptRecordError)
             assert isinstance(damage.error(), wanted), row.what
@@ -556,6 +556,6 @@ def test_row_tail_kept() -> None:
 
 def test_plan_is_a_value() -> None:
     """It can be compared, and has no other identity."""
-    assert decide(facts(own())) == decide(facts(own()))
-    assert decide(facts(own())) != decide(facts(own(clean=False)))
+    assert make_plan(facts(own())) == make_plan(facts(own()))
+    assert make_plan(facts(own())) != make_plan(facts(own(clean=False)))
     assert Plan() == Plan()

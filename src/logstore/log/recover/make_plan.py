@@ -1,8 +1,13 @@
 """Decides what opening does with a partition: from facts alone, without any file.
 
 Opening for writing, read-only opening, `verify` and `repair` use the same decision. Its
-cases are those of the table in docs/design.md (`plan.CASES`). Bytes below the durable
-point are never cut, nor bytes that are not understood.
+cases are in the table of docs/design.md (`plan.CASES`). Bytes below the durable point
+are never cut, nor bytes that are not understood.
+
+1. `names`: the operations that were interrupted.
+2. `segments`: the segments, and the damage that names and sizes show.
+3. `log_end`: the end of the log; `torn_tail` decides whether its last bytes are cut.
+4. `findings`: the damage that was recorded before.
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ from logstore.log.recover.names import interrupted_operations
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.segments import Segments
 
-__all__ = ["decide"]
+__all__ = ["make_plan"]
 
 
-def decide(facts: Facts) -> Plan:
-    """The decision about a partition: names, then segments, then the end of the log.
+def make_plan(facts: Facts) -> Plan:
+    """The decision about a partition.
 
     Raises:
         MissingFactError: it depends on a fact that is not there.
