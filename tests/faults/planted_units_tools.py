@@ -144,6 +144,13 @@ BUGS_OF_TOOLS = (
         "maintenance/repair/test_run.py",
     ),
     unit_bug(
+        "a repair goes on after a segment that has lost its end",
+        "maintenance/repair/plan.py",
+        "if run.end < max(source.size, source.min_size or 0):",
+        "if run.end < source.size:",
+        "maintenance/repair/test_plan.py",
+    ),
+    unit_bug(
         "a transaction that ends with a cut log leaves its index",
         "maintenance/repair/rewrite.py",
         "cut_transactions(directory, target.base, target.last + 1)",
