@@ -79,7 +79,7 @@ class Segments:
         """Find the segments, and the damage that names and sizes show.
 
         Raises:
-            EndUnknownError: the system does not tell the size of one.
+            EndUnknownError: the size of one cannot be read.
         """
         state = self._state
         rows = {row[0]: row for row in state.sealed} if state else {}

@@ -364,6 +364,10 @@ def test_row_of_the_table(row: Row) -> None:
     assert (plan.damage is not None) == (CASES[row.label] == TAKES_NO_APPENDS)
     for name, value in row.wanted.items():
         assert operator.attrgetter(name)(plan) == value, name
+    if not plan.is_end_unknown:
+        bounds = plan.start_offset, plan.durable_before, plan.durable_offset
+        assert [*bounds, plan.end_offset] == sorted([*bounds, plan.end_offset])
+        assert all(s.next_offset == plan.end_offset for s in plan.segments[-1:])
     # A value: made again it is the same, and it can be printed.
     assert make_plan(row.facts) == plan
     assert row.label in repr(plan)
