@@ -1,7 +1,7 @@
 """Compacts one log: decides, maps the keys, rewrites the segments group by group.
 
 The work is a generator of steps. Each step holds the lock of the compaction
-(`Gate.lock`), and no lock of the log, except during a swap. Between two steps
+(`CompactionGate.lock`), and no lock of the log, except during a swap. Between two steps
 the log may be closed, cut or shortened; after a cut the compaction starts again.
 """
 
@@ -27,8 +27,9 @@ from logstore.log.compact.dry_log import DryLog
 from logstore.log.compact.outcomes import LogOutcomes, survey_log
 from logstore.log.compact.passes import BUFFERS_BYTES, CutError, Pass, Steps, Work
 from logstore.log.compact.plan import CompactionPlan, SegmentFacts, plan
+from logstore.log.write.compaction_gate import UnderWay
 from logstore.log.write.extent import Extent
-from logstore.log.write.replacement import Gate, Replacement, UnderWay
+from logstore.log.write.replacement import Replacement
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
@@ -151,7 +152,7 @@ class _Compactor:
     ) -> None:
         self._writer = writer
         self._options = options
-        self._gate: Gate = writer.replacement
+        self._gate = writer.compaction_gate
         self._replacement: Replacement | None = None
         if isinstance(writer, PartitionWriter) and not options.dry_run:
             self._replacement = writer.replacement

@@ -11,8 +11,8 @@ from logstore.io.checkpoint.cleaner import CleanerCheckpoint
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition, partition_directory
 from logstore.log.read.view import Bounds
+from logstore.log.write.compaction_gate import CompactionGate
 from logstore.log.write.extent import Extent
-from logstore.log.write.replacement import Gate
 
 __all__ = ["DryLog"]
 
@@ -46,7 +46,7 @@ class DryLog:
         name = partition_directory(*key)
         self.context = DryContext(directory, name, config)
         self.directory = directory
-        self.replacement = Gate(name, new_group())
+        self.compaction_gate = CompactionGate(name, new_group())
         root = directory.root
         self._compacted_upto = CleanerCheckpoint(root).read().get(key)
         self._refresh = refresh

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore import _native as native
-from logstore._native.locks import RANK_COMPACT, logger
+from logstore._native.locks import logger
 from logstore.errors import LogStoreError, SyncFailedError, storage_error
 from logstore.io.layout import (
     CLEANED,
@@ -28,7 +27,7 @@ from logstore.log.write.extent import Extent
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
-__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Gate", "Replacement", "UnderWay"]
+__all__ = ["COMPACTED_SUFFIXES", "CompactedSegment", "Replacement"]
 
 # The files of a compacted segment; the last one only if a transaction was aborted.
 COMPACTED_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -52,68 +51,16 @@ class CompactedSegment(NamedTuple):
     suffixes: tuple[str, ...]
 
 
-class UnderWay:
-    """One compaction; no other one is equal to it.
+class Replacement:
+    """The changes that a compaction makes to a log that is being written to.
 
-    Attributes:
-        thread: the identifier of the thread that does it.
+    Invariant: the state names the old segments or the new ones, and the files of both
+    are there until it does.
     """
-
-    __slots__ = ("thread",)
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-
-
-class Gate:
-    """Orders the steps of a compaction with the close of its log.
-
-    Each step holds `lock`: none begins after the close. Appends continue meanwhile.
-
-    Attributes:
-        lock: held during a step.
-        under_way: the compaction of the log; None: there is none.
-    """
-
-    __slots__ = ("_stopped", "_suspended", "lock", "under_way")
-
-    def __init__(self, name: str, group: int) -> None:
-        self.lock = native.Mutex(RANK_COMPACT, f"a compaction of {name}", group)
-        self.under_way: UnderWay | None = None
-        self._stopped: LogStoreError | None = None
-        self._suspended: LogStoreError | None = None
-
-    def stop(self, reason: LogStoreError) -> None:
-        """Let no other step begin: it raises `reason`. Returns when none is under
-        way."""
-        self._stopped = self._stopped or reason
-        with self.lock:
-            pass
-
-    def suspend(self, reason: LogStoreError) -> None:
-        """As `stop`, until `resume`. A compaction that is under way ends."""
-        self._suspended = reason
-        with self.lock:
-            pass
-
-    def resume(self) -> None:
-        """Undo `suspend`."""
-        self._suspended = None
-
-    def check(self) -> None:
-        """Raise the reason why a step must not begin. The caller holds the lock."""
-        reason = self._stopped or self._suspended
-        if reason is not None:
-            raise reason.with_traceback(None)
-
-
-class Replacement(Gate):
-    """The changes that a compaction makes to a log that is being written to."""
 
     __slots__ = ("_log",)
 
     def __init__(self, log: LogWriter) -> None:
-        super().__init__(log.context.name, log.context.services.lock_group)
         self._log = log
 
     def begin(self) -> tuple[Extent, int | None]:

@@ -27,6 +27,7 @@ from logstore.io.directory import Directory
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
+from logstore.log.write.compaction_gate import CompactionGate
 from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.deletion import delete_before
 from logstore.log.write.exclusive import ExclusiveLog
@@ -55,6 +56,7 @@ class PartitionWriter:
         appends: appends to it.
         syncs: makes it durable.
         replacement: replaces its segments by compacted ones.
+        compaction_gate: when the steps of a compaction may begin.
         cut: returns the log as it is now, for a copy; see `cut_of`.
         lock, sync_lock: of the log; see docs/design.md.
         is_end_recorded: False while `close` has not recorded the end of the log, or the
@@ -80,6 +82,7 @@ class PartitionWriter:
         self.syncs = Syncs(self._log)
         self.appends = Appender(self._log, self.syncs)
         self.replacement = Replacement(self._log)
+        self.compaction_gate = CompactionGate(self.context.name, services.lock_group)
         self.cut: Callable[[], LogCut] = functools.partial(cut_of, self._log)
         self.is_end_recorded = True
         # Closing is complete, and what it raised.
@@ -247,7 +250,7 @@ class PartitionWriter:
     def suspend(self, reason: LogStoreError) -> None:
         """Refuse appends and compactions, which raise `reason`, until `resume`. No step
         of a compaction is under way when this returns."""
-        self.replacement.suspend(reason)
+        self.compaction_gate.suspend(reason)
         with self.sync_lock, self.lock:
             self.health.suspended = reason
             self.health.is_blocked = True
@@ -255,7 +258,7 @@ class PartitionWriter:
     def resume(self) -> None:
         """Accept appends and compactions again; the next one checks for another
         reason."""
-        self.replacement.resume()
+        self.compaction_gate.resume()
         self.health.suspended = None
 
     def fail(self, error: BaseException) -> None:
@@ -282,7 +285,7 @@ class PartitionWriter:
                 raises neither: the records that were appended have their space.
         """
         health = self.health
-        self.replacement.stop(reason)
+        self.compaction_gate.stop(reason)
         with self.sync_lock, self.lock:
             if self._is_finished:
                 if self._failure is not None:

@@ -390,7 +390,7 @@ class OpenTopics:
         """End what a store does by itself: after the current step. A compaction that
         another thread has begun ends, too, and raises `reason`."""
         for writer in list(self.writers.loaded.values()):
-            writer.replacement.stop(reason)
+            writer.compaction_gate.stop(reason)
         self.retention.stop()
         self.compaction.stop()
 
