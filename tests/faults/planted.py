@@ -53,11 +53,7 @@ BUGS = (
     Bug(
         "directory not synced after a state file was renamed",
         "io/directory.py",
-        (("        self._put_in_place(name, data)\n        if sync:\n"
-          "            self.sync()",
-          "        self._put_in_place(name, data)"),
-         ("        try:\n            self.sync()\n        except OSError as error:\n"
-          "            raise UnknownContentError(*error.args) from error\n", "")),
+        (("        if sync:\n            self.sync()\n", ""),),
         "disk_states",
         quick=4,
     ),

@@ -7,11 +7,11 @@ from faults.planted_bug import Bug
 BUGS_OF_FULL_DISKS = (
     Bug(
         "a file whose longer name does not fit is not deleted",
-        "io/directory.py",
-        (("            if not is_disk_full(error):\n"
-          "                raise\n"
-          "            self.unlink(name)\n",
-          "            raise\n"),),
+        "io/full_disk.py",
+        (("        if not is_disk_full(error):\n"
+          "            raise\n"
+          "        directory.unlink(name)\n",
+          "        raise\n"),),
         "full",
         quick=3,
     ),
@@ -24,10 +24,10 @@ BUGS_OF_FULL_DISKS = (
     ),
     Bug(
         "a state file that is changed in place keeps the end of the old one",
-        "io/directory.py",
-        (("                files.truncate(fd, len(data))\n"
-          "                files.sync(fd)\n",
-          "                files.sync(fd)\n"),),
+        "io/full_disk.py",
+        (("            files.truncate(fd, len(data))\n"
+          "            files.sync(fd)\n",
+          "            files.sync(fd)\n"),),
         "full",
         quick=1,
     ),

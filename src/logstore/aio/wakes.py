@@ -164,7 +164,12 @@ class WatchedPlace(Place):
     def __init__(self, wakes: Wakes, partition: Partition) -> None:
         super().__init__(wakes)
         self._views = partition._views
-        self.directories: list[Directory] = partition._log.directory.with_parents()
+        # Of the partition, and those above it, up to the root of the store.
+        self.directories: list[Directory] = []
+        directory: Directory | None = partition._log.directory
+        while directory is not None:
+            self.directories.append(directory)
+            directory = directory.parent
         # The log as it was found last; None: it may have changed since.
         self._seen: Bounds | None = None
         self._is_begun = False

@@ -8,30 +8,15 @@ import os
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import Signal
-from logstore.errors import StoreClosedError, is_disk_full
-from logstore.io.files import PRIVATE, Access, Files
-from logstore.io.layout import own_copy_file
+from logstore.errors import StoreClosedError
+from logstore.io.files import PRIVATE, Access, Files, held_open
+from logstore.io.own_copy import open_own
 from logstore.io.stamps import FileInfo, FileStamp, Look, LookNames, stamp_of
 
-__all__ = ["NOT_A_FILE", "Directory", "UnknownContentError", "held_open"]
+__all__ = ["NOT_A_FILE", "Directory"]
 
 # Errors of opening a link, a socket or FIFO, or a directory of a file's name.
 NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR)
-_COPY_BYTES: Final = 1 << 20
-# The pause of a process while another one makes a copy.
-_TURN_S: Final = 0.001
-
-
-class UnknownContentError(OSError):
-    """A file has its old content or the new one, or, after a power failure, a mixture:
-    the system refused a step from which on it may have changed."""
-
-
-def held_open(files: Files, fd: int) -> native.OpenFile:
-    """An open descriptor; dropping the last reference to the result closes it."""
-    is_own = type(files).close is Files.close
-    return native.OpenFile(fd, None if is_own else files.close)
 
 
 class _Use:
@@ -83,16 +68,17 @@ class Directory:
     backup has replaced, and that is losing its files.) `path` is for messages; it is
     never used to open a file. `access` is the owner and mode of what is made in it.
     `moved_to`: the new name, if the owner renames the directory or has renamed it.
+    `parent`: the directory that it is in; None for the root of a store.
     """
 
     __slots__ = (
         "__weakref__",
         "_file",
-        "_parent",
         "access",
         "files",
         "moved_to",
         "name",
+        "parent",
         "path",
     )
 
@@ -110,7 +96,7 @@ class Directory:
         self.name = os.path.basename(path)
         self.moved_to = ""
         self._file = file
-        self._parent = parent
+        self.parent = parent
 
     @classmethod
     def open_root(cls, files: Files, path: str) -> Directory:
@@ -133,9 +119,9 @@ class Directory:
         file = self._file
         if file is not None:
             return file
-        if self._parent is None:
+        if self.parent is None:
             raise StoreClosedError(f"the store at {self.path} is closed")
-        with self._parent.use() as parent_fd:
+        with self.parent.use() as parent_fd:
             if self.moved_to:
                 fd = self._open_moved(parent_fd)
             else:
@@ -159,15 +145,10 @@ class Directory:
         self.files.close(fd)
         return moved
 
-    def with_parents(self) -> list[Directory]:
-        """This directory and those above it, up to the root of the store."""
-        above = [] if self._parent is None else self._parent.with_parents()
-        return [self, *above]
-
     @property
     def root(self) -> Directory:
         """The directory of the store."""
-        return self if self._parent is None else self._parent.root
+        return self if self.parent is None else self.parent.root
 
     def close(self) -> None:
         """Release the descriptor; it is closed when no call uses it any more."""
@@ -231,7 +212,7 @@ class Directory:
         Raises:
             FileNotFoundError: the directory does not exist.
         """
-        files, parent = self.files, self._parent
+        files, parent = self.files, self.parent
         # The reference keeps the descriptor open during the call.
         file, name = (parent.held(), self.name) if parent else (self.held(), ".")
         known = before.data if before is not None and before.names is names else None
@@ -261,18 +242,6 @@ class Directory:
         """Rename a file into another directory of the same file system."""
         with self.use() as fd, to.use() as to_fd:
             self.files.move(fd, old, to_fd, new)
-
-    def rename_deleted(self, name: str, new: str) -> bool:
-        """Rename a file that is to be deleted later. If a full disk has no room for the
-        new name, remove the file at once. Returns whether it was renamed."""
-        try:
-            self.rename(name, new)
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self.unlink(name)
-            return False
-        return True
 
     def unlink(self, name: str, *, missing_ok: bool = False) -> None:
         try:
@@ -328,44 +297,10 @@ class Directory:
                     return fd
                 self.files.close(fd)
                 if links:
-                    return self._open_own(file.fd, name)
+                    return open_own(self.files, file.fd, name)
                 # Another process has replaced it meanwhile: this was the original.
         finally:
             del file
-
-    def _open_own(self, dir_fd: int, name: str) -> int:
-        """Open a file for writing after replacing it by its own copy.
-
-        1. Copy it to a temporary name. 2. Sync that. 3. Rename it to `name`. 4. Sync
-        the directory. Of processes that do this at the same time, one does it.
-        """
-        files = self.files
-        turn = held_open(files, files.open_directory(dir_fd, "."))
-        while not files.lock_file(turn.fd):
-            files.wait(Signal().register(), _TURN_S)
-        try:
-            if files.links(dir_fd, name) < 2:
-                return files.open(dir_fd, name, write=True)
-            original = held_open(files, files.open(dir_fd, name))
-            temporary = own_copy_file(name)
-            fd = files.create(dir_fd, temporary, exclusive=False)
-            try:
-                buffer, pos = memoryview(bytearray(_COPY_BYTES)), 0
-                while (n := files.read(original.fd, buffer, pos)) > 0:
-                    files.write(fd, buffer[:n], pos)
-                    pos += n
-                files.set_mode_of(fd, original.fd)
-                files.sync(fd)
-                files.rename(dir_fd, temporary, name)
-                files.sync_directory(dir_fd)
-            except BaseException:
-                files.close(fd)
-                with contextlib.suppress(OSError):
-                    files.unlink(dir_fd, temporary)
-                raise
-            return fd
-        finally:
-            files.unlock_file(turn.fd)
 
     def create(self, name: str, *, exclusive: bool = True) -> int:
         file = self.held()
@@ -423,12 +358,6 @@ class Directory:
         Args:
             sync: without it the caller does step 4.
         """
-        self._put_in_place(name, data)
-        if sync:
-            self.sync()
-
-    def _put_in_place(self, name: str, data: bytes) -> None:
-        """Steps 1 to 3. If one fails, the file is unchanged."""
         temporary = f"{name}.tmp"
         fd = self.create(temporary, exclusive=False)
         try:
@@ -437,49 +366,5 @@ class Directory:
         finally:
             self.files.close(fd)
         self.rename(temporary, name)
-
-    def overwrite_file(self, name: str, data: bytes) -> None:
-        """Replace a small file in place, for a full disk: this needs no space if the
-        file has that much. A power failure can leave the old bytes, the new ones, or a
-        mixture.
-
-        Raises:
-            UnknownContentError: from its first change on.
-            OSError: as the system gives it; the file is unchanged.
-        """
-        files = self.files
-        with self.opened(name, write=True) as fd:
-            # Not what it has already: xfs refuses that, too, when it is full.
-            grows = files.size(fd) < len(data)
-            if grows and not files.reserve(fd, 0, len(data)):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
-            try:
-                files.write(fd, data, 0)
-                files.truncate(fd, len(data))
-                files.sync(fd)
-            except OSError as error:
-                raise UnknownContentError(*error.args) from error
-
-    def write_file_anyway(self, name: str, data: bytes) -> None:
-        """As `write_file`; if a full disk has no room for that, as
-        `overwrite_file`.
-
-        Raises:
-            UnknownContentError: from the first change of the file on.
-            OSError: as the system gives it; the file is unchanged.
-        """
-        try:
-            self._put_in_place(name, data)
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self.unlink(f"{name}.tmp", missing_ok=True)
-            try:
-                self.overwrite_file(name, data)
-            except FileNotFoundError:
-                raise error from None
-            return
-        try:
+        if sync:
             self.sync()
-        except OSError as error:
-            raise UnknownContentError(*error.args) from error

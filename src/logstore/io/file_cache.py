@@ -24,8 +24,8 @@ from logstore import _native as native
 from logstore._native import OpenFile
 from logstore._native.locks import RANK_FILES
 from logstore.errors import StoreClosedError
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files, held_open
 from logstore.io.layout import INDEX, TIME_INDEX
 from logstore.io.stamps import FileInfo
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRIVATE",
+    "held_open",
     "Access",
     "Files",
     "ProcessId",
@@ -548,3 +549,9 @@ def _file_size_limit() -> int | None:
 _REPORT = struct.Struct("iIII")
 _LOST = -1
 _REPORTS_BYTES = 1 << 16
+
+
+def held_open(files: Files, fd: int) -> native.OpenFile:
+    """An open descriptor; dropping the last reference to the result closes it."""
+    is_own = type(files).close is Files.close
+    return native.OpenFile(fd, None if is_own else files.close)

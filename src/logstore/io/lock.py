@@ -25,7 +25,8 @@ from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
 from logstore.errors import ReentrantCallError, StoreLockedError, storage_error
 from logstore.io.checkpoint.place import is_left_over
-from logstore.io.directory import Directory, held_open
+from logstore.io.directory import Directory
+from logstore.io.files import held_open
 from logstore.io.layout import LOCK
 from logstore.io.stamps import FileInfo
 

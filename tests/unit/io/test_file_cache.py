@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from logstore.io.directory import Directory, held_open
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files
+from logstore.io.files import Files, held_open
 
 
 @pytest.mark.parametrize("step", ["_open", "_writers", "_indexes"])

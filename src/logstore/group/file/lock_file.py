@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from logstore import _native as native
 from logstore.errors import storage_error, storage_errors
 from logstore.io.checkpoint.place import is_left_over
-from logstore.io.directory import Directory, held_open
+from logstore.io.directory import Directory
+from logstore.io.files import held_open
 from logstore.io.stamps import FileInfo
 
 __all__ = ["OpenLockFile"]

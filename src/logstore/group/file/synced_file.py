@@ -7,8 +7,8 @@ from typing import Final
 
 from logstore.errors import StorageError
 from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files, held_open
 
 __all__ = ["SyncedFile"]
 

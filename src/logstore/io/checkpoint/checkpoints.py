@@ -26,6 +26,7 @@ from logstore.io.checkpoint.entries import (
 )
 from logstore.io.checkpoint.state_fields import CHECKS, check_journal
 from logstore.io.directory import NOT_A_FILE, Directory
+from logstore.io.full_disk import write_file_anyway
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
@@ -224,7 +225,7 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
         _epochs_of(path, data)
     except CorruptCheckpointError as error:
         raise _not_written(path, error.reason) from error
-    directory.write_file_anyway(LEADER_EPOCHS, data)
+    write_file_anyway(directory, LEADER_EPOCHS, data)
 
 
 # ------------------------------------------------------------------ logstore's own
@@ -505,7 +506,10 @@ def _write(
 ) -> None:
     if len(data) > STATE_BYTES_MAX:
         raise too_large(name)
-    (directory.write_file_anyway if in_place else directory.write_file)(name, data)
+    if in_place:
+        write_file_anyway(directory, name, data)
+    else:
+        directory.write_file(name, data)
 
 
 def too_large(name: str) -> OSError:

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 import xxhash
 
 from logstore import _native as native
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files, held_open
 from logstore.io.stamps import FileStamp, stamp_bytes, stamp_of
 
 __all__ = [

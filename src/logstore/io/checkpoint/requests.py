@@ -30,7 +30,8 @@ from logstore.io.checkpoint.entries import (
 )
 from logstore.io.checkpoint.plain_errors import error_of, plain_error
 from logstore.io.checkpoint.state_fields import boolean, integer
-from logstore.io.directory import Directory, held_open
+from logstore.io.directory import Directory
+from logstore.io.files import held_open
 from logstore.io.layout import OFFSET_MAX, TopicPartition
 
 __all__ = [

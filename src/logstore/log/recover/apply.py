@@ -22,6 +22,7 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
 )
 from logstore.io.directory import Directory
+from logstore.io.full_disk import rename_or_unlink, write_file_anyway
 from logstore.io.layout import (
     DELETED,
     INDEX,
@@ -108,7 +109,7 @@ def _confirm(directory: Directory) -> None:
     cache only, and in pages that count as written: a writer on a full disk changes the
     file in place, and its sync has failed, perhaps. So the file is written again."""
     state = directory.read_file(layout.PARTITION_STATE)
-    directory.write_file_anyway(layout.PARTITION_STATE, state)
+    write_file_anyway(directory, layout.PARTITION_STATE, state)
 
 
 def finish_deletion(directory: Directory, operations: Operations) -> list[str]:
@@ -121,7 +122,7 @@ def finish_deletion(directory: Directory, operations: Operations) -> list[str]:
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base, suffix)
             with contextlib.suppress(FileNotFoundError):
-                if directory.rename_deleted(name, name + DELETED):
+                if rename_or_unlink(directory, name, name + DELETED):
                     renamed.append(name + DELETED)
     return renamed
 

@@ -20,6 +20,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.producer_snapshot import snapshot_offsets
 from logstore.io.directory import Directory
+from logstore.io.full_disk import write_file_anyway
 from logstore.io.layout import (
     INDEX,
     LOG,
@@ -160,7 +161,7 @@ def write_transactions(
         return
     name = segment_file(base_offset, TXN_INDEX)
     if data:
-        directory.write_file_anyway(name, data)
+        write_file_anyway(directory, name, data)
     else:
         directory.unlink(name, missing_ok=True)
         directory.sync()

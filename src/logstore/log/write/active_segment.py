@@ -10,8 +10,7 @@ from logstore import _native as native
 from logstore.errors import StorageError, SyncFailedError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io import layout
-from logstore.io.directory import held_open
-from logstore.io.files import Files
+from logstore.io.files import Files, held_open
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.health import Health

@@ -10,6 +10,7 @@ from logstore._native.locks import logger
 from logstore.errors import DiskFullError, OffsetOutOfRangeError, storage_error
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
+from logstore.io.full_disk import rename_or_unlink
 from logstore.io.layout import (
     DELETED,
     SEGMENT_SUFFIXES,
@@ -153,7 +154,7 @@ def rename_deleted(
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(segment.base_offset, suffix)
             try:
-                is_renamed = directory.rename_deleted(name, name + DELETED)
+                is_renamed = rename_or_unlink(directory, name, name + DELETED)
             except FileNotFoundError:
                 continue
             except OSError as error:

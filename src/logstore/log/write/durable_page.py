@@ -10,7 +10,7 @@ from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.io import layout
 from logstore.io.checkpoint.durable_page import PageKey, digest_of, pack_page
-from logstore.io.directory import held_open
+from logstore.io.files import held_open
 from logstore.log.write.context import LogContext
 
 __all__ = ["DurablePage"]

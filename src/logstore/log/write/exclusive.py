@@ -12,8 +12,8 @@ from logstore.errors import (
     storage_error,
     storage_errors,
 )
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import PRIVATE
+from logstore.io.directory import Directory
+from logstore.io.files import PRIVATE, held_open
 from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
 from logstore.log.write.extent import VisibilityBarrier

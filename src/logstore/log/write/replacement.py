@@ -10,6 +10,7 @@ from typing import NamedTuple
 from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import LogStoreError, SyncFailedError, storage_error
+from logstore.io.full_disk import rename_or_unlink
 from logstore.io.layout import (
     CLEANED,
     INDEX,
@@ -292,7 +293,7 @@ class Replacement:
                     continue  # the state of producers before it is what it was
                 name = segment_file(base, suffix)
                 with contextlib.suppress(FileNotFoundError):
-                    if directory.rename_deleted(name, deleted_file(name, number)):
+                    if rename_or_unlink(directory, name, deleted_file(name, number)):
                         names.append(deleted_file(name, number))
         directory.sync()
         for suffix in new.suffixes:

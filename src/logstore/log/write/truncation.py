@@ -12,7 +12,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries
-from logstore.io.directory import UnknownContentError
+from logstore.io.full_disk import UnknownContentError
 from logstore.io.layout import LOG
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
 from logstore.log.scan import take_batches

@@ -173,8 +173,8 @@ class Quarantine:
             for name in to.names():
                 if to is not self.source or name.startswith(self._prefix):
                     to.unlink(name, missing_ok=True)
-            if to is not self.source and to._parent is not None:
-                to._parent.remove(to.name)
+            if to is not self.source and to.parent is not None:
+                to.parent.remove(to.name)
         self._directory, self.path = None, None
 
 

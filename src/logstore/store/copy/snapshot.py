@@ -20,8 +20,8 @@ from logstore.index import before_offset
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import PRIVATE, Files
+from logstore.io.directory import Directory
+from logstore.io.files import PRIVATE, Files, held_open
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from logstore.log.write.log_cut import LogCut, names_beside
 from logstore.log.write.writer import PartitionWriter

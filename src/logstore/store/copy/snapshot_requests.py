@@ -31,8 +31,8 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io.checkpoint.plain_errors import error_of, plain_error
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files, held_open
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
 from logstore.io.lock import holder_of

@@ -14,8 +14,8 @@ import pytest
 
 import logstore
 from logstore.io import layout
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files, held_open
 from logstore.store.context import StoreContext
 from logstore.store.copy import snapshot_requests
 from logstore.store.copy.snapshot import SnapshotReport, make_snapshot

@@ -1,0 +1,50 @@
+"""A file of its own for a writer, in place of one that has other names, too."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from logstore._native.locks import Signal
+from logstore.io.files import Files, held_open
+from logstore.io.layout import own_copy_file
+
+__all__ = ["open_own"]
+
+_COPY_BYTES: Final = 1 << 20
+# The pause of a process while another one makes a copy.
+_TURN_S: Final = 0.001
+
+
+def open_own(files: Files, dir_fd: int, name: str) -> int:
+    """Open a file for writing after replacing it by its own copy.
+
+    1. Copy it to a temporary name. 2. Sync that. 3. Rename it to `name`. 4. Sync
+    the directory. Of processes that do this at the same time, one does it.
+    """
+    turn = held_open(files, files.open_directory(dir_fd, "."))
+    while not files.lock_file(turn.fd):
+        files.wait(Signal().register(), _TURN_S)
+    try:
+        if files.links(dir_fd, name) < 2:
+            return files.open(dir_fd, name, write=True)
+        original = held_open(files, files.open(dir_fd, name))
+        temporary = own_copy_file(name)
+        fd = files.create(dir_fd, temporary, exclusive=False)
+        try:
+            buffer, pos = memoryview(bytearray(_COPY_BYTES)), 0
+            while (n := files.read(original.fd, buffer, pos)) > 0:
+                files.write(fd, buffer[:n], pos)
+                pos += n
+            files.set_mode_of(fd, original.fd)
+            files.sync(fd)
+            files.rename(dir_fd, temporary, name)
+            files.sync_directory(dir_fd)
+        except BaseException:
+            files.close(fd)
+            with contextlib.suppress(OSError):
+                files.unlink(dir_fd, temporary)
+            raise
+        return fd
+    finally:
+        files.unlock_file(turn.fd)
