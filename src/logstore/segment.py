@@ -1,7 +1,7 @@
 """One segment: a `.log` file with its indexes, as its readers see it.
 
 Readers hold a `Segment`: the place of the file, the size of its log, and lookups that
-check the entries of an index against the log. (`logstore.log.write.segment_appender`
+check the entries of an index against the log. (`logstore.log.write.segment_writer`
 has the writing side, `logstore.log.scan` the walk over a log whose end is unknown.)
 
 Positions and sizes are bytes of the `.log` file; offsets are log offsets.

@@ -140,7 +140,7 @@ BUGS = (
     ),
     Bug(
         "a failed append is not undone",
-        "log/write/segment_appender.py",
+        "log/write/segment_writer.py",
         (("            self.files.truncate(self.fd, self.state.size)\n"
           "            self._reserved = self.state.size\n",
           "            self._reserved = self.state.size\n"),),
@@ -429,7 +429,7 @@ BUGS = (
     ),
     Bug(
         "a failed append is undone and not synced",
-        "log/write/segment_appender.py",
+        "log/write/segment_writer.py",
         (("            self._reserved = self.state.size\n"
           "            self.files.sync(self.fd)\n",
           "            self._reserved = self.state.size\n"),),

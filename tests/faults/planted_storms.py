@@ -48,7 +48,7 @@ BUGS_OF_STORMS = (
     ),
     Bug(
         "an append in C does not ask whether somebody has had the lock meanwhile",
-        "_native/pyrecords_step.c",
+        "_native/pyrecords_write.c",
         (("self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)"
           "self->lock, self->takes)", "self->writer == NULL"),),
         "storms",

@@ -62,7 +62,7 @@ PYTHON_MODULES = {
         "pyrecords_record.c",
         "pyrecords_arrow.c",
         "pyrecords_rows.c",
-        "pyrecords_step.c",
+        "pyrecords_write.c",
         "pyrecords_sync.c",
     ],
     "_locks": [

@@ -1,5 +1,5 @@
 /*
- * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step (pyrecords_step.c).
+ * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step (pyrecords_write.c).
  *
  * The usual way of an append (Appender.append_one, append_rows) takes the lock of the log, makes sure that the log takes
  * appends, writes, and tells all parts of the log.  After it has done so once, nearly all of it holds for the next

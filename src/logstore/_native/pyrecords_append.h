@@ -1,6 +1,6 @@
 /*
  * pyrecords_append.h - PreparedAppend: what its methods (pyrecords_append.c) and the step that they make
- * (pyrecords_step.c) share.
+ * (pyrecords_write.c) share.
  */
 #ifndef PYRECORDS_APPEND_H
 #define PYRECORDS_APPEND_H
@@ -108,7 +108,7 @@ static inline int64_t pyrecords_sum(int64_t a, int64_t b)
 /* Make the objects that steps need; -1 with an error set. */
 int pyrecords_prepare_steps(void);
 
-/* ---------------------------------------------------------------- what steps are made of (pyrecords_step.c) */
+/* ---------------------------------------------------------------- what steps are made of (pyrecords_write.c) */
 
 enum { PYRECORDS_EXTENT_ITEMS = 6, PYRECORDS_EXTENT_END = 2, PYRECORDS_EXTENT_DURABLE = 3 };
 

@@ -14,7 +14,7 @@ from logstore.io.files import Files, held_open
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.health import Health
-from logstore.log.write.segment_appender import SegmentWriter
+from logstore.log.write.segment_writer import SegmentWriter
 from logstore.record.encoder import Encoder
 from logstore.segment import Segment
 

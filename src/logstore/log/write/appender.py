@@ -19,7 +19,7 @@ from logstore.errors import (
 from logstore.index import TxnEntry
 from logstore.log.producers import SEQUENCES, Identity, SentBatch, sent_batch
 from logstore.log.write.log_writer import LogWriter, Savepoint
-from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.transaction_index import add_aborted
 from logstore.record.encoder import Encoder, check_headers, keyless_error

@@ -24,7 +24,7 @@ from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext
 from logstore.log.write.extent import Extent
 from logstore.log.write.health import Health
-from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.segment import Segment
 
 __all__ = ["DurablePoint"]

@@ -21,7 +21,7 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.io.parallel import side_by_side
 from logstore.log.scan import take_batches
-from logstore.log.write.segment_appender import roll_limits
+from logstore.log.write.segment_writer import roll_limits
 from logstore.log.write.staged_files import StagedLog, moved_runs, not_staged
 from logstore.record.encoder import LOG_APPEND_TIME_BIT
 from logstore.record.file_walk import FRAME, LENGTH_END

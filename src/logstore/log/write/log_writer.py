@@ -40,7 +40,7 @@ from logstore.log.write.health import Health
 from logstore.log.write.idempotence import Idempotence
 from logstore.log.write.leader_epochs import LeaderEpochs
 from logstore.log.write.sealed_digests import SealedDigests
-from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.segment import Segment
 
 __all__ = ["LogWriter", "Savepoint"]

@@ -15,7 +15,7 @@ from logstore.errors import (
     SyncFailedError,
 )
 from logstore.log.write.log_writer import LogWriter
-from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.log.write.segment_writer import Mark, SegmentWriter
 
 __all__ = ["Syncs"]
 

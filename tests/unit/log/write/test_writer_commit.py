@@ -18,7 +18,7 @@ import logstore
 from logstore import _native as native
 from logstore._native.locks import new_group
 from logstore.io.scheduler import Scheduler
-from logstore.log.write.segment_appender import SegmentWriter
+from logstore.log.write.segment_writer import SegmentWriter
 from logstore.store.partition.partition import appends_of
 from logstore.store.store import open_store
 from support.appending import CALLS, is_durable_in_time

@@ -1,5 +1,5 @@
 /*
- * pyrecords_step.c - one append of PreparedAppend: encoded, planned, written and shown, with the interpreter lock held
+ * pyrecords_write.c - one append of PreparedAppend: encoded, planned, written and shown, with the interpreter lock held
  * and no Python code in between.
  */
 #include "pyrecords_append.h"
