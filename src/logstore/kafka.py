@@ -12,6 +12,7 @@ with logstore.open("/var/lib/kafka", read_only=True) as store:
 from __future__ import annotations
 
 from logstore.broker.fields import Message, MessageError
+from logstore.broker.placement import java_hash
 from logstore.broker.schemas import message, messages
 
-__all__ = ["Message", "MessageError", "message", "messages"]
+__all__ = ["Message", "MessageError", "java_hash", "message", "messages"]

@@ -12,7 +12,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, from -2**31 to 2**31 - 1."""
+    """``String.hashCode`` of Java, from -2**31 to 2**31 - 1. By it Kafka chooses the
+    partition of a group in `__consumer_offsets`."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):

@@ -12,6 +12,7 @@ def test_hash_is_that_of_java() -> None:
     """Of text beyond the first plane, too, by its UTF-16."""
     assert java_hash("") == 0
     assert java_hash("hello") == 99162322
+    assert java_hash("東京" * 9) == -1653326541
     assert java_hash("polygenelubricants") == -(1 << 31)
     assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00
     assert partition_of_group("polygenelubricants", 50) == 0

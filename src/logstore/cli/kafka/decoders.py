@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Final
 
 import logstore
-from logstore.cli.kafka.java import ERRORS, json_text, set_order, string_hash
+from logstore.cli.kafka.java import ERRORS, json_text, set_order
 from logstore.cli.kafka.wanted import Decoder, MessageError
 
 __all__ = ["offsets_decoder", "share_decoder", "transaction_decoder"]
@@ -164,7 +164,7 @@ def _old_group(values: dict[str, Any]) -> str:
     members: dict[str, bytes] = {}
     for member in values["members"]:
         members.setdefault(member["memberId"], member["assignment"])
-    order = set_order([[(name, string_hash(name))] for name in members])
+    order = set_order([[(name, logstore.kafka.java_hash(name))] for name in members])
     texts = (f"{name}={_old_assignment(members[name], kind)}" for name in order)
     return json_text(
         {
@@ -247,4 +247,4 @@ def _transaction(values: dict[str, Any]) -> str:
 
 def _place_hash(topic: str, number: int) -> int:
     """Java's hash code of a partition."""
-    return 31 * (31 + number) + string_hash(topic)
+    return 31 * (31 + number) + logstore.kafka.java_hash(topic)

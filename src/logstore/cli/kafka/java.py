@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["ERRORS", "decoded", "json_text", "set_order", "string_hash"]
+__all__ = ["ERRORS", "decoded", "json_text", "set_order"]
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 # How full a table of Scala's is, and from which size on a set has one.
@@ -61,15 +61,6 @@ def json_text(value: Any) -> str:
 
 def _int32(value: int) -> int:
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
-def string_hash(text: str) -> int:
-    """Java's ``text.hashCode()``."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    return _int32(value)
 
 
 def set_order(groups: Iterable[Iterable[tuple[Any, int]]]) -> list[Any]:
