@@ -81,8 +81,9 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("group_file",),
     ),
     "group.member": (
-        ("assignors",),
-        ("generations", "others"),
+        ("assignors", "open_group", "others"),
+        ("generations",),
+        ("holder",),
         ("membership",),
     ),
     "group.consumer": (

@@ -39,7 +39,7 @@ from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.file import group_file
 from logstore.group.file.group_file import GroupFile
 from logstore.group.file.slots import BusyError
-from logstore.group.member import membership
+from logstore.group.member import open_group
 from logstore.io import layout
 from logstore.io.checkpoint import publications
 from logstore.io.directory import Directory
@@ -265,11 +265,11 @@ class History:
 
     def run(self) -> None:
         """All steps, and the end."""
-        wait, most = membership._WAIT_S, publications.IDENTITIES_MAX
+        wait, most = open_group._WAIT_S, publications.IDENTITIES_MAX
         size = group_file._REWRITE_BYTES
         group_file._REWRITE_BYTES = _COMPACT_BYTES  # type: ignore[misc]
         if not self.is_quiet:
-            membership._WAIT_S = _MUTEX_S  # type: ignore[misc]
+            open_group._WAIT_S = _MUTEX_S  # type: ignore[misc]
         publications.IDENTITIES_MAX = _REMEMBERED
         try:
             for _ in range(_STEPS):
@@ -283,7 +283,7 @@ class History:
             self._check()
             self._end()
         finally:
-            membership._WAIT_S = wait  # type: ignore[misc]
+            open_group._WAIT_S = wait  # type: ignore[misc]
             publications.IDENTITIES_MAX = most
             group_file._REWRITE_BYTES = size  # type: ignore[misc]
             for worker in self.workers:

@@ -5,21 +5,35 @@ from __future__ import annotations
 
 from faults.planted_bug import Bug
 
+
+def _unread(call: str) -> tuple[str, str]:
+    """A call, and the same without reading the group's file under the mutex."""
+    indent = call[: len(call) - len(call.lstrip())]
+    lines = (
+        "read = self.group.file.refresh_held\n",
+        "self.group.file.refresh_held = lambda slots: None\n",
+        "try:\n",
+        f"    {call.strip()}\n",
+        "finally:\n",
+        "    self.group.file.refresh_held = read\n",
+    )
+    return call, "".join(indent + line for line in lines)
+
+
 BUGS_OF_GROUPS = (
     Bug(
         "a position is cached under the lock: a commit does not read the file again",
         "group/member/membership.py",
-        (("            self.file.refresh_held(self.slots)\n            return work()\n",
-          "            return work()\n"),),
+        (_unread("        group.locked(work)\n"),),
         "groups",
         quick=1,
     ),
     Bug(
         "the next generation is made without reading the last one again",
         "group/member/membership.py",
-        (("        self.file.refresh_held(self.slots)\n"
-          "        slot = self._take_slot()\n",
-          "        slot = self._take_slot()\n"),),
+        (_unread(
+            "            self.group.try_locked(lambda: self._settle(stuck, idle))\n"
+        ),),
         "groups",
         ("commits", "commits, evict", "transactions, evict"),
         quick=2,
@@ -27,11 +41,7 @@ BUGS_OF_GROUPS = (
     Bug(
         "a partition is taken without reading what was committed for it meanwhile",
         "group/member/membership.py",
-        (("        self.file.refresh_held(self.slots)\n"
-          "        state = self.file.state\n"
-          "        me = state.member(self.id)\n",
-          "        state = self.file.state\n"
-          "        me = state.member(self.id)\n"),),
+        (_unread("            self.group.try_locked(self._take_held)\n"),),
         "groups",
         ("commits, handed over",),
         quick=4,
@@ -39,11 +49,7 @@ BUGS_OF_GROUPS = (
     Bug(
         "a member leaves without reading the file again",
         "group/member/membership.py",
-        (("        self.file.refresh_held(self.slots)\n"
-          "        state = self.file.state\n"
-          "        alive = set(self._others())\n",
-          "        state = self.file.state\n"
-          "        alive = set(self._others())\n"),),
+        (_unread("                self.group.locked(self._leave_held)\n"),),
         "groups",
         quick=1,
     ),
@@ -66,7 +72,7 @@ BUGS_OF_GROUPS = (
           "            self.call(self.callbacks.revoke, told)\n",
           "            told = [key for key in keys if key in self._told]\n"
           "            if self.member is not None:\n"
-          "                self.member.release(keys)\n"
+          "                self.member.holder.release(keys)\n"
           "            self.call(self.callbacks.revoke, told)\n"),),
         "groups",
         ("commits, quiet",),
@@ -100,7 +106,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a member that was thrown out commits",
-        "group/member/membership.py",
+        "group/member/holder.py",
         (("            if state.member(self.id) is None:\n"
           "                raise self._fenced(\"it was thrown out",
           "            if False:\n"
@@ -115,10 +121,7 @@ BUGS_OF_GROUPS = (
     Bug(
         "the lock of a member that was thrown out keeps its partition",
         "group/member/membership.py",
-        (("        topics, rows = self._next_rows(state, members, fenced)\n"
-          "        is_same",
-          "        topics, rows = self._next_rows(state, members, ())\n"
-          "        is_same"),),
+        (("tuple(members.values()), fenced)", "tuple(members.values()), ())"),),
         "groups",
         ("commits, evict",),
         quick=4,

@@ -304,7 +304,9 @@ def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
         one.commit()
         before = snapshot_of(store)
         member = one._core.member
-        assert only(member.slots.locked(lambda: groups(store), 10)).state == "Stable"
+        assert (
+            only(member.group.slots.locked(lambda: groups(store), 10)).state == "Stable"
+        )
         assert snapshot_of(store) == before
 
 

@@ -521,9 +521,10 @@ class Consumer:
         before the first `poll` and without a group."""
         with self._entry.call() as core:
             member = core.member
-            if member is None or not member.id:
+            if member is None or not member.holder.id:
                 return self._options.group, -1, ""
-            return self._options.group, member.generation, member.id
+            generation = member.group.file.state.generation
+            return self._options.group, generation, member.holder.id
 
     # ------------------------------------------------------------ the end
 

@@ -35,6 +35,8 @@ from logstore.group.consumer.waiting import Waiting
 from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.member.generations import Subscription
 from logstore.group.member.membership import Membership
+from logstore.group.member.open_group import OpenGroup
+from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 from logstore.store.inside import files_directory, root_of, topics_now
@@ -109,16 +111,17 @@ class Core:
         """
         options, store = self.options, self.store
         if self.member is None and options.group is not None:
+            root, name = files_directory(store), layout.group_file(options.group)
+            group = OpenGroup(root, name, options.group)
             member = Membership(
-                files_directory(store),
-                options.group,
+                group,
                 lambda: topics_now(store),
                 options.assignor,
                 instance=options.instance,
                 interval_ms=options.max_poll_interval_ms,
                 evicts=options.on_stuck == "evict",
             )
-            positions = Positions(store, options, member.file)
+            positions = Positions(store, options, group.file)
             # Together, with no call in between that could be interrupted: without the
             # group's file a consumer knows nothing of what was committed.
             self.member, self.positions = member, positions
@@ -128,8 +131,8 @@ class Core:
         """Look at the group, if it is time: give up partitions, then take others.
         Returns whether anything was given up or taken."""
         if self.wanted is None:
-            if self.member is not None and self.member.slots.slot is not None:
-                self.member.slots.polled()
+            if self.member is not None and self.member.group.slots.slot is not None:
+                self.member.group.slots.polled()
             return False
         now = self.files.monotonic()
         if now < self._check_at and not at_once:
@@ -143,7 +146,7 @@ class Core:
         member.subscribe(self.wanted)
         member.look()
         # Whatever fails from here on: no record of those is delivered any more.
-        gone = [key for key in self.readers if key not in member.held]
+        gone = [key for key in self.readers if key not in member.holder.held]
         self._lose(gone)
         member.check()
         revoked, lost = member.surplus()
@@ -153,7 +156,7 @@ class Core:
             self.give_up(revoked)
         member.take()
         # Also those that were taken by a call that failed before it came here.
-        taken = [key for key in member.held if key not in self.readers]
+        taken = [key for key in member.holder.held if key not in self.readers]
         self._get(taken)
         self._warn_unknown(self.wanted)
         self._check_at = now + _CHECK_S
@@ -242,7 +245,7 @@ class Core:
             if reader is not None and reader.has_delivered:
                 self.given_up.add(key)
         if self.member is not None:
-            self.member.release(keys)
+            self.member.holder.release(keys)
 
     def call(self, callback: Callback | None, keys: Sequence[TopicPartition]) -> None:
         """Run code of the user, which may call the consumer."""
@@ -477,7 +480,7 @@ class Core:
         elif offsets:
             self._commit_to_file(member, offsets, durable)
         elif durable and self._has_unsynced:
-            member.sync()
+            member.group.sync()
             self._has_unsynced = False
         for key, commit in offsets.items():
             reader = self.readers.get(key)
@@ -488,18 +491,18 @@ class Core:
     def _commit_to_file(
         self, member: Membership, offsets: Commits, durable: bool
     ) -> None:
-        if not member.file.state.way and self.positions.is_published():
+        if not member.group.file.state.way and self.positions.is_published():
             raise CommitFailedError(
                 f"group {self.options.group!r:.100} commits by transactions. Nothing "
                 f"was committed",
-                group=member.group,
+                group=member.group.id,
             )
         if self.wanted is None:
             # Of a subscription, the next look at the group drops such a partition.
             self.positions.check_same(
                 self.readers[key] for key in offsets if key in self.readers
             )
-            self.have_alone([key for key in offsets if key not in member.held])
+            self.have_alone([key for key in offsets if key not in member.holder.held])
         now_ms = self.files.now_ms()
         commits = []
         for key, commit in offsets.items():
@@ -507,7 +510,7 @@ class Core:
             proof = self.positions.proof_of(reader, commit.offset)
             topic_id = reader.topic_id
             commits.append(
-                commit_of(member.file.group, key, commit, topic_id, now_ms, proof)
+                commit_of(member.group.file.group, key, commit, topic_id, now_ms, proof)
             )
         self._has_unsynced = True
         try:
@@ -562,7 +565,7 @@ class Core:
     def refresh(self) -> None:
         """Read what others have committed."""
         if self.member is not None and self.options.offsets is None:
-            self.member.file.refresh()
+            self.member.group.file.refresh()
 
     # ------------------------------------------------------------ transactions
 
@@ -631,5 +634,4 @@ class Core:
         self._waiting.close()
         self.readers.clear()
         if self.member is not None:
-            self.member.slots.close()
-            self.member.file.close()
+            self.member.group.close()

@@ -48,7 +48,7 @@ def begin_transaction(
             "the last transaction of this consumer was neither committed nor aborted: "
             "it is aborted now, and the next poll delivers again what it has read. "
             "Begin another one",
-            group=member.group,
+            group=member.group.id,
         )
     if core.options.offsets is not None:
         raise ConfigError(
@@ -59,8 +59,8 @@ def begin_transaction(
     state = TransactionState()
     made = ConsumerTransaction(
         core.store,
-        GroupPositions(core.store, member.group),
-        member.slots,
+        GroupPositions(core.store, member.group.id),
+        member.group.slots,
         ConsumerInputs(core),
         call,
         state,
@@ -85,11 +85,13 @@ class ConsumerInputs:
                 f"records of partitions {names} were delivered, and others have them "
                 f"now, or their logs were cut. Nothing was published; commit in "
                 f"`on_revoke`, or read again",
-                group=member.group,
+                group=member.group.id,
             )
         readers = [r for r in self._core.readers.values() if r.position is not None]
         if self._core.wanted is None:
-            self._core.have_alone([r.key for r in readers if r.key not in member.held])
+            self._core.have_alone(
+                [r.key for r in readers if r.key not in member.holder.held]
+            )
         member.begin_transaction([reader.key for reader in readers])
         return {
             reader.key: (
@@ -114,7 +116,7 @@ class ConsumerInputs:
         now_ms = self._core.files.now_ms()
         commits = [
             commit_of(
-                member.file.group,
+                member.group.file.group,
                 key,
                 OffsetAndMetadata(at.offset),
                 at.topic_id,
@@ -129,7 +131,7 @@ class ConsumerInputs:
             logger.warning(
                 "group %s: its positions are published, and its file does not have "
                 "them: %s",
-                member.group[:100],
+                member.group.id[:100],
                 error,
             )
 

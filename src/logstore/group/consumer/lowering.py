@@ -20,8 +20,9 @@ from logstore.group.consumer.transaction import (
     metadata_of,
     positions_in,
 )
-from logstore.group.file.group_file import GroupFile, record_id
-from logstore.group.file.slots import BusyError, Slots
+from logstore.group.file.group_file import GroupFile
+from logstore.group.file.slots import BusyError
+from logstore.group.member.open_group import OpenGroup
 from logstore.io import layout
 from logstore.io.checkpoint.publications import Entry
 from logstore.io.checkpoint.recovery_report import (
@@ -215,25 +216,23 @@ def _above(file: GroupFile, lowered_to: LoweredTo) -> list[_Above]:
 def _lower_in(
     root: Directory, name: str, group: str, lowered_to: LoweredTo, until: float
 ) -> list[_Above]:
-    file = GroupFile(root, name, record_id(group), write=True)
-    slots = Slots(root, name, group)
+    opened = OpenGroup(root, name, group)
+    file = opened.file
 
     def work() -> list[_Above]:
-        file.refresh_held(slots)
         found = _above(file, lowered_to)
         if found:
             commits = file.commits()
             lowered = [lowered_commit(one, lowered_to) for one in commits]
             changed = zip(commits, lowered, strict=True)
-            file.append(slots, [now for one, now in changed if now is not one])
-            file.sync(slots, file.end)
+            opened.append([now for one, now in changed if now is not one])
+            opened.sync()
         return found
 
     try:
-        return slots.locked(work, max(until - root.files.monotonic(), 0))
+        return opened.locked_within(max(until - root.files.monotonic(), 0), work)
     finally:
-        slots.close()
-        file.close()
+        opened.close()
 
 
 def _key(commit: OffsetCommit) -> TopicPartition:

@@ -59,7 +59,7 @@ class Waiting:
         watches = []
         if member is not None:
             seconds = min(seconds, member.others.due_s())
-            watches.append(Watch(member.slots.fd, native.WATCH_WRITES))
+            watches.append(Watch(member.group.slots.fd, native.WATCH_WRITES))
         is_woken = self._new_records.wait(
             [views_of(reader.partition) for reader in readers],
             seconds,

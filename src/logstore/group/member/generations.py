@@ -1,15 +1,16 @@
-"""The next generation of a group: the rows of its partitions, and their members."""
+"""The generations of a group: the rows of its partitions, and their members."""
 
 from __future__ import annotations
 
 import dataclasses
 import platform
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from logstore._native.locks import logger
 from logstore.group.errors import GroupError
-from logstore.group.file.slots import ROWS_MAX, LockFile
+from logstore.group.file.slots import ROWS_MAX, LockFile, Slots
 from logstore.group.file.state import GroupState, Member, Row
 from logstore.group.member.assignors import (
     Assignor,
@@ -19,16 +20,12 @@ from logstore.group.member.assignors import (
 from logstore.io.layout import TopicPartition
 
 __all__ = [
+    "Generations",
     "Subscription",
     "Topics",
-    "assigned",
-    "free_rows",
+    "alone_rows",
     "next_rows",
-    "numbers_of",
-    "partitions_of",
     "universe",
-    "used_rows",
-    "with_rows",
 ]
 
 # Id and partitions of each topic, by name.
@@ -85,12 +82,12 @@ def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
     return {name: now[name] for name in sorted(wanted)}
 
 
-def numbers_of(topics: Topics) -> dict[str, tuple[int, ...]]:
+def _numbers_of(topics: Topics) -> dict[str, tuple[int, ...]]:
     """The numbers of the partitions of each topic."""
     return {name: numbers for name, (_, numbers) in topics.items()}
 
 
-def partitions_of(topics: Topics) -> list[TopicPartition]:
+def _partitions_of(topics: Topics) -> list[TopicPartition]:
     """All partitions."""
     return [
         TopicPartition(name, number)
@@ -99,31 +96,50 @@ def partitions_of(topics: Topics) -> list[TopicPartition]:
     ]
 
 
-def free_rows(taken: Collection[int]) -> Iterable[int]:
+def _free_rows(taken: Collection[int]) -> Iterable[int]:
     """The numbers of rows that are not taken, in order."""
     return (number for number in range(ROWS_MAX) if number not in taken)
 
 
-def used_rows(
-    state: GroupState, locks: LockFile, mine: Collection[int]
-) -> dict[TopicPartition, Row]:
-    """The table without the rows of partitions that are not distributed, and that no
-    member holds. A member that takes such a partition gets another row.
+def alone_rows(
+    state: GroupState,
+    wanted: Mapping[TopicPartition, str],
+    locks: LockFile,
+    mine: Collection[int],
+) -> Mapping[TopicPartition, Row]:
+    """The table with rows for partitions that no member was assigned, as far as there
+    are any; the table of `state` itself if it has them.
+
+    If it lacks one, the rows of partitions that are not distributed, and that no member
+    holds, are forgotten. A member that takes such a partition gets another row.
 
     Args:
-        mine: as in `next_rows`.
+        wanted: the ids of the topics of the partitions.
+        mine: rows that this member holds.
     """
-    held, alive = {*locks.held_rows(), *mine}, set(locks.members())
+
+    def has_row(one: TopicPartition) -> bool:
+        return one in rows and rows[one].topic_id == wanted[one]
+
+    rows = state.rows
+    if all(map(has_row, wanted)):
+        return rows
+    held = {*locks.held_rows(), *mine}
+    alive = set(locks.members())
     is_distributed = any(member.slot in alive for member in state.members)
     topics = state.topics if is_distributed else {}
-    return {
+    rows = {
         one: row
-        for one, row in state.rows.items()
+        for one, row in rows.items()
         if row.number in held or one.partition in topics.get(one.topic, ())
     }
+    missing = [one for one in wanted if not has_row(one)]
+    free = _free_rows({row.number for row in rows.values()} | held)
+    new = zip(missing, free, strict=False)
+    return {**rows, **{one: Row(number, wanted[one]) for one, number in new}}
 
 
-def with_rows(topics: Topics, rows: Mapping[TopicPartition, Row]) -> Topics:
+def _with_rows(topics: Topics, rows: Mapping[TopicPartition, Row]) -> Topics:
     """Topics with those of their partitions alone that have a row."""
     found = {
         name: (topic_id, tuple(n for n in numbers if TopicPartition(name, n) in rows))
@@ -153,7 +169,7 @@ def next_rows(
     locked = set(locks.held_rows())
     rows: dict[TopicPartition, Row] = {}
     missing = []
-    for one in partitions_of(topics):
+    for one in _partitions_of(topics):
         row = state.rows.get(one)
         topic_id = topics[one.topic][0]
         is_fenced = (
@@ -170,13 +186,13 @@ def next_rows(
         is_held = row.number in locked or row.number in mine
         if is_held and one.topic not in topics:
             rows[one] = row
-    free = iter(free_rows({row.number for row in rows.values()} | locked | {*mine}))
+    free = iter(_free_rows({row.number for row in rows.values()} | locked | {*mine}))
     for (one, topic_id), number in zip(missing, free, strict=False):
         rows[one] = Row(number, topic_id)
     return rows
 
 
-def assigned(
+def _assigned(
     members: Sequence[Member],
     topics: Topics,
     rows: Mapping[TopicPartition, Row],
@@ -218,3 +234,92 @@ def assigned(
     ]
     found = checked_assignment(assignor, subscriptions, left) | kept
     return tuple(dataclasses.replace(one, partitions=found[one.id]) for one in members)
+
+
+class Generations:
+    """Begins the generations of one group, for one member.
+
+    A generation is right for its members as long as the topics that they ask for are as
+    they were: `has_changed` tells when it is not.
+
+    Args:
+        group: the id of the group.
+        slots: the member's open lock file.
+        topics_now: returns the topics that the store has now.
+        assignor: distributes the partitions.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        slots: Slots,
+        topics_now: Callable[[], Topics],
+        assignor: Assignor,
+    ) -> None:
+        self.topics_now = topics_now
+        self.assignor = assignor
+        self._group = group
+        self._slots = slots
+        self._has_told_of_rows = False
+
+    def has_changed(self, state: GroupState) -> bool:
+        """Whether topics were added, deleted, made again or got partitions since the
+        generation of `state` began."""
+        topics = universe(self._group, self.topics_now(), state.members)
+        return _numbers_of(topics) != state.topics or any(
+            state.rows[one].topic_id != topics[one.topic][0]
+            for one in _partitions_of(topics)
+            if one in state.rows
+        )
+
+    def next(
+        self,
+        state: GroupState,
+        members: Sequence[Member],
+        fenced: Collection[int] = (),
+    ) -> GroupState | None:
+        """The generation after `state`, with these members; None: it would be the same.
+        Partitions that no row is left for have no reader: `has_changed` is true as long
+        as there are any.
+
+        Args:
+            fenced: as in `next_rows`.
+
+        Raises:
+            GroupError: as `universe`.
+            ConfigError: the answer of the assignor is wrong.
+        """
+        slots = self._slots
+        wanted = universe(self._group, self.topics_now(), members)
+        rows = next_rows(state, wanted, slots, slots.rows, fenced)
+        topics = _with_rows(wanted, rows)
+        self._warn_of_rows(wanted, topics)
+        if (
+            tuple(members) == state.members
+            and _numbers_of(topics) == state.topics
+            and all(state.rows.get(one) == rows[one] for one in _partitions_of(topics))
+        ):
+            return None
+        return dataclasses.replace(
+            state,
+            generation=state.generation + 1,
+            assignor=self.assignor.name if members else "",
+            members=_assigned(members, topics, rows, slots, self.assignor),
+            rows=rows,
+            topics=_numbers_of(topics),
+            since_ms=slots.files.now_ms(),
+        )
+
+    def _warn_of_rows(self, wanted: Topics, topics: Topics) -> None:
+        """Warn of partitions without a row, once until all have one."""
+        if topics != wanted and not self._has_told_of_rows:
+            left_out = set(_partitions_of(wanted)) - set(_partitions_of(topics))
+            logger.warning(
+                "group %s asks for %d partitions more than the %d that it may have: "
+                "no member reads %s and others",
+                self._group[:100],
+                len(left_out),
+                ROWS_MAX,
+                min(left_out),
+            )
+        self._has_told_of_rows = topics != wanted

@@ -1,13 +1,14 @@
-"""What a member sees of the others: which hang, which do not take what is theirs."""
+"""How a member detects others that have ended, are stuck, or do not take partitions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Final
 
 from logstore._native.locks import logger
 from logstore.group.file.slots import Slots, clock_ms
-from logstore.group.file.state import GroupState
+from logstore.group.file.state import GroupState, Member
 from logstore.io.layout import TopicPartition
 
 __all__ = ["Others"]
@@ -94,3 +95,31 @@ class Others:
                     stuck_ms + info.interval_ms,
                 )
         return frozenset(found)
+
+    def ended(self, state: GroupState, own: str) -> frozenset[str]:
+        """The members, but for `own`, that live no more."""
+        alive = set(self._slots.members())
+        # The slot of one that has ended may be the own one now.
+        return frozenset(
+            one.id for one in state.members if one.id != own and one.slot not in alive
+        )
+
+    def evicted(self, state: GroupState, stuck: Collection[str]) -> list[Member]:
+        """The members to be thrown out now, with the mutex: of `stuck` those that are
+        stuck still."""
+        at_ms, found = clock_ms(self._files), []
+        for member in state.members:
+            if member.id not in stuck:
+                continue
+            info = self._slots.info(member.slot)
+            stuck_ms = info.stuck_ms(at_ms)
+            if stuck_ms is not None:
+                found.append(member)
+                logger.warning(
+                    "group %s: process %d is thrown out: it has not polled for %d ms "
+                    "(on_stuck='evict')",
+                    self._group[:100],
+                    info.process.pid,
+                    stuck_ms + info.interval_ms,
+                )
+        return found

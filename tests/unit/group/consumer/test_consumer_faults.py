@@ -433,7 +433,7 @@ def test_rows_of_assigned_partitions_are_free_when_nobody_holds_them(
         keys = [logstore.TopicPartition(f"day-{day}", n) for n in range(3)]
         one.assign(keys)
         one.commit(dict.fromkeys(keys, 0))
-        rows = one._core.member.file.state.rows
+        rows = one._core.member.group.file.state.rows
         assert set(rows) == {T0, T1, *keys}
     with pytest.raises(CommitFailedError, match="does not have"):
         one.commit({T0: 2})

@@ -15,7 +15,7 @@ import pytest
 import logstore
 from logstore import OffsetAndMetadata, TopicPartition
 from logstore.group.consumer import core as core_module
-from logstore.group.member import membership as membership_module
+from logstore.group.member import open_group as open_group_module
 from logstore.group.member import others as others_module
 from logstore.io.files import Files
 from logstore.store.store import open_store
@@ -169,7 +169,7 @@ def test_unlock_before_revoke_is_found(
     def unlock_first(self: Any, callback: Any, keys: Any) -> None:
         if callback is not None and callback is self.callbacks.revoke:
             for key in keys:
-                self.member.slots.release(self.member.held[key].number)
+                self.member.group.slots.release(self.member.holder.held[key].number)
         call(self, callback, keys)
 
     monkeypatch.setattr(core_module.Core, "call", unlock_first)
@@ -231,10 +231,9 @@ def test_more_partitions_than_a_group_may_have_wait_for_rows(
 ) -> None:
     """The members continue with those that they have, and say once what is not read. It
     is read when a topic is deleted, also if that is made again at once."""
-    from logstore.group.member import generations, membership
+    from logstore.group.member import generations
 
     monkeypatch.setattr(generations, "ROWS_MAX", 6)
-    monkeypatch.setattr(membership, "ROWS_MAX", 6)
     one, two = opened(topics=(), pattern=".*"), opened(topics=(), pattern=".*")
     settle(one, two)
     generation = one.group_metadata()[1]
@@ -505,13 +504,13 @@ def test_hung_holder_of_the_mutex_is_a_named_error(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit does not wait for ever; a poll goes on without the group."""
-    monkeypatch.setattr(membership_module, "_WAIT_S", 0.02)
+    monkeypatch.setattr(open_group_module, "_WAIT_S", 0.02)
     one = opened()
     drain(one)
 
     def hold(other: Any) -> None:
         other.poll()
-        other._core.member.slots._take_mutex(10)
+        other._core.member.group.slots._take_mutex(10)
 
     child = Child(path, hold)
     with pytest.raises(logstore.CommitFailedError, match=str(child.pid)):

@@ -71,7 +71,7 @@ def test_join_that_is_interrupted_anywhere_leaves_nothing_to_the_next_member(
         interrupted(one.poll, interrupt)
         one.poll(timeout_ms=1)
         assert one.assignment() == {T0, T1}
-        assert len(one._core.member.slots.rows) == 2
+        assert len(one._core.member.group.slots.rows) == 2
         one.close()
         with consumer(path) as two:
             two.poll()
@@ -97,10 +97,10 @@ def test_rows_that_an_interrupted_call_has_taken_are_given_back(
             with pytest.raises(InterruptAtCall.Interrupt):
                 one.poll()
         member: Membership = one._core.member
-        assert len(member.slots.rows) == 1
-        assert not member.held
+        assert len(member.group.slots.rows) == 1
+        assert not member.holder.held
         member.look()
-        assert not member.slots.rows
+        assert not member.group.slots.rows
         one.poll(timeout_ms=1)
         assert one.assignment() == {T0, T1}
 
@@ -125,7 +125,7 @@ def test_close_that_is_interrupted_and_made_again_leaves_the_group(
     monkeypatch.setattr(Core, "abandon", abandon)
     one.close()
     one.close()
-    assert one._core.member.slots.fd < 0
+    assert one._core.member.group.slots.fd < 0
 
 
 # ---------------------------------------------------------------- a lock file anew

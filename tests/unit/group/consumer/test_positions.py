@@ -202,7 +202,7 @@ def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -
     with logstore.open(path) as store, consumer(store) as one:
 
         def is_proved(offset: int) -> bool:
-            commit = one._core.in_group().file.committed(T0)
+            commit = one._core.in_group().group.file.committed(T0)
             assert commit is not None
             assert commit.offset == offset
             assert commit.proof == proof_of(store, offset)
@@ -233,7 +233,7 @@ def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) 
         one.seek(T0, 4)
         assert one.poll(0, 6)
         one.commit({T0: 10}, durable=False)
-        commit = one._core.in_group().file.committed(T0)
+        commit = one._core.in_group().group.file.committed(T0)
         assert commit is not None
         assert commit.proof == proof_of(store, 10)
 

@@ -362,7 +362,7 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
         one.poll()
         one.commit()
         assert one._core.member is not None
-        file = one._core.member.file
+        file = one._core.member.group.file
         made = []
         calls = native.Steps.make
 

@@ -10,7 +10,14 @@ import pytest
 
 import logstore
 from logstore.group.file.state import GroupState, Member, Row
-from logstore.group.member.generations import Subscription, next_rows, universe
+from logstore.group.member.assignors import assignor_of
+from logstore.group.member.generations import (
+    Generations,
+    Subscription,
+    alone_rows,
+    next_rows,
+    universe,
+)
 from logstore.io.layout import TopicPartition
 from support.groups import consumer, store_with
 
@@ -40,13 +47,13 @@ def test_members_go_on_when_the_one_with_the_pattern_has_ended(tmp_path: Path) -
     member = one._core.member
 
     def write() -> None:
-        member.file.refresh_held(member.slots)
-        state = member.file.state
+        member.group.file.refresh_held(member.group.slots)
+        state = member.group.file.state
         members = (dataclasses.replace(state.members[0], pattern="("),)
         new = dataclasses.replace(state, members=members)
-        member.file.append(member.slots, state=new)
+        member.group.file.append(member.group.slots, state=new)
 
-    member.slots.locked(write, 5)
+    member.group.slots.locked(write, 5)
     file = path / ".logstore-group-g"
     data = file.read_bytes()
     for _ in range(2):
@@ -71,6 +78,18 @@ class Locks:
 
     def holder(self, row: int) -> int:
         return self.holders[row]
+
+    def members(self) -> list[int]:
+        return sorted({*self.holders.values()})
+
+    rows: frozenset[int] = frozenset()
+
+    @property
+    def files(self) -> Locks:
+        return self
+
+    def now_ms(self) -> int:
+        return 7
 
 
 def rows_of(
@@ -114,3 +133,48 @@ def test_row_that_is_held_stays_until_its_topic_is_given_up() -> None:
     state = GroupState(1, rows=rows)
     found = next_rows(state, {"t": ("id", (0,))}, cast(Any, Locks(r1=7)), (), ())
     assert found == {("gone", 1): Row(1, ""), ("t", 0): Row(0, "id")}
+
+
+def test_generation_begins_if_members_or_topics_differ() -> None:
+    """The same members with the same topics are no new generation; without members no
+    assignor is asked, and none is named."""
+    topics = {"a": ("id-a", (0,))}
+    made = Generations("g", cast(Any, Locks()), lambda: topics, assignor_of("range"))
+    me = Member("m", 0, topics=("a",))
+    first = made.next(GroupState(), [me])
+    assert first is not None
+    assert (first.generation, first.assignor, first.since_ms) == (1, "range", 7)
+    assert first.members[0].partitions == (("a", 0),)
+    assert made.next(first, first.members) is None
+    assert not made.has_changed(first)
+    topics["a"] = ("another", (0,))
+    assert made.has_changed(first)
+    second = made.next(first, first.members)
+    assert second is not None
+    assert second.rows == {("a", 0): Row(0, "another")}
+    end = made.next(second, ())
+    assert end is not None
+    assert (end.generation, end.assignor, end.members) == (3, "", ())
+    assert (end.rows, end.topics) == ({}, {})
+
+
+def test_partitions_that_nobody_was_assigned_get_rows_that_are_free() -> None:
+    """Rows that are held, or that members are to take, stay; others are forgotten."""
+    old = {TopicPartition("old", n): Row(n, "x") for n in range(3)}
+    state = GroupState(1, rows=old, topics={"old": (1,)}, members=(Member("m", 5),))
+    one, two = TopicPartition("t", 0), TopicPartition("t", 1)
+    locks = cast(Any, Locks(r2=5))
+    found = alone_rows(state, {one: "id", two: "id"}, locks, mine=(3,))
+    old_1, old_2 = TopicPartition("old", 1), TopicPartition("old", 2)
+    assert found == {
+        old_1: Row(1, "x"),
+        old_2: Row(2, "x"),
+        one: Row(0, "id"),
+        two: Row(4, "id"),
+    }
+    state = dataclasses.replace(state, rows=found)
+    assert alone_rows(state, {one: "id"}, locks, mine=()) is found
+    # Nobody who was assigned any lives.
+    state = dataclasses.replace(state, members=())
+    found = alone_rows(state, {one: "new"}, locks, mine=())
+    assert found == {old_2: Row(2, "x"), one: Row(0, "new")}

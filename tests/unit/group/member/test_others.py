@@ -46,6 +46,9 @@ class Slots:
     def is_alive(self, slot: int) -> bool:
         return slot in self.alive
 
+    def members(self) -> list[int]:
+        return sorted(self.alive)
+
     def info(self, slot: int) -> SlotInfo:
         at_ms = int(self.polled[slot] * 1000)
         return SlotInfo(slot, ProcessId(7, 1, b""), 0, 0, at_ms, INTERVAL_MS)
@@ -113,3 +116,25 @@ def test_member_that_does_not_take_its_partition_is_idle_after_a_second() -> Non
     slots.now += 2
     others.forget_free()
     assert others.idle(STATE, "me") == frozenset()
+
+
+def test_members_whose_slots_are_free_have_ended() -> None:
+    """The own slot is not among those that others have."""
+    others, slots = made()
+    assert others.ended(STATE, "me") == frozenset()
+    slots.alive.discard(2)
+    assert others.ended(STATE, "me") == {"two"}
+    assert others.ended(STATE, "") == {"me", "two"}
+
+
+def test_member_that_polls_before_it_is_thrown_out_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is looked at again with the mutex, and each one that goes is logged."""
+    others, slots = made(evicts=True)
+    slots.now += 2 * INTERVAL_MS / 1000
+    stuck = others.stuck(STATE, "me")
+    assert stuck == {"one", "two"}
+    slots.polled[2] = slots.now
+    assert [one.id for one in others.evicted(STATE, stuck)] == ["one"]
+    assert warnings(caplog) == 1

@@ -380,7 +380,7 @@ def test_published_position_of_a_copy_stays_lowered_after_a_kill(
     assert _position(copy) == 10
 
 
-def _full(*args: object) -> NoReturn:
+def _full(*args: object, **more: object) -> NoReturn:
     raise logstore.DiskFullError("no space left", errno=errno.ENOSPC)
 
 

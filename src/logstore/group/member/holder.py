@@ -1,0 +1,131 @@
+"""What a member has: its id in the group, and the partitions that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from logstore.group.errors import CommitFailedError, FencedError
+from logstore.group.file.slots import ROWS_MAX
+from logstore.group.file.state import GroupState, Row
+from logstore.group.member.generations import Topics
+from logstore.group.member.open_group import OpenGroup
+from logstore.io.layout import TopicPartition
+
+__all__ = ["Holder"]
+
+
+class Holder:
+    """One member as a holder of partitions; for one thread at a time.
+
+    A partition is held while `held` has it and the lock on its row is this member's.
+    An interrupted call may leave locks of rows that `held` does not have:
+    `release_strays` gives them back.
+
+    Attributes:
+        id: of the member; "" before it has joined, and after it was thrown out.
+        held: the partitions, with their rows.
+    """
+
+    def __init__(self, group: OpenGroup) -> None:
+        self.id = ""
+        self.held: dict[TopicPartition, Row] = {}
+        self._group = group
+        self._slots = group.slots
+        # The state for which it is known that the member has what it holds.
+        self._checked_state: GroupState | None = None
+
+    def take(
+        self, partitions: Iterable[TopicPartition], rows: Mapping[TopicPartition, Row]
+    ) -> None:
+        """Take partitions that have a row, as far as they are free."""
+        for one in partitions:
+            row = rows.get(one)
+            if row is None or one in self.held:
+                continue
+            if self._slots.take(row.number):
+                self.held[one] = row
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give partitions up."""
+        for one in partitions:
+            row = self.held.pop(one, None)
+            if row is not None:
+                self._slots.release(row.number)
+        self._slots.wake()
+
+    def release_strays(self) -> None:
+        """Give back rows that a call has taken, or was to give back, and that was
+        interrupted then, for the other members."""
+        if len(self._slots.rows) > len(self.held):
+            held = {row.number for row in self.held.values()}
+            for number in self._slots.rows - held:
+                self._slots.release(number)
+
+    def forget(self) -> None:
+        """Give up all partitions at once, and be no member any more."""
+        # In this order: one that is interrupted is done again.
+        self.held.clear()
+        for row in list(self._slots.rows):
+            self._slots.release(row)
+        self.id = ""
+
+    def surplus(
+        self, topics_now: Callable[[], Topics]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """The partitions to give up, because others are to have them; and those that
+        are lost: the topic was deleted, or the group has gone on without this member.
+        """
+        state = self._group.file.state
+        me = state.member(self.id)
+        target = set() if me is None else set(me.partitions)
+        revoked: list[TopicPartition] = []
+        lost: list[TopicPartition] = []
+        for one, row in self.held.items():
+            if state.rows.get(one, row) != row:
+                lost.append(one)
+            elif one not in target:
+                now = topics_now().get(one.topic)
+                is_there = now is not None and now[0] == row.topic_id
+                (revoked if is_there else lost).append(one)
+        return revoked, lost
+
+    def check_holds(self, partitions: Iterable[TopicPartition]) -> None:
+        """With the end of the file read: raise unless this member has partitions.
+
+        Raises: CommitFailedError, FencedError.
+        """
+        state = self._group.file.state
+        if self.id and state is not self._checked_state:
+            if state.member(self.id) is None:
+                raise self._fenced("it was thrown out, because it did not poll in time")
+            self._checked_state = state
+        for one in partitions:
+            row = self.held.get(one)
+            if row is None:
+                raise CommitFailedError(
+                    f"this consumer does not have partition {one} of group "
+                    f"{self._group.id!r:.100}: {self._who_has(one)}. Nothing was "
+                    f"committed",
+                    group=self._group.id,
+                )
+            if state.rows.get(one) != row:
+                raise self._fenced(f"another member has partition {one} by now")
+
+    def _fenced(self, why: str) -> FencedError:
+        return FencedError(
+            f"group {self._group.id!r:.100} has gone on without this consumer: {why}. "
+            f"Nothing was committed; the next poll joins again",
+            group=self._group.id,
+        )
+
+    def _who_has(self, one: TopicPartition) -> str:
+        rows = self._group.file.state.rows
+        row = rows.get(one)
+        if row is None and len(rows) >= ROWS_MAX:
+            return f"members have {ROWS_MAX} others, which is the most"
+        if row is None or not self._slots.is_held(row.number):
+            return "no member has it"
+        slot = self._slots.holder(row.number)
+        if slot is None:
+            return "another member has it"
+        return f"process {self._slots.info(slot).process.pid} has it"

@@ -1,0 +1,97 @@
+"""What a member has is what it has locked, as the group knows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logstore import CommitFailedError, FencedError, TopicPartition
+from logstore.group.file.state import GroupState, Member, Row
+from logstore.group.member.holder import Holder
+from logstore.group.member.open_group import OpenGroup
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+ROWS = {A: Row(0, "id"), B: Row(1, "id")}
+STATE = GroupState(1, members=(Member("me", 0, partitions=(A,)),), rows=ROWS)
+
+
+def write(group: OpenGroup, state: GroupState) -> None:
+    group.locked(lambda: group.append(state=state))
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[OpenGroup]:
+    root = Directory.open_root(Files(), str(tmp_path))
+    group = OpenGroup(root, layout.group_file("g"), "g")
+    write(group, STATE)
+    yield group
+    group.close()
+    root.close()
+
+
+@pytest.fixture
+def holder(group: OpenGroup) -> Holder:
+    """A member that has the partitions A and B."""
+    group.slots.join(1000)
+    holder = Holder(group)
+    holder.id = "me"
+    holder.take([A, B, C], ROWS)
+    return holder
+
+
+def test_partition_without_a_row_or_of_another_member_is_not_taken(
+    holder: Holder, group: OpenGroup, tmp_path: Path
+) -> None:
+    assert holder.held == ROWS
+    assert group.slots.rows == {0, 1}
+    root = Directory.open_root(Files(), str(tmp_path))
+    other = OpenGroup(root, layout.group_file("g"), "g")
+    beside = Holder(other)
+    beside.take([A, B], ROWS)
+    assert (beside.held, other.slots.rows) == ({}, set())
+    holder.release([A, C])
+    beside.take([A, B], ROWS)
+    assert (beside.held, holder.held) == ({A: ROWS[A]}, {B: ROWS[B]})
+    other.close()
+    root.close()
+
+
+def test_row_that_no_partition_has_is_given_back(
+    holder: Holder, group: OpenGroup
+) -> None:
+    """As after a call that was interrupted."""
+    group.slots.take(9)
+    holder.release_strays()
+    assert group.slots.rows == {0, 1}
+    holder.forget()
+    assert (holder.id, holder.held, group.slots.rows) == ("", {}, set())
+
+
+def test_surplus_is_revoked_or_lost(holder: Holder, group: OpenGroup) -> None:
+    """It is lost if its topic was made again, or the table gives it another row."""
+    assert holder.surplus(lambda: {"t": ("id", (0, 1))}) == ([B], [])
+    assert holder.surplus(lambda: {"t": ("other", (0, 1))}) == ([], [B])
+    assert holder.surplus(dict) == ([], [B])
+    write(group, dataclasses.replace(STATE, rows={A: Row(5, "id")}))
+    assert holder.surplus(lambda: {"t": ("id", (0, 1))}) == ([B], [A])
+
+
+def test_commit_needs_the_partition_and_its_row(
+    holder: Holder, group: OpenGroup
+) -> None:
+    holder.check_holds([A, B])
+    with pytest.raises(CommitFailedError, match=r"t-2 .*: no member has it"):
+        holder.check_holds([C])
+    write(group, dataclasses.replace(STATE, rows={**ROWS, B: Row(5, "id")}))
+    holder.check_holds([A])
+    with pytest.raises(FencedError, match="another member has partition t-1 by now"):
+        holder.check_holds([B])
+    write(group, GroupState(2))
+    with pytest.raises(FencedError, match="thrown out"):
+        holder.check_holds([])
