@@ -67,12 +67,12 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a partition is let go of before `on_revoke` has run",
-        "group/consumer/core.py",
+        "group/consumer/assigned_partitions.py",
         (("            told = [key for key in keys if key in self._told]\n"
           "            self.call(self.callbacks.revoke, told)\n",
           "            told = [key for key in keys if key in self._told]\n"
-          "            if self.member is not None:\n"
-          "                self.member.holder.release(keys)\n"
+          "            if self._place.member is not None:\n"
+          "                self._place.member.holder.release(keys)\n"
           "            self.call(self.callbacks.revoke, told)\n"),),
         "groups",
         ("commits, quiet",),
@@ -97,7 +97,7 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a record is committed that was not delivered",
-        "group/consumer/core.py",
+        "group/consumer/committer.py",
         (("                found[key] = OffsetAndMetadata(reader.position)\n",
           "                found[key] = OffsetAndMetadata(reader.position + 1)\n"),),
         "groups",

@@ -224,7 +224,7 @@ def _one_rewrite(path: Path, say: Say, seed: int) -> None:
     """A commit after which the group's file is written anew."""
 
     def act(writer: Writer, one: Any) -> None:
-        file = one._core.member.group.file
+        file = one._core.place.member.group.file
         while file.end[1] + 200 < file._rewrite_at:
             _commit(writer, one, durable=False)
         writer.say(accounts.MARK, "")

@@ -115,7 +115,7 @@ def settle(*consumers: Any) -> None:
     for _ in range(4):
         for one in consumers:
             one._core.look_now()
-            one._core.coordinate()
+            one._core.partitions.coordinate()
 
 
 def partitions_of(consumers: Sequence[Any]) -> list[list[int]]:

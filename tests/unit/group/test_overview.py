@@ -105,7 +105,7 @@ def test_partitions_that_were_not_taken_yet_are_a_rebalance(store: Path) -> None
         settle(one)
         with consumer(store) as two:
             two._core.look_now()
-            two._core.coordinate()
+            two._core.partitions.coordinate()
             group = only(groups(store))
             assert group.state == "Rebalancing"
             assert len(group.members) == 2
@@ -303,7 +303,7 @@ def test_nothing_is_written_and_no_lock_taken(store: Path) -> None:
         drain(one)
         one.commit()
         before = snapshot_of(store)
-        member = one._core.member
+        member = one._core.place.member
         assert (
             only(member.group.slots.locked(lambda: groups(store), 10)).state == "Stable"
         )

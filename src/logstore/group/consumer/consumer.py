@@ -147,14 +147,14 @@ class Consumer:
         self._deliveries = Deliveries(self._entry, self._options.max_poll_records)
         self._is_finished = False
         if topics or pattern is not None:
-            self._core.wanted = wanted
-        self._core.callbacks = Callbacks(on_assign, on_revoke, on_lost)
+            self._core.place.wanted = wanted
+        self._core.partitions.callbacks = Callbacks(on_assign, on_revoke, on_lost)
 
     def __repr__(self) -> str:
         return self._entry.name
 
     def __reduce__(self) -> Any:
-        refuse_pickling(self, self._core.store.path)
+        refuse_pickling(self, self._core.place.store.path)
 
     def __enter__(self) -> Consumer:
         return self
@@ -228,16 +228,17 @@ class Consumer:
         """
         wanted = as_subscription(topics, pattern)
         with self._entry.call(False) as core:
-            if core.wanted is None:
-                core.unsubscribe()  # what it has by `assign` or by a commit
-            core.wanted = wanted
-            core.callbacks = Callbacks(on_assign, on_revoke, on_lost)
+            if core.place.wanted is None:
+                # What it has by `assign` or by a commit.
+                core.partitions.unsubscribe()
+            core.place.wanted = wanted
+            core.partitions.callbacks = Callbacks(on_assign, on_revoke, on_lost)
             core.look_now()
 
     def unsubscribe(self) -> None:
         """Give up all partitions, with `on_revoke`, and leave the group."""
         with self._entry.call(False) as core:
-            core.unsubscribe()
+            core.partitions.unsubscribe()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read these partitions, and no others, whatever the other members read.
@@ -252,16 +253,17 @@ class Consumer:
         keys = as_partitions(partitions)
         with self._entry.call(False) as core:
             for key in keys:
-                core.positions.partition(key)
-            core.assign(keys)
+                core.place.positions.partition(key)
+            core.partitions.assign(keys)
 
     def subscription(self) -> set[str]:
         """The names of the topics that it asks for; of a pattern those that exist."""
         with self._entry.call() as core:
-            if core.wanted is None:
+            wanted, store = core.place.wanted, core.place.store
+            if wanted is None:
                 return set()
-            names = () if core.wanted.pattern is None else topics_now(core.store)
-            return {*core.wanted.topics, *core.wanted.of(names)}
+            names = () if wanted.pattern is None else topics_now(store)
+            return {*wanted.topics, *wanted.of(names)}
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that it has."""
@@ -303,13 +305,13 @@ class Consumer:
             with self._entry.call(False) as core:
                 record = core.next_at_once()
                 if record is None:
-                    core.read_ahead(self._options.max_poll_records, None)
-                    record = core.next_read()
+                    core.read_ahead(self._options.max_poll_records)
+                    record = core.fetcher.next_read()
                 assert record is not None  # it waits without a limit
                 return record
         except BaseException:
             if record is not None:
-                self._core.not_delivered(record)
+                self._core.fetcher.not_delivered(record)
             raise
 
     # ------------------------------------------------------------ commits
@@ -339,8 +341,8 @@ class Consumer:
         group = self._options.group or ""
         given = None if offsets is None else as_commits(group, offsets)
         with self._entry.call() as core:
-            commits = core.moved(list(core.readers)) if given is None else given
-            core.commit(commits, durable=bool(durable))
+            commits = core.committer.moved(core.readers) if given is None else given
+            core.committer.commit(commits, durable=bool(durable))
 
     def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
         """What the group has committed for a partition; None: nothing that counts.
@@ -351,8 +353,8 @@ class Consumer:
         """
         key = as_partition(partition)
         with self._entry.call() as core:
-            core.positions.partition(key)
-            return core.committed(key)
+            core.place.positions.partition(key)
+            return core.committer.committed(key)
 
     def transaction(self, *, timeout_ms: int | None = None) -> ConsumerTransaction:
         """Records that are published together with the positions, all or nothing::
@@ -394,7 +396,7 @@ class Consumer:
         with self._entry.call() as core:
             reader = self._reader(core, partition)
             if reader.position is None:
-                core.place(reader)
+                core.fetcher.place(reader)
             if reader.position is None:
                 raise self._not_assigned(partition)  # it was deleted just now
             return reader.position
@@ -443,7 +445,7 @@ class Consumer:
             else:
                 times = dict.fromkeys(core.readers, as_time_ms("time_ms", time_ms))
             for key, value in times.items():
-                core.positions.seek_to_time(core.readers[key], value)
+                core.place.positions.seek_to_time(core.readers[key], value)
             core.look_now()
 
     def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
@@ -452,8 +454,8 @@ class Consumer:
         with self._entry.call() as core:
             for reader in self._readers(core, partitions):
                 reader.seek(None)
-                core.refresh()
-                core.place(reader)
+                core.place.refresh()
+                core.fetcher.place(reader)
             core.look_now()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -483,7 +485,9 @@ class Consumer:
         """The offset of the first record of each partition; it need not have them."""
         keys = as_partitions(partitions)
         with self._entry.call() as core:
-            return {key: core.positions.partition(key).start_offset for key in keys}
+            return {
+                key: core.place.positions.partition(key).start_offset for key in keys
+            }
 
     def end_offsets(
         self, partitions: Iterable[tuple[str, int]]
@@ -492,7 +496,9 @@ class Consumer:
         now, by ``durable_only`` and ``isolation``; it need not have them."""
         keys = as_partitions(partitions)
         with self._entry.call() as core:
-            return {key: core.positions.reader(key).readable_end() for key in keys}
+            return {
+                key: core.place.positions.reader(key).readable_end() for key in keys
+            }
 
     def offsets_for_times(
         self, times: Mapping[Any, int]
@@ -503,7 +509,7 @@ class Consumer:
             as_partition(key): as_time_ms("time", value) for key, value in times.items()
         }
         with self._entry.call() as core:
-            return offsets_for_times(core.positions, wanted)
+            return offsets_for_times(core.place.positions, wanted)
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each partition that it has is behind what could be delivered
@@ -511,7 +517,7 @@ class Consumer:
         with self._entry.call() as core:
             found = {}
             for key, reader in core.readers.items():
-                core.place(reader)
+                core.fetcher.place(reader)
                 if reader.position is not None:
                     found[key] = max(reader.readable_end() - reader.position, 0)
             return found
@@ -520,7 +526,7 @@ class Consumer:
         """(group, generation, member): of the group as far as it is known; -1 and ""
         before the first `poll` and without a group."""
         with self._entry.call() as core:
-            member = core.member
+            member = core.place.member
             if member is None or not member.holder.id:
                 return self._options.group, -1, ""
             generation = member.group.file.state.generation

@@ -27,9 +27,9 @@ class Entry:
     """
 
     def __init__(self, core: Core) -> None:
-        group = core.options.group
+        group = core.place.options.group
         of = "without a group" if group is None else f"of group {group!r:.100}"
-        self.name = f"<logstore.Consumer {of} on {core.store.path}>"
+        self.name = f"<logstore.Consumer {of} on {core.place.store.path}>"
         self.is_closed = False
         self._core = core
         self._forks = native.forks()
@@ -125,13 +125,15 @@ class Deliveries:
         """The next record, if it was read ahead; with `at_once`, only if it is not time
         to look at the group. It waits for nothing."""
         with self.entry.call(False) as core:
-            return None if at_once and core.is_late else core.ahead.next()
+            return None if at_once and core.is_late else core.fetcher.ahead.next()
 
     def next_many(self, max_records: int | None, *, at_once: bool) -> _Found:
         """As `next_read`, the records that `poll` returns."""
         limit = self._limit(max_records)
         return self._many(
             lambda core, before: (
-                {} if at_once and core.is_late else core.ahead.many(limit, before)
+                {}
+                if at_once and core.is_late
+                else core.fetcher.ahead.many(limit, before)
             )
         )

@@ -39,7 +39,7 @@ def begin_transaction(
         CommitFailedError: the last one was left without an end; now it is aborted.
         ConfigError: the consumer cannot have transactions.
     """
-    member = core.in_group()
+    member = core.place.in_group()
     last = core.transaction_state
     if last is not None and last.is_used:
         last.ended = last.ended or "left"
@@ -50,7 +50,7 @@ def begin_transaction(
             "Begin another one",
             group=member.group.id,
         )
-    if core.options.offsets is not None:
+    if core.place.options.offsets is not None:
         raise ConfigError(
             "a consumer that keeps its offsets elsewhere has no transactions: keep the "
             "results there, too",
@@ -58,8 +58,8 @@ def begin_transaction(
         )
     state = TransactionState()
     made = ConsumerTransaction(
-        core.store,
-        GroupPositions(core.store, member.group.id),
+        core.place.store,
+        GroupPositions(core.place.store, member.group.id),
         member.group.slots,
         ConsumerInputs(core),
         call,
@@ -78,9 +78,9 @@ class ConsumerInputs:
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
         """See `logstore.group.consumer.transaction.Inputs`."""
-        member = self._core.in_group()
-        if self._core.given_up:
-            names = ", ".join(map(str, sorted(self._core.given_up)))
+        member = self._core.place.in_group()
+        if self._core.partitions.given_up:
+            names = ", ".join(map(str, sorted(self._core.partitions.given_up)))
             raise CommitFailedError(
                 f"records of partitions {names} were delivered, and others have them "
                 f"now, or their logs were cut. Nothing was published; commit in "
@@ -88,8 +88,8 @@ class ConsumerInputs:
                 group=member.group.id,
             )
         readers = [r for r in self._core.readers.values() if r.position is not None]
-        if self._core.wanted is None:
-            self._core.have_alone(
+        if self._core.place.wanted is None:
+            self._core.place.have_alone(
                 [r.key for r in readers if r.key not in member.holder.held]
             )
         member.begin_transaction([reader.key for reader in readers])
@@ -98,7 +98,7 @@ class ConsumerInputs:
                 Positioned(
                     reader.position or 0,
                     reader.topic_id,
-                    self._core.positions.proof_of(reader, reader.position or 0),
+                    self._core.place.positions.proof_of(reader, reader.position or 0),
                 ),
                 reader.committed,
             )
@@ -107,13 +107,13 @@ class ConsumerInputs:
 
     def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
         """See `logstore.group.consumer.transaction.Inputs`."""
-        member = self._core.in_group()
+        member = self._core.place.in_group()
         for key, position in positions.items():
             self._core.readers[key].set_committed(position.offset)
         for reader in self._core.readers.values():
             reader.has_delivered = False
         # For those that look at the group; the publication is what counts.
-        now_ms = self._core.files.now_ms()
+        now_ms = self._core.place.root.files.now_ms()
         commits = [
             commit_of(
                 member.group.file.group,

@@ -16,6 +16,7 @@ import logstore
 from logstore import CommitFailedError, StorageError
 from logstore.errors import LogStoreError
 from logstore.group.consumer.core import Core
+from logstore.group.consumer.fetcher import Fetcher
 from logstore.group.consumer.positions import Positions
 from logstore.group.consumer.reading import PartitionReader
 from logstore.group.member import generations
@@ -174,7 +175,7 @@ def test_the_iterator_delivers_nothing_of_a_partition_that_was_given_up(
     opened().poll()
     while one.assignment() == keys:
         one._core.look_now()
-        one._core.coordinate()
+        one._core.partitions.coordinate()
     # Records of both are read ahead, or of one: which one is given up differs.
     left = {key.partition for key in one.assignment()}
     count = 10 - (first.partition in left)
@@ -203,7 +204,7 @@ ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
         (PartitionReader, "take", 2, MemoryError()),
         (PartitionReader, "_next_item", 2, Interrupt()),
         (PartitionReader, "_next_item", 3, Interrupt()),
-        (Core, "collect", 1, MemoryError()),
+        (Fetcher, "collect", 1, MemoryError()),
         (Core, "poll", 1, Interrupt()),
     ],
 )
@@ -325,7 +326,7 @@ def test_a_seek_in_a_transaction_does_not_hide_what_was_delivered(
     opened().poll()
     while one.assignment() == {T0, T1}:
         one._core.look_now()
-        one._core.coordinate()
+        one._core.partitions.coordinate()
     with pytest.raises(CommitFailedError, match="were delivered"):
         transaction.commit()
     with logstore.open(path, read_only=True) as store:
@@ -433,7 +434,7 @@ def test_rows_of_assigned_partitions_are_free_when_nobody_holds_them(
         keys = [logstore.TopicPartition(f"day-{day}", n) for n in range(3)]
         one.assign(keys)
         one.commit(dict.fromkeys(keys, 0))
-        rows = one._core.member.group.file.state.rows
+        rows = one._core.place.member.group.file.state.rows
         assert set(rows) == {T0, T1, *keys}
     with pytest.raises(CommitFailedError, match="does not have"):
         one.commit({T0: 2})

@@ -14,7 +14,7 @@ import pytest
 
 import logstore
 from logstore import OffsetAndMetadata, TopicPartition
-from logstore.group.consumer import core as core_module
+from logstore.group.consumer.assigned_partitions import AssignedPartitions
 from logstore.group.member import open_group as open_group_module
 from logstore.group.member import others as others_module
 from logstore.io.files import Files
@@ -164,15 +164,17 @@ def test_unlock_before_revoke_is_found(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: the test above can fail."""
-    call = core_module.Core.call
+    call = AssignedPartitions.call
 
     def unlock_first(self: Any, callback: Any, keys: Any) -> None:
         if callback is not None and callback is self.callbacks.revoke:
             for key in keys:
-                self.member.group.slots.release(self.member.holder.held[key].number)
+                self._place.member.group.slots.release(
+                    self._place.member.holder.held[key].number
+                )
         call(self, callback, keys)
 
-    monkeypatch.setattr(core_module.Core, "call", unlock_first)
+    monkeypatch.setattr(AssignedPartitions, "call", unlock_first)
     assert delivered_twice(opened) != []
 
 
@@ -491,7 +493,7 @@ def test_wait_ends_when_a_free_partition_is_due(opened: Callable[..., Any]) -> N
     """A member that waits for records looks at the group then, and not all the time."""
     one = opened()
     drain(one)
-    others = one._core.member.others
+    others = one._core.place.member.others
     assert others.due_s() > 1e9
     now = time.monotonic()
     others._free_since = {T0: now - 100, T1: now}
@@ -510,7 +512,7 @@ def test_hung_holder_of_the_mutex_is_a_named_error(
 
     def hold(other: Any) -> None:
         other.poll()
-        other._core.member.group.slots._take_mutex(10)
+        other._core.place.member.group.slots._take_mutex(10)
 
     child = Child(path, hold)
     with pytest.raises(logstore.CommitFailedError, match=str(child.pid)):

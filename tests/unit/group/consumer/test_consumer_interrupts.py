@@ -51,7 +51,7 @@ def test_first_call_that_is_interrupted_anywhere_forgets_no_commit(
 
     def case(interrupt: InterruptAtCall) -> None:
         with consumer(path, topics=[]) as one:
-            interrupted(one._core.join, interrupt)
+            interrupted(one._core.place.join, interrupt)
             assert one.committed(T0) == committed
             one.assign([T0])
             assert one.position(T0) == committed.offset
@@ -71,7 +71,7 @@ def test_join_that_is_interrupted_anywhere_leaves_nothing_to_the_next_member(
         interrupted(one.poll, interrupt)
         one.poll(timeout_ms=1)
         assert one.assignment() == {T0, T1}
-        assert len(one._core.member.group.slots.rows) == 2
+        assert len(one._core.place.member.group.slots.rows) == 2
         one.close()
         with consumer(path) as two:
             two.poll()
@@ -96,7 +96,7 @@ def test_rows_that_an_interrupted_call_has_taken_are_given_back(
             patch.setattr(Slots, "take", interrupted_behind)
             with pytest.raises(InterruptAtCall.Interrupt):
                 one.poll()
-        member: Membership = one._core.member
+        member: Membership = one._core.place.member
         assert len(member.group.slots.rows) == 1
         assert not member.holder.held
         member.look()
@@ -125,7 +125,7 @@ def test_close_that_is_interrupted_and_made_again_leaves_the_group(
     monkeypatch.setattr(Core, "abandon", abandon)
     one.close()
     one.close()
-    assert one._core.member.group.slots.fd < 0
+    assert one._core.place.member.group.slots.fd < 0
 
 
 # ---------------------------------------------------------------- a lock file anew

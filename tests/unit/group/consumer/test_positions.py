@@ -191,9 +191,9 @@ def test_position_above_the_end_is_committed_again_when_the_log_has_grown(
         assert (reader.committed, reader.is_disproved) == (10, True)
         append(path, *(b"new %d" % n for n in range(6)))
         drain(one)
-        assert one._core.moved([T0]) == {T0: logstore.OffsetAndMetadata(10)}
+        assert one._core.committer.moved([T0]) == {T0: logstore.OffsetAndMetadata(10)}
         one.commit()
-        assert one._core.moved([T0]) == {}
+        assert one._core.committer.moved([T0]) == {}
 
 
 def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -> None:
@@ -202,7 +202,7 @@ def test_commit_has_the_proof_of_the_log_wherever_the_consumer_was(path: Path) -
     with logstore.open(path) as store, consumer(store) as one:
 
         def is_proved(offset: int) -> bool:
-            commit = one._core.in_group().group.file.committed(T0)
+            commit = one._core.place.in_group().group.file.committed(T0)
             assert commit is not None
             assert commit.offset == offset
             assert commit.proof == proof_of(store, offset)
@@ -233,7 +233,7 @@ def test_commit_after_a_seek_has_the_proof_of_the_log_as_it_is_then(path: Path) 
         one.seek(T0, 4)
         assert one.poll(0, 6)
         one.commit({T0: 10}, durable=False)
-        commit = one._core.in_group().group.file.committed(T0)
+        commit = one._core.place.in_group().group.file.committed(T0)
         assert commit is not None
         assert commit.proof == proof_of(store, 10)
 

@@ -294,7 +294,7 @@ def test_cut_that_is_reported_too_low_does_not_repeat_what_is_committed(
         cut_and_grow(path)
     error = logstore.OffsetOutOfRangeError(10, 0, 10, partition="t-0", cut_to=0)
     reader = one._core.readers[T0]
-    one._core.positions.go_on(reader, error)
+    one._core.place.positions.go_on(reader, error)
     assert reader.position == (10 if is_proven else 0)
     if not is_proven:
         assert polled(one, 15) == OLD[:5] + NEW

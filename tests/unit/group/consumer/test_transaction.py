@@ -66,7 +66,7 @@ def test_outputs_and_positions_are_published_together(
         sequence, found = GroupPositions(store, "g").read()
     assert sequence == last.sequence
     assert {key: at.offset for key, at in found.items()} == {T0: 10, T1: 10}
-    assert three._core.member.group.file.commits()[0].offset == 10
+    assert three._core.place.member.group.file.commits()[0].offset == 10
 
 
 def test_error_publishes_nothing_and_input_comes_again(
@@ -227,7 +227,7 @@ def test_stale_transaction_is_refused_without_any_lock(
     for value in drain(one):
         transaction.append("out", value)
     state = transaction._inputs.begin_commit()
-    one._core.member.group.slots.leave()  # as if it had been stopped for long
+    one._core.place.member.group.slots.leave()  # as if it had been stopped for long
     two = opened()
     settle(two)
     while copy_some(two):
@@ -306,7 +306,7 @@ def test_hung_holder_of_the_turn_is_passed(
     monkeypatch.setattr(transaction_module, "_TURN_WAIT_S", 0.01)
     one, two = opened(), opened()
     settle(one, two)
-    assert two._core.member.group.slots.take_publish_turn()
+    assert two._core.place.member.group.slots.take_publish_turn()
     while copy_some(one) + copy_some(two):
         pass
     assert outputs(path) == ALL

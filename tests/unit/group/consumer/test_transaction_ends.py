@@ -73,7 +73,7 @@ def _fails_to_commit(one: Any, tracer: InterruptAtCall) -> None:
         transaction = one.transaction()
         for record in drain(one, 3):
             transaction.append("out", record)
-        patch.setattr(one._core.store, "_submitted", submit)
+        patch.setattr(one._core.place.store, "_submitted", submit)
         try:
             transaction.commit()
         finally:

@@ -361,8 +361,8 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
     with logstore.Consumer(path, group="g", topics=["t"], reset="earliest") as one:
         one.poll()
         one.commit()
-        assert one._core.member is not None
-        file = one._core.member.group.file
+        assert one._core.place.member is not None
+        file = one._core.place.member.group.file
         made = []
         calls = native.Steps.make
 

@@ -44,7 +44,7 @@ def test_members_go_on_when_the_one_with_the_pattern_has_ended(tmp_path: Path) -
     path = store_with(tmp_path / "s")
     one, two = consumer(path, topics=(), pattern="t"), consumer(path)
     one.poll()
-    member = one._core.member
+    member = one._core.place.member
 
     def write() -> None:
         member.group.file.refresh_held(member.group.slots)
