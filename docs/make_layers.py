@@ -87,7 +87,9 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("membership",),
     ),
     "group.consumer": (
-        ("options", "reading", "transaction"),
+        ("options", "transaction"),
+        ("log_reader",),
+        ("reading",),
         ("lowering",),
         ("ahead", "positions", "waiting"),
         ("group_place",),

@@ -31,14 +31,14 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a position counts in a log that has another batch below it",
-        "group/consumer/reading.py",
+        "group/consumer/log_reader.py",
         (("self._proof is not None and views", "self._proof == -1 and views"),),
         "incarnations",
         quick=1,
     ),
     Bug(
         "a consumer that lives goes on above a cut of its log",
-        "group/consumer/reading.py",
+        "group/consumer/log_reader.py",
         (("            if not found and self._step > 1 and not is_other:\n",
           "            if not found and self._step > 1:\n"
           "                self._latest = Latest()\n"),),
@@ -46,7 +46,7 @@ BUGS_OF_INCARNATIONS = (
     ),
     Bug(
         "a position of a log that was cut is committed",
-        "group/consumer/reading.py",
+        "group/consumer/log_reader.py",
         (("            self._check_seen(seen, offset)\n", "            pass\n"),),
         "incarnations",
     ),

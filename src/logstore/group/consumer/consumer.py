@@ -426,7 +426,7 @@ class Consumer:
         given: all."""
         with self._entry.call() as core:
             for reader in self._readers(core, partitions):
-                reader.seek(reader.readable_end())
+                reader.seek(reader.log.readable_end())
             core.look_now()
 
     def seek_to_time(self, time_ms: Any) -> None:
@@ -497,7 +497,7 @@ class Consumer:
         keys = as_partitions(partitions)
         with self._entry.call() as core:
             return {
-                key: core.place.positions.reader(key).readable_end() for key in keys
+                key: core.place.positions.reader(key).log.readable_end() for key in keys
             }
 
     def offsets_for_times(
@@ -519,7 +519,7 @@ class Consumer:
             for key, reader in core.readers.items():
                 core.fetcher.place(reader)
                 if reader.position is not None:
-                    found[key] = max(reader.readable_end() - reader.position, 0)
+                    found[key] = max(reader.log.readable_end() - reader.position, 0)
             return found
 
     def group_metadata(self) -> tuple[str | None, int, str]:

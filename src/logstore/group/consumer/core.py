@@ -110,7 +110,7 @@ class Core:
             if (
                 is_changed
                 or now >= look_at
-                or any(reader.waits_for_sync for reader in readers)
+                or any(reader.log.waits_for_sync for reader in readers)
             ):
                 look_at = now + _LOOK_S
                 found = look()

@@ -87,13 +87,13 @@ class Fetcher:
 
         Raises: why that cannot be; it needs a `seek`.
         """
-        if reader.has_begun and reader.error is None:
+        if reader.log.has_begun and reader.error is None:
             return
 
         def begin() -> None:
             if reader.position is None:
                 self._place.positions.begin(reader)
-            reader.begin()
+            reader.log.begin(reader.position)
 
         self._read(reader, begin)
 
@@ -115,7 +115,7 @@ class Fetcher:
         except TopicNotFoundError as error:
             cause: LogStoreError = error
             place = self._place
-            if not (reader.knows_log and place.positions.has_topic(reader)):
+            if not (reader.log.has_seen() and place.positions.has_topic(reader)):
                 # Of a subscription, the next look at the group drops it.
                 place.check_at = 0.0
                 if place.wanted is None:

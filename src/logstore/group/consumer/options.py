@@ -45,7 +45,7 @@ Callback: TypeAlias = "Callable[[Sequence[TopicPartition]], object]"
 Reset: TypeAlias = "str | datetime.timedelta"
 
 
-class Callbacks:
+class Callbacks(NamedTuple):
     """The callbacks of a consumer; None: none.
 
     Attributes:
@@ -54,17 +54,9 @@ class Callbacks:
         lost: with partitions that others have already; None: `revoke` is called.
     """
 
-    __slots__ = ("assign", "lost", "revoke")
-
-    def __init__(
-        self,
-        assign: Callback | None = None,
-        revoke: Callback | None = None,
-        lost: Callback | None = None,
-    ) -> None:
-        self.assign = assign
-        self.revoke = revoke
-        self.lost = lost
+    assign: Callback | None = None
+    revoke: Callback | None = None
+    lost: Callback | None = None
 
 
 class OffsetAndMetadata(NamedTuple):

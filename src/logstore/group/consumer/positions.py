@@ -61,14 +61,7 @@ class Positions:
         Raises:
             TopicNotFoundError, PartitionNotFoundError: it does not exist.
         """
-        options = self._options
-        return PartitionReader(
-            self.partition(key),
-            self.topic_id(key),
-            durable_only=options.durable_only,
-            isolation=options.isolation,
-            on_corruption=options.on_corruption,
-        )
+        return PartitionReader(self.partition(key), self.topic_id(key), self._options)
 
     def partition(self, key: TopicPartition) -> Partition:
         """Raises: TopicNotFoundError, PartitionNotFoundError."""
@@ -171,7 +164,7 @@ class Positions:
             commit, proof = self._committed([reader.key]).get(reader.key, (None, None))
             offset = None if commit is None else commit.offset
             is_rewound = reader.base is not None and offset == reader.committed
-            if is_rewound and (reader.knows_log or reader.base != offset):
+            if is_rewound and (reader.log.has_seen() or reader.base != offset):
                 reader.seek_in_seen(reader.base or 0)
                 return
             if commit is not None:
@@ -196,7 +189,7 @@ class Positions:
             logger.warning("%s; reset to %s", error, "the committed offset")
             reader.seek(None)
             self.begin(reader)
-        elif error.cut_to is None or not reader.knows_log:
+        elif error.cut_to is None or not reader.log.has_seen():
             logger.warning("%s; reset to %s", error, self._options.reset)
             self.reset(reader)
         else:
@@ -227,7 +220,7 @@ class Positions:
                 has no proof.
         """
         try:
-            return reader.proof_of(offset)
+            return reader.log.proof_of(offset, reader.position)
         except TopicNotFoundError as error:
             if not self.has_topic(reader):
                 return None
@@ -254,12 +247,12 @@ class Positions:
             now = datetime.datetime.now(datetime.timezone.utc)
             self.seek_to_time(reader, as_time_ms("reset", now - reset))
         else:
-            reader.seek(reader.readable_end())
+            reader.seek(reader.log.readable_end())
 
     def seek_to_time(self, reader: PartitionReader, timestamp_ms: int) -> None:
         """To the first record since a time, or to the end."""
         offset = reader.partition.offset_for_time(timestamp_ms)
-        reader.seek(reader.readable_end() if offset is None else offset)
+        reader.seek(reader.log.readable_end() if offset is None else offset)
 
 
 def commit_of(

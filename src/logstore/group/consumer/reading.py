@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
-from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from logstore.errors import (
     CorruptionError,
-    CorruptRecordError,
     LogStoreError,
-    OffsetOutOfRangeError,
     RecordTooLargeError,
-    StorageError,
-    TopicNotFoundError,
     UnsupportedError,
 )
+from logstore.group.consumer.log_reader import OTHER_LOG, LogReader
+from logstore.group.consumer.options import Options
 from logstore.group.errors import NoOffsetForPartitionError
 from logstore.io.layout import TopicPartition
-from logstore.log.read.corruption import DamagePolicy, OnCorruption
-from logstore.log.read.options import ReadOptions
-from logstore.log.read.proof import ProofFinder
-from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
-from logstore.store.inside import views_of
 from logstore.store.partition.partition import Partition
-from logstore.store.partition.partition_views import Latest, Turn
 
 __all__ = ["LASTING", "Before", "PartitionReader"]
 
@@ -39,20 +27,19 @@ LASTING: Final = (
     UnsupportedError,
 )
 
-# The log is not the one that was read: reading it again would hide that.
-_OTHER_LOG: Final = (OffsetOutOfRangeError, TopicNotFoundError)
-
 
 class PartitionReader:
-    """A partition that a consumer reads, and how far it is.
+    """A partition that a consumer reads: what was delivered, and what is committed.
 
-    Its position is one in the log that it has seen, or comes with a proof: `begin` asks
-    for either before it reads on, whatever has ended the last read.
+    The position is after the last record that was delivered, or the target of a `seek`:
+    `log` and the records that were read ahead may be further. What is between `base`
+    and the position is delivered again if it is not committed.
 
     Attributes:
         key: which partition.
         partition: the same, open.
         topic_id: of the topic when the reader was made: another one may have the name.
+        log: reads it.
         position: the next offset to be delivered; None: it is not known yet.
         base: where it began to deliver after the last commit: what is committed, or
             the target of a `seek`.
@@ -63,48 +50,13 @@ class PartitionReader:
             is in it by now.
         is_paused: whether `poll` leaves it out.
         error: raised by each `poll` until a `seek`; None: none.
-        turn: the last end of the log that it has reached.
-
-    Args:
-        durable_only, isolation, on_corruption: as in `Partition.read`.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_behind",
-        "_items",
-        "_latest",
-        "_on_corruption",
-        "_options",
-        "_proof",
-        "_proofs",
-        "_run",
-        "_step",
-        "base",
-        "committed",
-        "error",
-        "has_delivered",
-        "is_disproved",
-        "is_paused",
-        "key",
-        "partition",
-        "position",
-        "topic_id",
-        "turn",
-    )
-
-    def __init__(
-        self,
-        partition: Partition,
-        topic_id: str,
-        *,
-        durable_only: bool,
-        isolation: str,
-        on_corruption: OnCorruption = "raise",
-    ) -> None:
+    def __init__(self, partition: Partition, topic_id: str, options: Options) -> None:
         self.key = TopicPartition(partition.topic, partition.number)
         self.partition = partition
         self.topic_id = topic_id
+        self.log = LogReader(partition, options)
         self.position: int | None = None
         self.base: int | None = None
         self.committed: int | None = None
@@ -112,22 +64,10 @@ class PartitionReader:
         self.is_disproved = False
         self.is_paused = False
         self.error: LogStoreError | None = None
-        self.turn: Turn | None = None
-        # Damage after the records that were read last: the next read raises it.
-        self._behind: CorruptRecordError | None = None
-        self._on_corruption = on_corruption
-        self._options = ReadOptions.of(durable_only, isolation, on_corruption)
-        self._items: Iterator[Iterator[TopicRecord] | Turn] | None = None
-        self._run: Iterator[TopicRecord] | None = None
-        self._proofs = ProofFinder()
-        # The log as it was when the position was reached; None in it: the position is
-        # a number that was given, with a proof or without.
-        self._latest = Latest()
-        self._proof: int | None = None
         # Records that were read and not delivered, the next one last.
         self._ahead: list[TopicRecord] = []
-        # At most so many are taken from a run at a time: 1 after a failure.
-        self._step = 1 << 30
+
+    # ------------------------------------------------------------ the position
 
     def seek(self, offset: int | None, *, proof: int | None = None) -> None:
         """Deliver from an offset of the log as it is now; None: from where the consumer
@@ -141,10 +81,8 @@ class PartitionReader:
     def seek_in_seen(self, offset: int) -> None:
         """As `seek`, to an offset of the log that it has seen, if that has it: a cut
         below it since then is an error, if none was raised for it yet."""
-        seen = self._latest.view
-        is_seen = seen is not None and offset <= seen.log_end
-        is_told = isinstance(self.error, _OTHER_LOG)
-        keeps_log = is_seen and not is_told
+        is_told = isinstance(self.error, OTHER_LOG)
+        keeps_log = self.log.has_seen(offset) and not is_told
         self._move(offset, self._base_for(offset), keeps_log=keeps_log)
 
     def _base_for(self, offset: int | None) -> int | None:
@@ -167,109 +105,20 @@ class PartitionReader:
     ) -> None:
         """Deliver from a position on: all of it, or nothing, with an interrupt."""
         self._begin_again()
-        latest = self._latest if keeps_log else Latest()
-        # The function is asked anew.
-        policy = DamagePolicy(self._on_corruption)
-        self._options = self._options._replace(policy=policy)
+        log = self.log.anew(keeps_log=keeps_log, proof=proof)
         # Nothing is called from here on.
         self.position, self.base = position, base
-        self._latest, self._proof = latest, proof
-        self.error = self._behind = None
-        self._step = 1 << 30
+        self.log, self.error = log, None
 
     def _begin_again(self) -> None:
-        self._items, self._run, self.turn = None, None, None
+        self.log.restart()
         self._ahead.clear()
-        self._proofs.forget()
-
-    def take(self, limit: int) -> list[TopicRecord]:
-        """The next records, at most `limit`, and none at the end of the log.
-
-        A failure is raised after the records before it were returned, by the next call.
-
-        Raises: as `Partition.follow`.
-        """
-        if self._ahead:
-            return self.take_ahead(limit)
-        found, position = self._read(limit)
-        self.position = position
-        self.has_delivered = self.has_delivered or bool(found)
-        return found
-
-    def take_ahead(self, limit: int) -> list[TopicRecord]:
-        """As `take`, of those that were read ahead."""
-        found = self._ahead[: -limit - 1 : -1]
-        if found:
-            position = found[-1].offset + 1
-            del self._ahead[-limit:]
-            self.position = position
-            self.has_delivered = True
-        return found
-
-    def read_ahead(self, limit: int) -> bool:
-        """Read at most `limit` records for `next_ahead`; whether there are any.
-
-        Raises: as `take`.
-        """
-        if not self._ahead:
-            try:
-                found, position = self._read(limit)
-                if found:
-                    self._ahead = found[::-1]
-                else:
-                    self.position = position
-            except BaseException:
-                self._begin_again()
-                raise
-        return bool(self._ahead)
-
-    def _read(self, limit: int) -> tuple[list[TopicRecord], int | None]:
-        """(the next records, the position after them), which is not set yet: whatever
-        fails before it is, the records are read again."""
-        if self._behind is not None:
-            raise self._behind.with_traceback(None)
-        position, found = self.position, list[TopicRecord]()
-        try:
-            while len(found) < limit:
-                run = self._run
-                if run is None:
-                    item = self._next_item()
-                    if isinstance(item, Turn):
-                        self.turn = item
-                        assert position is not None
-                        position = max(position, item.offset)
-                        break
-                    run = self._run = item
-                count = min(limit - len(found), self._step)
-                part = list(itertools.islice(run, count))
-                if len(part) < count:
-                    self._run = None
-                if part:
-                    found = found + part if found else part
-                    position = part[-1].offset + 1
-        except BaseException as error:
-            # The records taken from the run are not delivered: read them again.
-            self._begin_again()
-            if not isinstance(error, Exception):
-                raise
-            is_other = isinstance(error, _OTHER_LOG)
-            if not found and self._step > 1 and not is_other:
-                # Maybe there are records before the one that cannot be read.
-                self._step = 1
-                return self._read(limit)
-            if not found:
-                raise
-            if isinstance(error, CorruptRecordError):
-                # A wrong offset hides records below the position: a read from there on
-                # would not meet it again.
-                self._behind = error
-        return found, position
 
     def back_to(self, position: int | None) -> None:
         """Deliver again from a position on, which it had before: the records since then
         were read, and not delivered."""
         self._begin_again()
-        self.position, self._behind = position, None
+        self.position, self.log.behind = position, None
 
     def rewind(self) -> None:
         """Deliver again what was delivered since the last commit: from `base` on, as
@@ -282,56 +131,53 @@ class PartitionReader:
         self.committed = self.base = offset
         self.is_disproved = False
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the position was found to be in the log."""
-        return self._items is not None
+    # ------------------------------------------------------------ records
 
-    def begin(self) -> None:
-        """Begin to read at the position, which must not be None.
+    def take(self, limit: int) -> list[TopicRecord]:
+        """The next records, at most `limit`, and none at the end of the log.
 
-        Raises:
-            OffsetOutOfRangeError: it is not in the log, or that was cut below it.
-            PartitionNotFoundError: another log is in the place of the one it is of.
+        A failure is raised after the records before it were returned, by the next call.
+
+        Raises: as `Partition.follow`.
         """
-        self._proofs.forget()
-        assert self.position is not None
-        latest = Latest()
-        try:
-            items = views_of(self.partition).topic_turns(
-                self.position, self._options, latest
-            )
-        except OffsetOutOfRangeError:
-            self._check_log(self.position)  # perhaps it knows why
-            raise
-        self._check_log(self.position)
-        self._latest, self._items = latest, items
+        if self._ahead:
+            return self.take_ahead(limit)
+        # Whatever fails before the position is set, the records are read again.
+        found, self.position = self.log.read(self.position, limit)
+        self.has_delivered = self.has_delivered or bool(found)
+        return found
 
-    def _check_log(self, position: int) -> None:
-        """Raise if the log is not the one that the position is of. The view to be read
-        was taken before that: what is cut later, the read finds out."""
-        views, seen = views_of(self.partition), self._latest.view
-        if seen is not None:
-            seen.check_same(position, views.refreshed_bounds())
-        elif self._proof is not None and views.disproves(position, self._proof):
-            raise OffsetOutOfRangeError(
-                position,
-                self.partition.start_offset,
-                self.partition.end_offset,
-                partition=str(self.key),
-                cut_to=position - 1,
-            )
+    def read_ahead(self, limit: int) -> bool:
+        """Read at most `limit` records for `next_ahead`; whether there are any.
 
-    def _next_item(self) -> Iterator[TopicRecord] | Turn:
-        if self._items is None:
-            self.begin()
-        assert self._items is not None
-        return next(self._items)
+        Raises: as `take`.
+        """
+        if not self._ahead:
+            try:
+                found, position = self.log.read(self.position, limit)
+                if found:
+                    self._ahead = found[::-1]
+                else:
+                    self.position = position
+            except BaseException:
+                self._begin_again()
+                raise
+        return bool(self._ahead)
 
     @property
     def ahead(self) -> int:
         """How many records were read and not delivered."""
         return len(self._ahead)
+
+    def take_ahead(self, limit: int) -> list[TopicRecord]:
+        """As `take`, of those that were read ahead."""
+        found = self._ahead[: -limit - 1 : -1]
+        if found:
+            position = found[-1].offset + 1
+            del self._ahead[-limit:]
+            self.position = position
+            self.has_delivered = True
+        return found
 
     def next_ahead(self) -> TopicRecord | None:
         """Deliver one of those."""
@@ -344,54 +190,6 @@ class PartitionReader:
         self.position = position
         self.has_delivered = True
         return record
-
-    def proof_of(self, offset: int) -> int | None:
-        """The proof of a position, if it is at the end of a batch.
-
-        Raises:
-            OffsetOutOfRangeError, TopicNotFoundError: it has read up to there, and the
-                log is not the one that it has read.
-        """
-        seen = self._latest.view
-        is_read = seen is not None and offset <= (self.position or 0)
-        now = functools.partial(views_of(self.partition).now, False)
-        proof: int | None = None
-        # The next read meets it again.
-        with contextlib.suppress(LogStoreError):
-            proof = self._proofs.find(offset, seen, now, is_read=is_read)
-        if seen is not None and is_read:
-            self._check_seen(seen, offset)
-        return proof
-
-    def _check_seen(self, seen: View, offset: int) -> None:
-        # After the proof was read: else it may be that of a batch which was written
-        # later in the place of the one that was read.
-        if not seen.source.is_as_it_was(seen.life, seen.cuts.serial):
-            with contextlib.suppress(StorageError, CorruptionError):
-                seen.check_same(offset, seen.source.refreshed())
-
-    @property
-    def knows_log(self) -> bool:
-        """Whether its position is one in a log that it has seen."""
-        return self._latest.view is not None
-
-    def readable_end(self) -> int:
-        """The end of what it may deliver now."""
-        partition = self.partition
-        end = (
-            partition.durable_offset
-            if self._options.durable_only
-            else partition.end_offset
-        )
-        if self._options.is_committed:
-            end = min(end, partition.last_stable_offset())
-        return end
-
-    @property
-    def waits_for_sync(self) -> bool:
-        """Whether there are records that are not durable yet."""
-        turn = self.turn
-        return turn is not None and turn.view.log_end > turn.view.end_offset
 
 
 # Positions that readers had before they read.

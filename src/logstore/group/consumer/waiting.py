@@ -54,7 +54,7 @@ class Waiting:
             member: also wait for other members of its group.
         """
         seconds = min(seconds, self._pause_s)
-        if not self._writes and any(reader.waits_for_sync for reader in readers):
+        if not self._writes and any(reader.log.waits_for_sync for reader in readers):
             seconds = min(seconds, _DURABLE_S_MAX)
         watches = []
         if member is not None:

@@ -17,6 +17,7 @@ from logstore import CommitFailedError, StorageError
 from logstore.errors import LogStoreError
 from logstore.group.consumer.core import Core
 from logstore.group.consumer.fetcher import Fetcher
+from logstore.group.consumer.log_reader import LogReader
 from logstore.group.consumer.positions import Positions
 from logstore.group.consumer.reading import PartitionReader
 from logstore.group.member import generations
@@ -202,8 +203,8 @@ ALL = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
         (PartitionReader, "take", 1, Interrupt()),
         (PartitionReader, "take", 2, Interrupt()),
         (PartitionReader, "take", 2, MemoryError()),
-        (PartitionReader, "_next_item", 2, Interrupt()),
-        (PartitionReader, "_next_item", 3, Interrupt()),
+        (LogReader, "_next_item", 2, Interrupt()),
+        (LogReader, "_next_item", 3, Interrupt()),
         (Fetcher, "collect", 1, MemoryError()),
         (Core, "poll", 1, Interrupt()),
     ],
@@ -262,8 +263,8 @@ def test_second_interrupt_at_any_call_behind_a_poll_that_fails_loses_no_records(
     ("of", "name"),
     [
         (PartitionReader, "read_ahead"),
-        (PartitionReader, "_next_item"),
-        (PartitionReader, "_read"),
+        (LogReader, "_next_item"),
+        (LogReader, "read"),
     ],
 )
 @pytest.mark.parametrize("before", [0, 1, 3])

@@ -116,14 +116,14 @@ def test_poll_that_fails_remembers_which_log_it_was(
     one = assigned(opened)
     assert polled(one, 10) == OLD
     append(path, b"more")
-    reader = one._core.readers[T0]
+    log = one._core.readers[T0].log
 
     def fails() -> Any:
-        reader._begin_again()
+        log.restart()
         raise logstore.StorageError("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(reader), "_next_item", lambda reader: fails())
+        patch.setattr(log, "_next_item", lambda position: fails())
         with pytest.raises(logstore.StorageError, match="no"):
             one.poll(timeout_ms=1000)
     cut_and_grow(path)
