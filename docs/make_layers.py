@@ -133,8 +133,9 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("topic_changes",),
     ),
     "store.publication": (
-        ("producer", "publication"),
+        ("discarding", "producer", "publication"),
         ("publication_group",),
+        ("group_commit",),
         ("publisher",),
         ("hand_in",),
         ("publishing",),

@@ -25,7 +25,7 @@ from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.store.catalog.topics import Catalog
-from logstore.store.publication.publisher import Publisher
+from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.store import open_store
 from support.damage import Unsynced
 from support.levels import stride
@@ -263,7 +263,7 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
             staged = stage.finish()
         with (
             mock.patch.object(ExclusiveLog, "sync", side_effect=Interrupt),
-            mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
+            mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
             pytest.raises(Interrupt),
         ):
             store.publish([staged])
@@ -299,7 +299,7 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
             return is_done
 
         with (
-            mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
+            mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
             mock.patch.object(GrowingFile, "append", appended),
             pytest.raises(Interrupt),
         ):

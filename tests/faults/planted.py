@@ -380,7 +380,7 @@ BUGS = (
     ),
     Bug(
         "a publication is committed before its logs are synced",
-        "store/publication/publisher.py",
+        "store/publication/group_commit.py",
         (("            target.log.sync()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
@@ -420,7 +420,7 @@ BUGS = (
     ),
     Bug(
         "writers go on where a publication could not be undone",
-        "store/publication/publisher.py",
+        "store/publication/group_commit.py",
         (("                writer.fail(error)\n", ""),),
         "failing_calls",
         ("publish",),
@@ -540,7 +540,7 @@ BUGS = (
     Bug(
         "what was published stays to be published again",
         "store/publication/publisher.py",
-        (("        self.discard(used)\n", ""),),
+        (("        discard(self._root, used)\n", ""),),
         "second_use",
         quick=4,
     ),

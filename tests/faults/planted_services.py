@@ -122,7 +122,7 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a publication is committed before its records are synced",
-        "store/publication/publisher.py",
+        "store/publication/group_commit.py",
         (("            target.log.sync()\n", "            pass\n"),),
         "recorded_calls",
         ("each call", "a publication", "a hand-in"),

@@ -612,7 +612,7 @@ def publication_key(store: Store) -> object:
     """
     store._context.check_open()
     try:
-        return store._publisher.steps, store._publications.cache_key()
+        return store._publisher.visible(), store._publications.cache_key()
     except OSError as error:
         raise storage_error(error, "look at", store.path) from error
 

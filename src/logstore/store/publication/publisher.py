@@ -6,18 +6,12 @@ those with an identity and a sequence number only once.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import functools
-import itertools
 from collections.abc import (
     Callable,
-    Generator,
     Iterable,
-    Mapping,
     Sequence,
 )
-from typing import Any, Final
+from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_PUBLISH, logger
@@ -29,8 +23,6 @@ from logstore.errors import (
     StorageError,
     SyncFailedError,
     TopicNotFoundError,
-    error_text,
-    is_system_error,
     storage_error,
 )
 from logstore.io import layout
@@ -44,20 +36,17 @@ from logstore.io.checkpoint.publications import (
     is_of,
     unknown_publications,
 )
-from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
     StagedLog,
     check_apart,
     check_files,
-    moved_content,
-    moved_runs,
-    staged_sequence,
 )
 from logstore.log.write.writer import PartitionWriter
+from logstore.store.publication.discarding import discard
+from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.publication.publication import Outcome, PublicationRequest
 from logstore.store.publication.publication_group import Group, Target
 
@@ -65,8 +54,6 @@ __all__ = ["Publisher"]
 
 ROOT_USER: Final = 0
 UNKNOWN_USER: Final = -1
-# Upper bound of the space that a new segment takes besides its log.
-_SEGMENT_BYTES: Final = 64 * 1024
 
 
 class Publisher:
@@ -80,7 +67,6 @@ class Publisher:
 
     Attributes:
         lock: held by the thread that publishes.
-        steps: rises whenever readers of this process may begin to see a change.
     """
 
     def __init__(
@@ -105,14 +91,10 @@ class Publisher:
         self._journal = journal
         name = f"the publications of {root.path}"
         self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
-        self.steps = 0
-        # Of the publication in progress, or of the last one.
-        self._barrier = VisibilityBarrier(is_open=True, publisher=self.lock)
-        self._targets: Sequence[Target] = ()
-        # It was neither committed nor undone, or an earlier one.
-        self._is_stuck = False
-        # The last one was committed, and its commit may not be durable.
-        self._is_in_doubt = False
+        # The commit in progress, or the last one.
+        self._last: GroupCommit | None = None
+        # A publication of the last owner could not be undone.
+        self._is_pending = False
         # Staged logs of what was published, whose files are not removed yet.
         self._used: list[StagedLog] = []
 
@@ -149,7 +131,7 @@ class Publisher:
                 logger.error("cannot undo a publication to %s: %s", name, error)
                 pending[key] = base
         self._journal.settle(pending)
-        self._is_stuck = bool(pending)
+        self._is_pending = bool(pending)
 
     def end(self) -> None:
         """Before the store is closed, when all of its logs are: leave the files as
@@ -192,6 +174,12 @@ class Publisher:
         """
         self._end_earlier()
         self._journal.commit({}, changes)
+
+    def visible(self) -> object:
+        """A value that changes when readers of this process may begin to see records of
+        a publication."""
+        last = self._last
+        return None if last is None else (last.barrier, last.barrier.is_open)
 
     # ------------------------------------------------------------ publishing
 
@@ -237,12 +225,9 @@ class Publisher:
                 group.refused[number] = error
         group.forget_oldest()
         if group.targets:
-            try:
-                self._publish(group)
-            except SyncFailedError as error:
-                if not self._is_in_doubt:
-                    raise
-                return [group.refused.get(n, error) for n in range(len(requests))]
+            in_doubt = self._publish(group)
+            if in_doubt is not None:
+                return [group.refused.get(n, in_doubt) for n in range(len(requests))]
         elif group.changes:
             self._journal.commit({}, group.changes)
         self._used += group.logs
@@ -277,8 +262,9 @@ class Publisher:
             group.add(number, self._writers(logs), contents)
         group.remember(number, request.entry(last, now_ms), is_new=True)
 
-    def _publish(self, group: Group) -> None:
-        """Publish to the partitions of a group, and remember it."""
+    def _publish(self, group: Group) -> SyncFailedError | None:
+        """Publish to the partitions of a group, and remember it. Returns and raises: as
+        `GroupCommit.publish`."""
         targets = group.in_order()
         imports = self._examined(targets)
         syncs = [target.writer.sync_lock for target in targets]
@@ -286,7 +272,9 @@ class Publisher:
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            self._publish_held(group, targets, imports)
+            commit = GroupCommit(self._root, self._journal, targets, self.lock)
+            self._last = commit
+            return commit.publish(group, imports)
 
     def pin(self, identity: str, is_pinned: bool) -> bool:
         """Pin an identity, or no longer; the caller holds `lock`. Returns whether it
@@ -326,17 +314,13 @@ class Publisher:
                 path=root.path_of(layout.PUBLICATION),
                 action="publish to",
             )
-        self._barrier.is_open = True
+        if self._last is not None:
+            self._last.barrier.is_open = True
 
     def _has_stuck(self) -> bool:
         """Whether a publication was neither committed nor undone."""
-        if not (self._barrier.is_open or self._is_stuck):
-            targets = self._targets
-            self._is_stuck = _is_there(targets) and not self._has_committed(targets)
-        return self._is_stuck
-
-    def _has_committed(self, targets: Iterable[Target]) -> bool:
-        return self._journal.has_committed({t.key: t.base for t in targets})
+        last = self._last
+        return self._is_pending or (last is not None and last.has_stuck())
 
     def _writers(
         self, logs: Iterable[StagedLog]
@@ -388,254 +372,8 @@ class Publisher:
             self._store_config,
         )
 
-    def _publish_held(
-        self,
-        group: Group,
-        targets: Sequence[Target],
-        imports: Mapping[StagedLog, SegmentImport],
-    ) -> None:
-        """Publish, with the locks of the partitions held: no other thread appends.
-
-        A second interrupt, in the middle of undoing, leaves the barrier closed: then
-        each of the partitions refuses appends, and opening the store again undoes the
-        publication.
-        """
-        # Before the first byte: the disk must have room for everything.
-        sizes = [
-            sum([log.bytes for log in target.parts if log not in imports])
-            for target in targets
-        ]
-        if imports or not all(
-            t.log.has_room(size) for t, size in zip(targets, sizes, strict=True)
-        ):
-            targets[0].log.check_room(sum(sizes) + len(targets) * _SEGMENT_BYTES)
-        self._targets, self._is_in_doubt = targets, False
-        barrier = self._barrier = VisibilityBarrier(is_open=False, publisher=self.lock)
-        is_settled = False
-        try:
-            self._put_in(group, targets, imports)
-            is_settled = True
-        except BaseException as error:
-            failure = self._failed(targets, error)
-            is_settled = True
-            if failure is error:
-                raise
-            raise failure from error
-        finally:
-            if is_settled and not barrier.is_open:
-                self._show(targets)
-
-    def _put_in(
-        self,
-        group: Group,
-        targets: Sequence[Target],
-        imports: Mapping[StagedLog, SegmentImport],
-    ) -> None:
-        """Append, make durable, commit.
-
-        1. record where the logs end, durably, unless that is recorded; 2. append to
-        each log; 3. sync each; 4. record where they end now, and what is remembered,
-        durably: the commit.
-        """
-        journal = self._journal
-        for target in targets:
-            # Before the journal has its end.
-            release = functools.partial(journal.release, target.key)
-            target.log.raise_barrier(self._barrier, release)
-        journal.begin({target.key: target.base for target in targets})
-        # All locks are held: no record with a later time is appended before these.
-        now_ms = self._root.files.now_ms()
-        for target in targets:
-            self._append(target, imports, group.contents, now_ms)
-        for target in targets:
-            target.log.sync()
-        if imports:
-            # The files that became segments must not have their old names again.
-            self._root.sync()
-        ends = {target.key: target.writer.end_offset for target in targets}
-        journal.commit(ends, group.changes)
-
-    def _failed(self, targets: Sequence[Target], error: BaseException) -> BaseException:
-        """Undo what was not committed; returns the error to raise.
-
-        If something cannot be made durable now, the writers end: records appended later
-        would be removed together with it.
-        """
-        root, what = self._root, "publish to"
-        try:
-            if not (_is_there(targets) and self._has_committed(targets)):
-                self._undo(targets)
-            else:
-                self._show(targets)
-                self._end_writers(targets, error)
-                for target in targets:
-                    # The next opening may cut what was synced behind it.
-                    target.log.doubt_from(target.base)
-                self._is_in_doubt = True
-                return SyncFailedError(
-                    f"it was published to {root.path}, and a power cut may take it "
-                    f"back: {error_text(error)}. Open the store again and repeat it.",
-                    errno=getattr(error, "errno", None),
-                    path=root.path,
-                    action=what,
-                )
-        except (LogStoreError, OSError) as failure:
-            self._is_stuck = True
-            self._end_writers(targets, failure)
-        if is_system_error(error):
-            return storage_error(error, what, root.path, "Nothing was published.")
-        return error
-
-    def _end_writers(self, targets: Iterable[Target], error: BaseException) -> None:
-        for target in targets:
-            target.writer.fail(error)
-
-    def _show(self, targets: Sequence[Target]) -> None:
-        """Let readers see all records again, except in logs that could not be
-        restored."""
-        for target in targets:
-            if target.writer.health.failed is not None:
-                target.writer.hide_from(target.base, self.lock)
-        self.steps += 1
-        self._barrier.is_open = True
-        self.steps += 1
-        for target in targets:
-            target.writer.wake_readers()
-
-    def _append(
-        self,
-        target: Target,
-        imports: Mapping[StagedLog, SegmentImport],
-        contents: Mapping[str, bytes],
-        now_ms: int,
-    ) -> None:
-        """All that was staged for one partition, in order."""
-        if not imports:
-            self._copy(target, target.parts, contents, now_ms)
-            return
-        config = target.writer.context.config
-
-        def is_import(log: StagedLog) -> bool:
-            # If it was examined with other settings, it differs from what an append
-            # makes now.
-            return log in imports and imports[log].config == config
-
-        for imports_segment, logs in itertools.groupby(target.parts, is_import):
-            if imports_segment:
-                for log in logs:
-                    self._import(target, imports[log].stamped(now_ms), now_ms)
-            else:
-                self._copy(target, list(logs), contents, now_ms)
-
-    def _import(self, target: Target, staged: SegmentImport, now_ms: int) -> None:
-        base = target.writer.end_offset
-        try:
-            target.log.import_segment(self._root, staged)
-        except StorageError as error:
-            if error.errno != errno.EXDEV or target.writer.health.failed:
-                raise
-            # Another mount of the same device, or a separate quota, is between them.
-            # The batches already have their offsets.
-            self._copy(target, [staged.log._replace(first=base)], {}, now_ms)
-
-    def _copy(
-        self,
-        target: Target,
-        logs: Sequence[StagedLog],
-        contents: Mapping[str, bytes],
-        now_ms: int,
-    ) -> None:
-        """Staged logs as one append; small ones that follow one another are written in
-        one piece."""
-        log, config = target.log, target.writer.context.config
-        base = target.writer.end_offset
-
-        def runs() -> Generator[tuple[Any, int]]:
-            root, begin, piece = self._root, base, bytearray()
-            for one in logs:
-                epoch = log.leader_epoch(base) if one.magic == 2 else 0
-                content = contents.get(one.file)
-                if content is not None:
-                    piece += moved_content(
-                        root, one, content, begin, epoch, config, now_ms
-                    )
-                else:
-                    if piece:
-                        yield native.pointer(piece), len(piece)
-                        piece = bytearray()
-                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
-                begin += one.records
-            if piece:
-                yield native.pointer(piece), len(piece)
-
-        total = sum([one.bytes for one in logs])
-        count = sum([one.records for one in logs])
-        # Closed here: a caller that keeps the error of a failed append keeps its
-        # frames.
-        with contextlib.closing(runs()) as moved:
-            log.append_runs(moved, total, count)
-
-    def _undo(self, targets: Sequence[Target]) -> None:
-        """Remove the records again: the logs end where the journal says. A log in which
-        this fails takes no more appends, and is restored when the store is opened
-        again."""
-        for target in targets:
-            writer, failed = target.writer, target.writer.health.failed
-            if failed is None and writer.end_offset == target.base:
-                continue
-            try:
-                if failed is not None:
-                    raise failed
-                target.log.truncate_to(target.base, target.place)
-            except (LogStoreError, OSError) as error:
-                name = writer.context.name
-                logger.error("cannot undo a publication to %s: %s", name, error)
-                writer.fail(error)
-                self._is_stuck = True
-
-    # ------------------------------------------------------------ staged files
-
     def discard_used(self) -> None:
         """Remove the staged files of what was published: not before it was told. The
         caller holds `lock`."""
         used, self._used = self._used, []
-        self.discard(used)
-
-    def discard(self, logs: Iterable[StagedLog]) -> None:
-        """Remove staged files; one that cannot be removed costs only its space."""
-        for name in dict.fromkeys(log.file for log in logs):
-            self._remove(name)
-
-    def discard_leftovers(self, identity: str, before: int) -> None:
-        """Remove the staged files of an identity with a sequence below `before`, and
-        the requests to publish them."""
-        with contextlib.suppress(OSError):
-            for name in self._root.names():
-                sequence = staged_sequence(name, identity)
-                if sequence is None:
-                    sequence = requested_sequence(name, identity)
-                if sequence is not None and sequence < before:
-                    self._remove(name)
-
-    def discard_older(self, before_ms: int) -> None:
-        """Remove the staged files of all identities that were last written to before a
-        time, and the requests: they will not be published any more."""
-        prefixes = layout.STAGED_PREFIX, layout.REQUEST_PREFIX, layout.REFUSED_PREFIX
-        with contextlib.suppress(OSError):
-            for name in self._root.names():
-                if not name.startswith(prefixes):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    if self._root.stat(name).mtime_ns < before_ms * 1_000_000:
-                        self._remove(name)
-
-    def _remove(self, name: str) -> None:
-        try:
-            self._root.unlink(name, missing_ok=True)
-        except OSError as error:
-            logger.warning("cannot remove the staged file %s: %s", name, error)
-
-
-def _is_there(targets: Iterable[Target]) -> bool:
-    """Whether logs have any records of their publication."""
-    return any(target.writer.end_offset > target.base for target in targets)
+        discard(self._root, used)

@@ -22,6 +22,11 @@ from logstore.log.write.staged_files import (
 from logstore.log.write.staging import Destination, Stage
 from logstore.store.context import StoreContext
 from logstore.store.partition.partition import Partition
+from logstore.store.publication.discarding import (
+    discard,
+    discard_leftovers,
+    discard_older,
+)
 from logstore.store.publication.hand_in import HandIn, OwnerWatch, hand_in
 from logstore.store.publication.publication import (
     Publication,
@@ -267,12 +272,13 @@ class PublishingStore:
             ConfigError: an argument is invalid; nothing was removed.
         """
         self._context.check_open()
+        root = self._context.root
         check_identity(identity)
         check_sequence(before, "before")
         if older_than_ms is not None:
             check_sequence(older_than_ms, "older_than_ms")
-        self._publisher.discard(logs_of(staged))
+        discard(root, logs_of(staged))
         if identity and before:
-            self._publisher.discard_leftovers(identity, before)
+            discard_leftovers(root, identity, before)
         if older_than_ms is not None:
-            self._publisher.discard_older(self._context.files.now_ms() - older_than_ms)
+            discard_older(root, self._context.files.now_ms() - older_than_ms)

@@ -105,6 +105,24 @@ def test_each_request_is_told_that_the_sync_of_their_commit_failed() -> None:
         assert again.published("x") == 1
 
 
+def test_publication_in_doubt_does_not_refuse_requests_to_other_partitions() -> None:
+    """Only a request to one of its partitions, which take no more, has their error."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    a = store.create_topic("a", 2, config_of(2))
+    publish_all(store, asked(stage(store, {a[0]: 2}), "w"))
+    disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
+    (in_doubt,) = publish_all(store, asked(stage(store, {a[0]: 2}), "x"))
+    disk.heal()
+    assert isinstance(in_doubt, SyncFailedError)
+    found = publish_all(
+        store, asked(stage(store, {a[0]: 1}), "y"), asked(stage(store, {a[1]: 2}), "z")
+    )
+    assert isinstance(found[0], SyncFailedError)
+    assert is_new(found[1])
+    assert [p.end_offset for p in a] == [4, 2]
+
+
 def test_group_shares_the_syncs_of_one_publication(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

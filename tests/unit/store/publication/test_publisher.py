@@ -23,7 +23,7 @@ from logstore.io.checkpoint import publications
 from logstore.io.stamps import Look
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
-from logstore.store.publication.publisher import Publisher
+from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.store import publication_key
 from support import staging
 from support.staging import WAY, stage, staged_files
@@ -249,7 +249,7 @@ def test_no_reader_sees_part_of_a_publication(
     for partition in topic:
         fill(partition, 3)
     seen: list[list[list[int]]] = []
-    steps = {"_append": Publisher._append, "_show": Publisher._show}
+    steps = {"_append": GroupCommit._append, "_show": GroupCommit._show}
 
     def look() -> None:
         views = []
@@ -272,7 +272,7 @@ def test_no_reader_sees_part_of_a_publication(
 
     with logstore.open(store.path, read_only=True) as reader:
         for name in steps:
-            monkeypatch.setattr(Publisher, name, looking(name))
+            monkeypatch.setattr(GroupCommit, name, looking(name))
         store.publish([stage(store, dict.fromkeys(topic, 20))])
         before, after = [3, 3, 3], [23, 23, 23]
         assert seen[:6] == [[before] * 3] * 6

@@ -1,0 +1,293 @@
+"""The commit of a group of requests: its records go into all of its logs, or into none.
+
+`Publisher` makes one for each group, and holds the locks of the logs meanwhile. The
+commit itself, one entry in a file, is in publication_journal.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import (
+    LogStoreError,
+    StorageError,
+    SyncFailedError,
+    error_text,
+    is_system_error,
+    storage_error,
+)
+from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.directory import Directory
+from logstore.log.write.extent import VisibilityBarrier
+from logstore.log.write.import_segment import SegmentImport
+from logstore.log.write.staged_files import StagedLog, moved_content, moved_runs
+from logstore.store.publication.publication_group import Group, Target
+
+__all__ = ["GroupCommit"]
+
+# Upper bound of the space that a new segment takes besides its log.
+_SEGMENT_BYTES: Final = 64 * 1024
+# For messages.
+_WHAT: Final = "publish to"
+
+
+class GroupCommit:
+    """Commits one group, or undoes what it has appended.
+
+    Args:
+        targets: the partitions of the group, in the order of their locks.
+        lock: of publications; the caller holds it.
+
+    Attributes:
+        barrier: closed from the first append until the group is committed or undone.
+
+    Invariant: while the barrier is closed, readers see no record of the group. When it
+    opens, each log has all of its records or none; a log that could not be restored
+    hides them.
+    """
+
+    def __init__(
+        self,
+        root: Directory,
+        journal: PublicationJournal,
+        targets: Sequence[Target],
+        lock: native.Mutex,
+    ) -> None:
+        self._root = root
+        self._journal = journal
+        self._targets = targets
+        self._lock = lock
+        self.barrier = VisibilityBarrier(is_open=False, publisher=lock)
+        self._is_stuck = False
+
+    def publish(
+        self, group: Group, imports: Mapping[StagedLog, SegmentImport]
+    ) -> SyncFailedError | None:
+        """Publish, with the locks of the partitions held: no other thread appends.
+
+        A second interrupt, in the middle of undoing, leaves the barrier closed: then
+        each of the partitions refuses appends, and opening the store again undoes the
+        publication.
+
+        Args:
+            imports: the staged logs that become segments.
+
+        Returns:
+            The error if all was published, and its commit may not be durable.
+
+        Raises:
+            LogStoreError: nothing was published.
+        """
+        self._check_room(imports)
+        is_settled = False
+        try:
+            self._put_in(group, imports)
+            is_settled = True
+        except BaseException as error:
+            in_doubt = self._failed(error)
+            is_settled = True
+            if in_doubt is not None:
+                return in_doubt
+            if is_system_error(error):
+                path, note = self._root.path, "Nothing was published."
+                raise storage_error(error, _WHAT, path, note) from error
+            raise
+        finally:
+            if is_settled and not self.barrier.is_open:
+                self._show()
+        return None
+
+    def _check_room(self, imports: Mapping[StagedLog, SegmentImport]) -> None:
+        """Before the first byte: raise `DiskFullError` unless the disk has room for
+        everything."""
+        targets = self._targets
+        sizes = [
+            sum([log.bytes for log in target.parts if log not in imports])
+            for target in targets
+        ]
+        if imports or not all(
+            t.log.has_room(size) for t, size in zip(targets, sizes, strict=True)
+        ):
+            targets[0].log.check_room(sum(sizes) + len(targets) * _SEGMENT_BYTES)
+
+    def has_stuck(self) -> bool:
+        """Whether the group was neither committed nor undone."""
+        if not (self.barrier.is_open or self._is_stuck):
+            self._is_stuck = self._is_there() and not self._has_committed()
+        return self._is_stuck
+
+    def _is_there(self) -> bool:
+        """Whether the logs have any records of the group."""
+        return any(target.writer.end_offset > target.base for target in self._targets)
+
+    def _has_committed(self) -> bool:
+        return self._journal.has_committed({t.key: t.base for t in self._targets})
+
+    def _put_in(self, group: Group, imports: Mapping[StagedLog, SegmentImport]) -> None:
+        """Append, make durable, commit.
+
+        1. record where the logs end, durably, unless that is recorded; 2. append to
+        each log; 3. sync each; 4. record where they end now, and what is remembered,
+        durably: the commit.
+        """
+        journal, targets = self._journal, self._targets
+        for target in targets:
+            # Before the journal has its end.
+            release = functools.partial(journal.release, target.key)
+            target.log.raise_barrier(self.barrier, release)
+        journal.begin({target.key: target.base for target in targets})
+        # All locks are held: no record with a later time is appended before these.
+        now_ms = self._root.files.now_ms()
+        for target in targets:
+            self._append(target, imports, group.contents, now_ms)
+        for target in targets:
+            target.log.sync()
+        if imports:
+            # The files that became segments must not have their old names again.
+            self._root.sync()
+        ends = {target.key: target.writer.end_offset for target in targets}
+        journal.commit(ends, group.changes)
+
+    def _failed(self, error: BaseException) -> SyncFailedError | None:
+        """Undo the group if it was not committed, else return the error.
+
+        If something cannot be made durable now, the writers end: records appended later
+        would be removed together with it.
+        """
+        try:
+            if not (self._is_there() and self._has_committed()):
+                self._undo()
+                return None
+            self._show()
+            self._end_writers(error)
+            for target in self._targets:
+                # The next opening may cut what was synced behind it.
+                target.log.doubt_from(target.base)
+        except (LogStoreError, OSError) as failure:
+            self._is_stuck = True
+            self._end_writers(failure)
+            return None
+        path = self._root.path
+        in_doubt = SyncFailedError(
+            f"it was published to {path}, and a power cut may take it back: "
+            f"{error_text(error)}. Open the store again and repeat it.",
+            errno=getattr(error, "errno", None),
+            path=path,
+            action=_WHAT,
+        )
+        in_doubt.__cause__ = error
+        return in_doubt
+
+    def _end_writers(self, error: BaseException) -> None:
+        for target in self._targets:
+            target.writer.fail(error)
+
+    def _show(self) -> None:
+        """Let readers see all records again, except in logs that could not be
+        restored."""
+        for target in self._targets:
+            if target.writer.health.failed is not None:
+                target.writer.hide_from(target.base, self._lock)
+        self.barrier.is_open = True
+        for target in self._targets:
+            target.writer.wake_readers()
+
+    def _undo(self) -> None:
+        """Remove the records again: the logs end where the journal says. A log in which
+        this fails takes no more appends, and is restored when the store is opened
+        again."""
+        for target in self._targets:
+            writer, failed = target.writer, target.writer.health.failed
+            if failed is None and writer.end_offset == target.base:
+                continue
+            try:
+                if failed is not None:
+                    raise failed
+                target.log.truncate_to(target.base, target.place)
+            except (LogStoreError, OSError) as error:
+                name = writer.context.name
+                logger.error("cannot undo a publication to %s: %s", name, error)
+                writer.fail(error)
+                self._is_stuck = True
+
+    # ------------------------------------------------------------ appends
+
+    def _append(
+        self,
+        target: Target,
+        imports: Mapping[StagedLog, SegmentImport],
+        contents: Mapping[str, bytes],
+        now_ms: int,
+    ) -> None:
+        """All that was staged for one partition, in order."""
+        if not imports:
+            self._copy(target, target.parts, contents, now_ms)
+            return
+        config = target.writer.context.config
+
+        def is_import(log: StagedLog) -> bool:
+            # If it was examined with other settings, it differs from what an append
+            # makes now.
+            return log in imports and imports[log].config == config
+
+        for imports_segment, logs in itertools.groupby(target.parts, is_import):
+            if imports_segment:
+                for log in logs:
+                    self._import(target, imports[log].stamped(now_ms), now_ms)
+            else:
+                self._copy(target, list(logs), contents, now_ms)
+
+    def _import(self, target: Target, staged: SegmentImport, now_ms: int) -> None:
+        base = target.writer.end_offset
+        try:
+            target.log.import_segment(self._root, staged)
+        except StorageError as error:
+            if error.errno != errno.EXDEV or target.writer.health.failed:
+                raise
+            # Another mount of the same device, or a separate quota, is between them.
+            # The batches already have their offsets.
+            self._copy(target, [staged.log._replace(first=base)], {}, now_ms)
+
+    def _copy(
+        self,
+        target: Target,
+        logs: Sequence[StagedLog],
+        contents: Mapping[str, bytes],
+        now_ms: int,
+    ) -> None:
+        """Staged logs as one append; small ones that follow one another are written in
+        one piece."""
+        log, config = target.log, target.writer.context.config
+        base = target.writer.end_offset
+
+        def runs() -> Generator[tuple[Any, int]]:
+            root, begin, piece = self._root, base, bytearray()
+            for one in logs:
+                epoch = log.leader_epoch(base) if one.magic == 2 else 0
+                content = contents.get(one.file)
+                if content is not None:
+                    piece += moved_content(
+                        root, one, content, begin, epoch, config, now_ms
+                    )
+                else:
+                    if piece:
+                        yield native.pointer(piece), len(piece)
+                        piece = bytearray()
+                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
+                begin += one.records
+            if piece:
+                yield native.pointer(piece), len(piece)
+
+        total = sum([one.bytes for one in logs])
+        count = sum([one.records for one in logs])
+        # Closed here: a caller that keeps the error of a failed append keeps its
+        # frames.
+        with contextlib.closing(runs()) as moved:
+            log.append_runs(moved, total, count)
