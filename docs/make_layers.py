@@ -113,6 +113,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("topic",),
         ("publication",),
         ("copy",),
+        ("lifetime",),
         ("store",),
         ("inside",),
     ),

@@ -166,7 +166,7 @@ def _open(tree: Tree) -> _Opened:
         partition.append(b"x")
     except LogStoreError as refused:
         error = refused
-    actions = tuple(store._report().actions)
+    actions = tuple(store._topics.writers.report().actions)
     store._context.is_closed = True  # nothing of it is written any more
     return _Opened(actions, error, end)
 

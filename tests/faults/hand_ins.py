@@ -222,7 +222,7 @@ def _check(path: Path, shared: _Shared) -> int:
     with logstore.open(path, config=StoreConfig(publish_for_others=True)) as store:
         until = time.monotonic() + _SECONDS
         while any(name.startswith(layout.REQUEST_PREFIX) for name in os.listdir(path)):
-            store._hand_in.serve()
+            store._publishing.hand_in.serve()
             leftovers = [n for n in os.listdir(path) if n.endswith(".tmp")]
             if leftovers and not any(map(requests.is_request, os.listdir(path))):
                 break  # of one who was killed before it had its name

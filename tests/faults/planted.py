@@ -179,11 +179,11 @@ BUGS = (
     ),
     Bug(
         "clean mark written before the partitions are synced",
-        "store/store.py",
+        "store/lifetime.py",
         (("        for writer in list(writers.loaded.values()):\n",
-          "        if self._context.ownership.is_writing:\n"
+          "        if ownership.is_writing:\n"
           "            ends = writers.ends() or {}\n"
-          "            self._context.ownership.end(ends, writers.starts())\n"
+          "            ownership.end(ends, writers.starts())\n"
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
@@ -460,9 +460,9 @@ BUGS = (
     ),
     Bug(
         "a store that is closing counts as closed",
-        "store/store.py",
-        (("            self._context.is_closed = True\n            # Not under",
-          "            self._context.is_closed = self._is_finished = True\n"
+        "store/lifetime.py",
+        (("            context.is_closed = True\n            # Not under",
+          "            context.is_closed = self.is_finished = True\n"
           "            # Not under"),),
         "interrupts",
         quick=3,
@@ -489,9 +489,9 @@ BUGS = (
     ),
     Bug(
         "a child closes the store of its parent as its own",
-        "store/store.py",
-        (("        if self._context.is_forked:\n            self._context.is_cl",
-          "        if False:\n            self._context.is_cl"),),
+        "store/lifetime.py",
+        (("        if context.is_forked:\n            context.is_cl",
+          "        if False:\n            context.is_cl"),),
         "forks",
         quick=7,
     ),

@@ -94,9 +94,9 @@ BUGS_OF_COPIES = (
     ),
     Bug(
         "what a copy remembers is taken for what it has",
-        "store/store.py",
-        (("                mark_unknown(self._context, self._topics, "
-          "self._publications)\n", ""),),
+        "store/lifetime.py",
+        (("                mark_unknown(context, topics, "
+          "publishing.publications)\n", ""),),
         "copies",
         quick=1,
     ),

@@ -413,7 +413,7 @@ def _abandon(store: Any) -> None:
     next opening in this process gets it."""
     store._topics.retention.stop()
     store._context.scheduler.stop()
-    store._let_go()
+    store._lifetime._let_go()
 
 
 def _tear(log: Path, rng: random.Random) -> None:

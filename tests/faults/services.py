@@ -109,7 +109,7 @@ class ServiceProgram(Program):
         """With a store that has been opened just now."""
         self.consumers.clear()
         self._producer = None
-        self.store._hand_in._thread = NoThread()  # type: ignore[assignment]
+        self.store._publishing.hand_in._thread = NoThread()  # type: ignore[assignment]
         self.promises.settle_of(self.store)
 
     def close(self) -> None:
@@ -442,7 +442,7 @@ class ServiceProgram(Program):
         """The owner publishes what waits; how many times something was asked for. What
         it answers is raised here, too."""
         outcomes: list[Any] = []
-        publisher = self.store._publisher
+        publisher = self.store._publishing.publisher
         publish_all = publisher.publish_all
 
         def noted(requests: Any) -> Any:
@@ -451,7 +451,7 @@ class ServiceProgram(Program):
             return found
 
         with mock.patch.object(publisher, "publish_all", noted):
-            self.store._hand_in.serve()
+            self.store._publishing.hand_in.serve()
         # One that could not be answered is served again, and is published still.
         failed = [one for one in outcomes if isinstance(one, LogStoreError)]
         if failed and len(failed) == len(outcomes):

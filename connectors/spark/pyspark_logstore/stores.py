@@ -30,7 +30,7 @@ from logstore import (
     TopicNotFoundError,
     TopicPartition,
 )
-from logstore.store.store import publication_key
+from logstore.store.inside import publication_key
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions
 

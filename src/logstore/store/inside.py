@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from logstore.errors import LogStoreError, storage_errors
+from logstore.errors import LogStoreError, storage_error, storage_errors
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
@@ -25,6 +25,7 @@ __all__ = [
     "files_directory",
     "lowered_in_copy",
     "partition_id",
+    "publication_key",
     "published_ms",
     "recover_unclean",
     "root_of",
@@ -55,7 +56,7 @@ def root_of(store: Store) -> Directory:
 
 def stage_for_group(store: Store, identity: str, sequence: int) -> Stage:
     """As `Store.stage`, under the identity of a group."""
-    return store._stage(identity, sequence)
+    return store._publishing.stage(identity, sequence)
 
 
 def submit_for_group(
@@ -73,7 +74,7 @@ def submit_for_group(
     request = request_of(
         logs_of(staged), identity, sequence, metadata=metadata, pinned=pinned
     )
-    return store._submitted(request, timeout_ms)
+    return store._publishing.submit(request, timeout_ms, store._publish_as_owner)
 
 
 def recover_unclean(store: Store) -> None:
@@ -120,7 +121,7 @@ def lowered_in_copy(store: Store) -> LoweredTo | None:
     if not store.read_only:
         return None
     with storage_errors("read", store.path):
-        ownership = store._publications.owner_now()
+        ownership = store._publishing.publications.owner_now()
         if not ownership.is_copy:
             return None
 
@@ -156,9 +157,28 @@ def _cuts_of(log: ReadOnlyLog, key: TopicPartition, ownership: Ownership) -> Cut
     return cuts_after(log.directory, metadata.stale, start, end, now_ms)
 
 
+def publication_key(store: Store) -> object:
+    """A value that changes with each step of a publication that readers may see, by any
+    process.
+
+    A caller that reads the ends of several partitions, and gets the same key before
+    and after, has seen each publication whole or not at all; else it must read them
+    again.
+
+    Raises:
+        StorageError: the directory cannot be examined.
+    """
+    store._context.check_open()
+    try:
+        publishing = store._publishing
+        return publishing.publisher.visible(), publishing.publications.cache_key()
+    except OSError as error:
+        raise storage_error(error, "look at", store.path) from error
+
+
 def published_ms(store: Store, identity: str) -> int:
     """When an identity has published last, in Unix ms; -1: never."""
-    entry = store._publications.published().get(identity)
+    entry = store._publishing.publications.published().get(identity)
     return -1 if entry is None else entry.time_ms
 
 

@@ -10,26 +10,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import operator
 import os
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
 from logstore import _native as native
-from logstore._native.locks import RANK_CLOSE, logger
-from logstore.config import StoreConfig, TopicConfig, check_kind
+from logstore._native.locks import logger
+from logstore.config import INT64_MAX, StoreConfig, TopicConfig, check_int, check_kind
 from logstore.errors import (
     ConfigError,
-    DiskFullError,
     LogStoreError,
     StoreClosedError,
     TopicNotFoundError,
-    storage_error,
-    storage_errors,
 )
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
@@ -38,29 +33,34 @@ from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import forget_locks
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
+from logstore.log.write.staged_files import Staged
+from logstore.log.write.staging import Stage
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
 from logstore.store.context import StoreContext
-from logstore.store.copy.copies import adopt_copy, mark_unknown, settle_copy
 from logstore.store.copy.snapshot import (
     SnapshotProgress,
     SnapshotReport,
     SnapshotTarget,
     make_snapshot,
 )
-from logstore.store.copy.snapshot_requests import SnapshotServer, snapshot_elsewhere
+from logstore.store.copy.snapshot_requests import snapshot_elsewhere
+from logstore.store.lifetime import Lifetime
 from logstore.store.measures import store_row
 from logstore.store.partition.partitions import RecoveryProgress
-from logstore.store.publication.hand_in import HandIn
 from logstore.store.publication.producer import NamedProducers, Producer
-from logstore.store.publication.publication import Publication, PublicationRequest
-from logstore.store.publication.publisher import Publisher
-from logstore.store.publication.publishing import PublishingStore
+from logstore.store.publication.publication import (
+    Publication,
+    PublicationRequest,
+    check_own_identity,
+    own_request,
+)
+from logstore.store.publication.publishing import Publishing
 from logstore.store.topic.open_topics import OpenTopics
 from logstore.store.topic.topic import Topic
 from logstore.store.topic.topic_changes import TopicChanges
 
-__all__ = ["Store", "open_store", "publication_key"]
+__all__ = ["Store", "open_store"]
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -116,7 +116,7 @@ def open_store(
     )
 
 
-class Store(PublishingStore):
+class Store:
     """An open store; a context manager. Made by `logstore.open`.
 
     Attributes:
@@ -139,65 +139,22 @@ class Store(PublishingStore):
         self.path = path
         self.read_only = read_only
         self.config = config
-        # Whether closing is complete.
-        self._is_finished = True
-        # The first error of closing so far: closing may be interrupted, and continue.
-        self._failure: LogStoreError | None = None
         context = self._context = StoreContext(
             self, path, read_only=read_only, create=create, config=config, files=files
         )
-        group = context.lock_group
-        self._close_lock = native.Mutex(RANK_CLOSE, f"the close of store {path}", group)
-        self._publications = Publications(context.root)
+        publications = Publications(context.root)
         journal = PublicationJournal(
-            context.root, context.ownership, self._publications, group
+            context.root, context.ownership, publications, context.lock_group
         )
-        self._topics = OpenTopics(context, self._publications)
-        self._changes = TopicChanges(context, self._topics, journal)
-        self._topics.changes = self._changes
-        self._topics.writers.on_recovery = on_recovery
-        self._publisher = Publisher(
-            context.root,
-            context.ownership,
-            self._publications,
-            journal,
-            config,
-            self._topics.writer_of,
-            self._topics.topic_id,
-            context.begin_publishing,
-            group,
-        )
-        self._producers = NamedProducers(context, self._topics.now)
-        self._hand_in = HandIn(context.root, self._publisher)
-        self._snapshots = SnapshotServer(context, self._topics, self._publisher)
-        self._watches = deque()
+        topics = self._topics = OpenTopics(context, publications)
+        topics.writers.on_recovery = on_recovery
+        self._changes = topics.changes = TopicChanges(context, topics, journal)
+        self._publishing = Publishing(context, topics, publications, journal)
+        self._producers = NamedProducers(context, topics.now)
+        self._lifetime = Lifetime(context, topics, self._publishing)
         _open_stores.add(self)
-        self._is_finished = False
-        # Only from the end of opening, with the lock, to that of closing: the rest of
-        # an opening or a closing that was interrupted must not touch the files, which
-        # may be another writer's by then.
-        self._may_write = False
-        try:
-            if not read_only:
-                context.take_lock()
-            self._load()
-            if not read_only and (on_recovery or on_progress):
-                self._topics.writers.recover(on_progress)
-            if not read_only:
-                adopt_copy(context, self._topics, self._publisher)
-                self._topics.begin_rounds()
-                self._snapshots.start()
-                if config.publish_for_others:
-                    self._hand_in.start()
-            self._may_write = not read_only
-        except BaseException:
-            context.is_closed = True
-            self._snapshots.stop()
-            self._hand_in.stop()
-            self._topics.stop_rounds(StoreClosedError(f"store {path} is closed"))
-            context.scheduler.stop()
-            self._let_go()
-            raise
+        examines_all = on_recovery is not None or on_progress is not None
+        self._lifetime.open(on_progress, examines_all=examines_all)
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
@@ -232,7 +189,8 @@ class Store(PublishingStore):
     def __del__(self) -> None:
         """Close a store that was not closed: appended records are synced, as by
         `close`, and the lock is released."""
-        if getattr(self, "_is_finished", True) or self._context.is_forked:
+        lifetime = getattr(self, "_lifetime", None)
+        if lifetime is None or lifetime.is_finished or self._context.is_forked:
             return
         try:
             self._warn_unclosed()
@@ -258,17 +216,6 @@ class Store(PublishingStore):
             self.close()
             raise
 
-    def _load(self) -> None:
-        with storage_errors("read", self.path):
-            for action in self._topics.load(self._context.ownership.read):
-                self._topics.writers.record(action)
-            if not self.read_only:
-                self._topics.catalog.finish_deletions(self._context.root.names())
-                ends = self._publications.durable_ends(self._context.ownership)
-                self._topics.writers.published |= ends
-                mark_unknown(self._context, self._topics, self._publications)
-                self._publisher.finish(self._topics.drop_unpublished)
-
     @property
     def recovery_report(self) -> RecoveryReport:
         """The repairs that opening had to make; false if there were none.
@@ -277,11 +224,7 @@ class Store(PublishingStore):
         """
         if not (self.read_only or self._context.is_closed or self._context.is_forked):
             self.recover()
-        return self._report()
-
-    def _report(self) -> RecoveryReport:
-        key = operator.attrgetter("topic", "partition")
-        return RecoveryReport(tuple(sorted(self._topics.writers.actions, key=key)))
+        return self._topics.writers.report()
 
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
@@ -305,7 +248,7 @@ class Store(PublishingStore):
         with self._context.lock:
             self._context.check_open()
             self._topics.writers.recover(on_progress)
-            return self._report()
+            return self._topics.writers.report()
 
     def compact(
         self,
@@ -484,7 +427,161 @@ class Store(PublishingStore):
         target = SnapshotTarget(os.path.abspath(os.fspath(path)), links, on_progress)
         if self.read_only:
             return snapshot_elsewhere(self._context, target, self._opened_briefly)
-        return make_snapshot(self._context, self._topics, self._publisher, target)
+        return make_snapshot(
+            self._context, self._topics, self._publishing.publisher, target
+        )
+
+    def stage(self, identity: str = "", sequence: int = 0) -> Stage:
+        """A file for records that are to be published together, in any number of
+        topics and partitions. A read-only store can do it, too: it takes no lock.
+
+        Args:
+            identity, sequence: as they will be given to `publish`.
+
+        Raises:
+            ConfigError: they are invalid; or opening the store for writing would need
+                a setting. Nothing was created.
+        """
+        check_own_identity(identity)
+        return self._publishing.stage(identity, sequence)
+
+    def publish(
+        self,
+        staged: Staged | Iterable[Staged],
+        *,
+        identity: str = "",
+        sequence: int = 0,
+        note: str = "",
+        metadata: bytes = b"",
+        pinned: bool | None = None,
+    ) -> Publication:
+        """Append staged records durably: all of them or none.
+
+        No reader in any process sees part of it, and a crash leaves all of it or
+        nothing. The records of one partition keep the order of `staged`. The staged
+        files are removed, or become segments. If the call fails, they may also be gone:
+        stage again.
+
+        Args:
+            staged: what `Stage.finish` returned, of one stage or of several.
+            identity: names the publisher, 1 to 1000 characters. Publishing again with
+                the same identity and sequence number does nothing. The last 10,000
+                identities are remembered, and the pinned ones. Those that begin with
+                "group:" are taken by consumer groups. "": no identity.
+            sequence: rises with each publication of the identity.
+            note: kept with the identity until its next publication, for the publisher
+                to read (`last_publication`): up to 1000 characters. It is also replaced
+                if this was published before.
+            metadata: up to 4096 bytes, committed together with the records, also if
+                there are none. `last_publication` returns them until the next
+                publication of the identity. They stay if this was published before.
+            pinned: True: remember the identity, however many others publish; False: no
+                longer; None: as before. To unpin one, repeat its last publication.
+
+        Raises:
+            PublicationConflictError: the identity has published a later one.
+            DiskFullError, StorageError: nothing was published.
+            SyncFailedError: nothing was published, unless the message says so, and a
+                partition takes no more appends.
+            CorruptRecordError: a staged file has changed; nothing was published.
+            RecordTooLargeError: a batch is larger than the current
+                ``max_message_bytes``.
+            ConfigError: a field of `staged`, the identity or the sequence is invalid.
+            TopicNotFoundError: there is none, or not the one that was staged for.
+            PartitionNotFoundError, ReadOnlyError.
+        """
+        self._topics.check_writable("publish")
+        return self._publishing.publish(
+            own_request(staged, identity, sequence, note, metadata, pinned)
+        )
+
+    def submit(
+        self,
+        staged: Staged | Iterable[Staged],
+        *,
+        identity: str,
+        sequence: int,
+        note: str = "",
+        metadata: bytes = b"",
+        pinned: bool | None = None,
+        timeout_ms: int | None = None,
+    ) -> Publication:
+        """Publish from any process, also if another one has the store open for writing.
+
+        A read-only store takes the writer's lock if it is free, publishes, and releases
+        it. Else it hands a request in to the owner, and waits: an owner with
+        ``StoreConfig(publish_for_others=True)`` publishes it; if the owner ends, this
+        call, or another one that waits, takes the lock. A store that is open for
+        writing publishes as `publish` does.
+
+        Whatever ends first, the process or the owner: a request that was handed in is
+        published once or not at all, and the same call, made again, tells. It may be
+        published after the process that handed it in has ended.
+
+        Args:
+            staged, sequence, note, metadata, pinned: as in `publish`.
+            identity: names the publisher, as in `publish`, 1 to 1000 characters.
+            timeout_ms: how long to wait for another process, in milliseconds; None: no
+                limit. An owner that does not publish for others, or a Kafka broker,
+                lets the call wait until it ends.
+
+        Returns:
+            As `publish`. The offsets are empty, too, if its publisher has died after
+            the commit.
+
+        Raises:
+            PublicationTimeoutError: it is unknown whether it will be published; ask
+                `published`, or submit the same again.
+            ConfigError: as `publish`, and for an empty identity. Also if this process
+                may not open the store for writing, and its lock is free.
+            StorageError: as `publish`; or the request cannot be written (a read-only
+                file system, a full disk): nothing was handed in, unless the message
+                says that it was before.
+            CorruptCheckpointError: the request was damaged; nothing was published.
+            PublicationConflictError, SyncFailedError, CorruptRecordError,
+                RecordTooLargeError, TopicNotFoundError, PartitionNotFoundError: as
+                `publish`; the error of the process that published.
+            StoreClosedError, ForkedError.
+        """
+        self._context.check_open()
+        if timeout_ms is not None:
+            check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
+        request = own_request(staged, identity, sequence, note, metadata, pinned)
+        return self._publishing.submit(request, timeout_ms, self._publish_as_owner)
+
+    def published(self, identity: str) -> int | None:
+        """The last sequence number that an identity has published; None: none.
+
+        Raises:
+            ConfigError: the identity is invalid.
+            CorruptCheckpointError: the file that records it is damaged.
+        """
+        last = self.last_publication(identity)
+        return None if last is None else last.sequence
+
+    def last_publication(self, identity: str) -> Publication | None:
+        """The last publication of an identity, without its offsets, which are not kept;
+        None: none. Raises: as `published`."""
+        self._context.check_open()
+        return self._publishing.last(identity)
+
+    def discard_staged(
+        self,
+        staged: Staged | Iterable[Staged] = (),
+        *,
+        identity: str = "",
+        before: int = 0,
+        older_than_ms: int | None = None,
+    ) -> None:
+        """Remove staged files that will not be published: these, all of an identity
+        with a sequence below `before`, and those of any identity that were not written
+        to for `older_than_ms`; of the latter two also the requests that were handed in.
+
+        Raises:
+            ConfigError: an argument is invalid; nothing was removed.
+        """
+        self._context.check_open()
+        self._publishing.discard(staged, identity, before, older_than_ms)
 
     def _opened_briefly(self) -> Store:
         """The store, opened for writing for one call. Raises: as `open_store`."""
@@ -495,7 +592,7 @@ class Store(PublishingStore):
     def _publish_as_owner(self, request: PublicationRequest) -> Publication:
         owner = self._opened_briefly()
         try:
-            return owner._published(request, is_last=True)
+            return owner._publishing.publish(request, is_last=True)
         finally:
             try:
                 owner.close()
@@ -516,105 +613,7 @@ class Store(PublishingStore):
             SyncFailedError, StorageError: a partition could not be made durable; the
                 rest is still closed, and the store is not marked as clean.
         """
-        if self._context.is_forked:
-            self._context.is_closed = True
-            # A finalizer may run before `_mark_forked`.
-            self._after_fork()
-            self._let_go()
-            return
-        with self._close_lock:
-            if self._is_finished:
-                return
-            self._context.is_closed = True
-            # Not under the lock: a task that is running now may wait for it.
-            self._snapshots.stop()
-            self._hand_in.stop()
-            self._topics.stop_rounds(self._closed_error())
-            self._context.scheduler.stop()
-            if self._may_write:
-                with self._context.lock:
-                    self._failure = self._close_writable()
-                self._may_write = False
-            self._let_go()
-            failure = self._failure
-        if failure is not None:
-            raise failure
-
-    def _closed_error(self) -> StoreClosedError:
-        return StoreClosedError(f"store {self.path} is closed")
-
-    def _close_writable(self) -> LogStoreError | None:
-        """Close the partitions and leave the clean-shutdown markers, if it is one.
-
-        Returns the error, if any. A store that was neither changed nor in need of a
-        recovery is left as it is.
-        """
-        failure = self._failure
-        writers = self._topics.writers
-        ownership = self._context.ownership
-        if ownership.is_writing:
-            # A deletion may have made room. If not, a warning says so.
-            writers.record_damage()
-        if not ownership.is_clean or (ownership.is_copied and ownership.is_writing):
-            # Partitions that were not used may be torn as well: a closed store is
-            # clean. In a copy each needs a state with its cut.
-            writers.recover()
-            if writers.loaded and not ownership.is_writing:
-                # This only makes the next opening quick: its errors are ignored.
-                with contextlib.suppress(LogStoreError):
-                    self._context.begin_writing()
-        closed = self._closed_error()
-        for writer in list(writers.loaded.values()):
-            try:
-                writer.close(closed, record_end=ownership.is_writing)
-            except LogStoreError as error:
-                failure = self._failure = self._failure or error
-        if failure is None:
-            try:
-                with storage_errors("close", self.path):
-                    self._publisher.end()
-                    if ownership.is_writing:
-                        settle_copy(self._context, self._topics)
-                        writers.leave_marks()
-            except LogStoreError as error:
-                failure = error
-        if isinstance(failure, DiskFullError):
-            # All records are durable; the next opening examines the logs again.
-            logger.warning(
-                "%s is durable and not marked as closed: %s", self.path, failure
-            )
-            return None
-        return failure
-
-    def _let_go(self) -> None:
-        """Close all descriptors and, with the last, the lock."""
-        self._watches.clear()
-        self._context.let_go()
-        self._is_finished = True
-
-    def _after_fork(self) -> None:
-        self._snapshots.abandon()
-        self._hand_in.abandon()
-        self._topics.abandon_rounds()
-        self._context.after_fork()
-
-
-def publication_key(store: Store) -> object:
-    """A value that changes with each step of a publication that readers may see, by any
-    process.
-
-    A caller that reads the ends of several partitions, and gets the same key before
-    and after, has seen each publication whole or not at all; else it must read them
-    again.
-
-    Raises:
-        StorageError: the directory cannot be examined.
-    """
-    store._context.check_open()
-    try:
-        return store._publisher.visible(), store._publications.cache_key()
-    except OSError as error:
-        raise storage_error(error, "look at", store.path) from error
+        self._lifetime.close()
 
 
 def _mark_forked() -> None:
@@ -624,14 +623,14 @@ def _mark_forked() -> None:
     """
     forget_locks()
     for store in list(_open_stores):
-        store._after_fork()
+        store._lifetime.after_fork()
 
 
 def _close_at_exit() -> None:
     """Close stores that are open when the program ends: appended records are synced."""
     with contextlib.ExitStack() as stack:
         for store in list(_open_stores):
-            if store._is_finished or store._context.is_forked:
+            if store._lifetime.is_finished or store._context.is_forked:
                 continue
             if not store.read_only:
                 # The last one is called first, and if one raises (warnings may be

@@ -9,6 +9,7 @@ rest, several partitions at a time.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ from logstore.io.checkpoint.recovery_report import (
     UNREADABLE,
     UNSUPPORTED,
     RecoveryAction,
+    RecoveryReport,
 )
 from logstore.io.checkpoint.topic_identity import TopicIdentity, has_own_files
 from logstore.io.directory import Directory
@@ -130,6 +132,11 @@ class PartitionWriters:
         logger.warning("recovery: %s: %s", action.label, action.message)
         if self.on_recovery is not None:
             self.on_recovery(action)
+
+    def report(self) -> RecoveryReport:
+        """What was found and repaired so far, by topic and partition."""
+        key = operator.attrgetter("topic", "partition")
+        return RecoveryReport(tuple(sorted(self.actions, key=key)))
 
     def usual(self, key: TopicPartition) -> PartitionWriter | None:
         """The writer of a partition that is loaded, and neither broken nor deleted;

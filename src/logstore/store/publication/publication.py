@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
@@ -11,9 +11,11 @@ from logstore.io.checkpoint.publications import Entry
 from logstore.io.checkpoint.state_fields import METADATA_BYTES_MAX
 from logstore.io.layout import TopicPartition
 from logstore.log.write.staged_files import (
+    Staged,
     StagedLog,
     check_identity,
     check_sequence,
+    logs_of,
 )
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Publication",
     "PublicationRequest",
     "check_own_identity",
+    "own_request",
     "request_of",
 ]
 
@@ -174,3 +177,16 @@ def request_of(
             value=identity,
         )
     return PublicationRequest(tuple(logs), identity, sequence, note, metadata, pinned)
+
+
+def own_request(
+    staged: Staged | Iterable[Staged],
+    identity: str,
+    sequence: int,
+    note: str,
+    metadata: bytes,
+    pinned: bool | None,
+) -> PublicationRequest:
+    """As `request_of`, for a caller's own identity."""
+    check_own_identity(identity)
+    return request_of(logs_of(staged), identity, sequence, note, metadata, pinned)

@@ -477,7 +477,7 @@ def test_first_commit_that_is_published_after_its_time_is_found(
     assert [one.position(key) for key in (T0, T1)] == [0, 0]
     config = logstore.StoreConfig(publish_for_others=True)
     with logstore.open(path, config=config) as owner:
-        owner._hand_in.serve()
+        owner._publishing.hand_in.serve()
     assert outputs(path) == ALL
     with pytest.raises(logstore.FencedError, match="whose end it does not know"):
         copy_some(one)

@@ -30,6 +30,6 @@ def test_cut_while_a_first_append_records_a_topic_has_the_settings_of_before(
         store.create_topic("b").append(b"x")
         settings = store._topics.catalog.settings
         settings["a"] = _Grows(settings, settings["a"])
-        cut = take_cut(store._context, store._topics, store._publisher)
+        cut = take_cut(store._context, store._topics, store._publishing.publisher)
         assert sorted(cut.settings) == ["a", "b"]
         del settings["of Kafka"]

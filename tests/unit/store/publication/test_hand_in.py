@@ -118,7 +118,7 @@ def test_requests_that_wait_are_committed_together(
         return real(self, asked)
 
     monkeypatch.setattr(Publisher, "publish_all", publish_all)
-    with owner._publisher.lock:
+    with owner._publishing.publisher.lock:
         calls = {
             (identity, sequence): Later(
                 lambda i=identity, s=sequence: submit(
@@ -309,7 +309,7 @@ def test_request_that_is_damaged_while_it_waits_raises_that(
         call = Later(lambda: submit(reader, staged))
         until(lambda: waiting_in(path))
         flip_bit(Path(path, waiting_in(path)[0]), 8 * 40)
-        owner._hand_in.serve()
+        owner._publishing.hand_in.serve()
         with pytest.raises(CorruptCheckpointError, match="damaged"):
             call.get()
         assert owner.published("x") is None
@@ -482,7 +482,7 @@ def test_requests_that_nobody_wants_any_more_are_removed(
 def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
     """Its thread is at a request when it is closed: the next one decides."""
     owner = logstore.open(path, config=SERVING)
-    with owner._publisher.lock:
+    with owner._publishing.publisher.lock:
         call = Later(lambda: submit(reader, staged_by(reader)))
         until(lambda: waiting_in(path))
         closing = Later(owner.close)
@@ -528,7 +528,7 @@ def test_request_that_was_handed_in_anew_is_answered_for_itself(
             return found
 
         monkeypatch.setattr(Publisher, "publish_all", publish_all)
-        owner._hand_in.serve()
+        owner._publishing.hand_in.serve()
         done = calls[0].get()
         assert (done.is_new, done.records, done.note) == (False, 2, "other note")
         assert owner.topic("a")[0].end_offset == 2

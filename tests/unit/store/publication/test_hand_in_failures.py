@@ -251,9 +251,9 @@ def test_request_that_cannot_be_removed_keeps_its_answer(
 
     def answer_later(self: requests.RequestFile) -> requests.Answer | None:
         if read(self) is not None:
-            with owner._publisher.lock:
-                owner._hand_in._names.add(self.name)
-            owner._hand_in.serve()
+            with owner._publishing.publisher.lock:
+                owner._publishing.hand_in._names.add(self.name)
+            owner._publishing.hand_in.serve()
         return read(self)
 
     monkeypatch.setattr(requests.RequestFile, "answer", answer_later)
@@ -309,15 +309,15 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
-        until(lambda: owner._hand_in._is_listed)
+        until(lambda: owner._publishing.hand_in._is_listed)
         partition = owner.topic("a")[0]
         assert partition.end_offset == 0
-        owner._hand_in._is_listed = False
+        owner._publishing.hand_in._is_listed = False
         files.failures["list", ""] = errno.EIO
         assert owner.publish([staged_by(owner)], identity="own", sequence=1).is_new
         assert any("cannot look for requests" in r.msg for r in caplog.records)
         files.failures.clear()
-        owner._hand_in._is_listed = False
+        owner._publishing.hand_in._is_listed = False
         assert submit(reader, staged_by(reader)).is_new
 
 
@@ -426,7 +426,7 @@ def test_answer_is_not_written_to_another_file_of_that_name(owner: Store) -> Non
     root = owner._context.root
     name = requests.request_name("y", 1, "1-" + "0" * 16)
     data = requests.pack_request([], "y", 1, "", b"", None)
-    with owner._publisher.lock:
+    with owner._publishing.publisher.lock:
         files = [requests.RequestFile(root, name, data)]
         read = requests.OpenRequest(root, name)
         files.append(requests.RequestFile(root, name, data))

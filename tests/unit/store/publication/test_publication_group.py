@@ -43,9 +43,9 @@ def asked(staged: Staged, identity: str, sequence: int = 1, **more: Any) -> Any:
 
 
 def publish_all(store: Store, *requests: PublicationRequest) -> list[Any]:
-    with store._publisher.lock:
-        outcomes = store._publisher.publish_all(list(requests))
-        store._publisher.discard_used()
+    with store._publishing.publisher.lock:
+        outcomes = store._publishing.publisher.publish_all(list(requests))
+        store._publishing.publisher.discard_used()
         return outcomes
 
 
@@ -354,14 +354,14 @@ def test_pin_and_unpin_of_the_library(
     """For who knows an identity, and has nothing to publish."""
     monkeypatch.setattr(publications, "IDENTITIES_MAX", 1)
     commit(store, "group")
-    with store._publisher.lock:
-        assert not store._publisher.pin("nobody", True)
-        assert store._publisher.pin("group", True)
+    with store._publishing.publisher.lock:
+        assert not store._publishing.publisher.pin("nobody", True)
+        assert store._publishing.publisher.pin("group", True)
     for name in "ab":
         commit(store, name)
     assert store.published("group") == 1
-    with store._publisher.lock:
-        assert store._publisher.pin("group", False)
+    with store._publishing.publisher.lock:
+        assert store._publishing.publisher.pin("group", False)
     # What was just unpinned was just used: the next one takes its place.
     assert [store.published(i) for i in ("group", "a", "b")] == [1, None, None]
     commit(store, "c")

@@ -323,7 +323,7 @@ def test_pin_tried_again_after_a_failed_sync_of_the_journal_is_durable(
 ) -> None:
     disk, store = memory_store()
     publish(store, 1, 0, pinned=not is_pinned)
-    publisher = store._publisher
+    publisher = store._publishing.publisher
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION, times=1)
     with publisher.lock, pytest.raises(OSError, match="Input/output"):
         publisher.pin("test", is_pinned)
@@ -382,7 +382,7 @@ def killed_before_commit(
         raise OSError(errno.EIO, "killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._publisher._journal, "commit", commit)
+        patch.setattr(store._publishing.publisher._journal, "commit", commit)
         with pytest.raises(StorageError):
             publish(store, 9, 0, 1)
     return found[0]

@@ -23,8 +23,8 @@ from logstore.io.checkpoint import publications
 from logstore.io.stamps import Look
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
+from logstore.store.inside import publication_key
 from logstore.store.publication.group_commit import GroupCommit
-from logstore.store.store import publication_key
 from support import staging
 from support.staging import WAY, stage, staged_files
 from support.values import (
