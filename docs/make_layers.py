@@ -118,7 +118,8 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("inside",),
     ),
     "store.catalog": (
-        ("identifying", "topic_ids"),
+        ("identifying", "topic_ids", "topic_settings"),
+        ("deleted_directories", "known_ids"),
         ("topics",),
     ),
     "store.partition": (

@@ -300,9 +300,9 @@ BUGS = (
     Bug(
         "a topic's deletion has no commit, and its directories have nothing of its id",
         "store/topic/topic_changes.py",
-        (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
-          "pass"),
-         ("mark = self._catalog.deletion_mark(name)", 'mark = "0" * 32')),
+        (("self._catalog.settings.write_if_room(name, deleting, is_needed=is_needed)",
+          "_ = deleting, is_needed"),
+         ("mark = self._catalog.ids.deletion_mark(name)", 'mark = "0" * 32')),
         "disk_states",
         ("create_topic", "delete_topic"),
         quick=1,

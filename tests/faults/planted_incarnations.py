@@ -7,7 +7,7 @@ from faults.planted_bug import Bug
 BUGS_OF_INCARNATIONS = (
     Bug(
         "another program has written: a topic gets another id",
-        "store/catalog/topics.py",
+        "store/catalog/known_ids.py",
         (("        return {\"id\": topic_id, \"identified\": True, **also}",
           "        return {\"id\": topic_id[::-1], \"identified\": True, **also}"),),
         "incarnations",

@@ -101,7 +101,7 @@ def topics_now(
     numbers = catalog.numbers.copy()
     wanted = sorted(numbers) if names is None else names
     return {
-        name: (catalog.topic_id(name), numbers[name])
+        name: (catalog.ids.topic_id(name), numbers[name])
         for name in wanted
         if numbers.get(name)
     }
@@ -112,7 +112,7 @@ def partition_id(store: Store, key: TopicPartition) -> str:
     or there is no such partition."""
     if key.partition not in topics_now(store, [key.topic]).get(key.topic, ("", ()))[1]:
         return ""
-    return store._topics.catalog.partition_id(key)
+    return store._topics.catalog.ids.partition_id(key)
 
 
 def lowered_in_copy(store: Store) -> LoweredTo | None:

@@ -94,7 +94,7 @@ class Lifetime:
                 topics.writers.record(action)
             if not context.read_only:
                 publishing = self._publishing
-                topics.catalog.finish_deletions(context.root.names())
+                topics.catalog.deleted.finish(context.root.names())
                 ends = publishing.publications.durable_ends(context.ownership)
                 topics.writers.published |= ends
                 mark_unknown(context, topics, publishing.publications)

@@ -1,85 +1,40 @@
-"""The topics of a store: which there are, and their settings.
+"""The topics of a store: which there are.
 
-Topics are found by the directories of their partitions, as Kafka finds them. In
-addition, `.logstore-topics` (docs/format.md) records their settings, how many
-partitions there must be, and whether a creation or deletion is in progress.
+Topics are found by the directories of their partitions, as Kafka finds them. The
+settings say in addition how many partitions there must be (`TopicSettings`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from logstore import _native as native
-from logstore._native.locks import RANK_JOURNAL, logger
-from logstore.config import TopicConfig, compacts, from_stored, sets_retention
-from logstore.errors import (
-    ConfigError,
-    CorruptCheckpointError,
-    CorruptionError,
-    DiskFullError,
-    TopicExistsError,
-    is_disk_full,
-    storage_error,
-    storage_errors,
-)
+from logstore.config import compacts, sets_retention
+from logstore.errors import ConfigError, CorruptionError, TopicExistsError
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.growing_file import GrowingFile
-from logstore.io.checkpoint.recovery_report import (
-    LOST_SEGMENT,
-    STATE_DAMAGED,
-    RecoveryAction,
-)
-from logstore.io.checkpoint.state_fields import check_partition_count
-from logstore.io.checkpoint.topic_identity import TopicIdentity, kafka_id_of
+from logstore.io.checkpoint.recovery_report import LOST_SEGMENT, RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
-from logstore.store.catalog.topic_ids import TopicIds, identity_in
+from logstore.store.catalog.deleted_directories import DeletedDirectories
+from logstore.store.catalog.known_ids import KnownIds
+from logstore.store.catalog.topic_settings import TopicSettings, leading
 
-__all__ = ["Catalog", "leading"]
+__all__ = ["Catalog"]
 
 # Up to this many lost directories of a topic are reported one by one.
 LOST_MAX = 10_000
 
 
-def leading(numbers: Sequence[int]) -> int:
-    """How many partitions there are from 0 on without a gap (`numbers` are sorted). A
-    broker's log directory may hold any subset of a topic's."""
-    for expected, number in enumerate(numbers):
-        if number != expected:
-            return expected
-    return len(numbers)
-
-
-def _partitions(settings: Mapping[str, Any] | None) -> int:
-    """How many partitions the settings of a topic name."""
-    return 0 if settings is None else int(settings["partitions"])
-
-
-def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a topic that `identify` has found out."""
-    return {key: settings[key] for key in ("identified", "kafka_id") if key in settings}
-
-
-def _text_of(topics: Mapping[str, Any]) -> str:
-    """The topics file, or an entry of it: None for a topic that is removed."""
-    return checkpoints.state_text({"topics": topics})
-
-
 class Catalog:
-    """The known topics of a store. The store's lock guards it, and a lock of its own
-    its file: the first append to a partition may write there (`identify`).
+    """The known topics of a store. The store's lock guards it.
 
     Attributes:
-        settings: topic -> {"partitions", "config"?, "id"?, "kafka_id"?, "identified"?,
-            "creating"?, "deleting"?}.
+        settings: of the topics, and their file.
+        ids: of the topics.
+        deleted: the directories of deleted topics.
         numbers: topic -> numbers of its partitions, in order.
         missing_partitions: those whose directory is gone and should not be.
-        dying: ``-delete`` directories whose delay is not over.
-        is_dirty: `settings` are not persisted, since the disk is full.
+        directories: all in the root, when the topics were found.
         begun: topic -> partitions whose directories a call that did not complete may
             have made.
     """
@@ -88,45 +43,16 @@ class Catalog:
         self, root: Directory, *, read_only: bool, lock_group: int = 0
     ) -> None:
         self._root = root
-        self._lock = native.Mutex(RANK_JOURNAL, "the topics of a store", lock_group)
         self._read_only = read_only
-        self._is_damaged = False
-        self.settings: dict[str, dict[str, Any]] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
+        self.settings = TopicSettings(root, lock_group)
+        self.ids = KnownIds(root, self.numbers, self.settings)
+        self.deleted = DeletedDirectories(root, self.settings)
         self.missing_partitions: dict[TopicPartition, CorruptionError] = {}
-        self.dying: list[str] = []
-        self.is_dirty = False
-        self.begun: dict[str, range] = {}
-        self._file = GrowingFile(root, layout.TOPICS)
-        # A change was interrupted: the file may have it, and `settings` not.
-        self._is_in_doubt = False
-        # All in the root, when the topics were found.
         self.directories: list[str] = []
-        # Of all partitions in `settings`.
-        self._count = 0
-        # Whether opening has changed the settings.
-        self._is_taken_over = False
-        self._ids = TopicIds(root, {})
-        # Of the topics without settings: their ids, as far as they were looked for.
-        self._found: dict[str, str] = {}
-        self._names_by_id: dict[str, str] | None = None
-        # The ids of topics that have none until the first append.
-        self._minted: dict[str, str] = {}
+        self.begun: dict[str, range] = {}
         # The topics by their names, with "_" for each ".", from the first use on.
         self._flat_names: dict[str, str] | None = None
-
-    def read(self, report: Callable[[RecoveryAction], None]) -> None:
-        """Read the settings of topics."""
-        try:
-            value = checkpoints.read_state(self._root, layout.TOPICS)
-        except CorruptCheckpointError as error:
-            path = self._root.path_of(layout.TOPICS)
-            text = f"{error}; topics have defaults"
-            report(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
-            self._is_damaged = True
-            return
-        self.settings = dict(value["topics"]) if value else {}
-        self._count = sum(map(_partitions, self.settings.values()))
 
     def find(self) -> None:
         """Find the topics by their directories."""
@@ -136,37 +62,34 @@ class Catalog:
             parsed = layout.parse_partition_directory(name)
             if parsed is not None:
                 numbers_by_topic.setdefault(parsed[0], []).append(parsed[1])
-        self.numbers = {
-            topic: tuple(sorted(numbers))
-            for topic, numbers in sorted(numbers_by_topic.items())
-        }
-        self._ids = TopicIds(self._root, self.numbers)
+        for topic, numbers in sorted(numbers_by_topic.items()):
+            self.numbers[topic] = tuple(sorted(numbers))
         self._take_renamed()
 
     def _take_renamed(self) -> None:
         """A topic whose directories have another name now keeps its settings."""
+        stored = dict(self.settings.stored)
         lost = {
-            stored["id"]: topic
-            for topic, stored in self.settings.items()
-            if stored.get("id") and topic not in self.numbers
+            settings["id"]: topic
+            for topic, settings in stored.items()
+            if settings.get("id") and topic not in self.numbers
         }
         if not lost:
             return
         for topic in self.numbers:
-            if topic in self.settings:
+            if topic in stored:
                 continue
             # The name in it may be an older one: it is written with the next append.
-            identity = self._ids.identity(topic)
+            identity = self.ids.identity(topic)
             if identity is not None and identity.topic_id in lost:
-                before = lost.pop(identity.topic_id)
-                self.settings[topic] = self.settings.pop(before)
-                self._is_taken_over = True
+                stored[topic] = stored.pop(lost.pop(identity.topic_id))
+        self.settings.take_over(stored)
 
     def check(self, report: Callable[[RecoveryAction], None]) -> None:
         """Compare the directories with the known topics: create those of a topic whose
         creation was interrupted, and report those that are lost."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
-        for topic, settings in list(self.settings.items()):
+        for topic, settings in list(self.settings.stored.items()):
             numbers = self.numbers.get(topic, ())
             is_changing = settings.get("creating") or settings.get("deleting")
             if not is_changing and leading(numbers) >= settings["partitions"]:
@@ -176,7 +99,7 @@ class Catalog:
             if settings.get("deleting") or layout.is_renamed_for_deletion(
                 renamed if missing or not have else (),
                 topic,
-                self.topic_id(topic),
+                self.ids.topic_id(topic),
                 set(missing) if have else None,
             ):
                 self._finish_deletion(topic)
@@ -222,51 +145,25 @@ class Catalog:
             if settings.get("creating") and not self._read_only:
                 self._root.sync()  # before the settings say that they exist
                 done = {k: v for k, v in settings.items() if k != "creating"}
-                self.write(topic, done)
+                self.settings.write(topic, done)
 
     def claim(self) -> None:
         """Another program was the last writer: of the known topics, keep what their
         directories confirm. Topics that it deleted are not lost; one that it has made
         again is another topic.
         """
-        if not self.settings:
+        if not self.settings.stored:
             return  # as in a log directory that only Kafka has used
-        settings = {}
-        for topic, stored in self.settings.items():
+        claimed = {}
+        for topic, stored in self.settings.stored.items():
             if topic not in self.numbers:
                 continue
-            settings[topic] = {
+            claimed[topic] = {
                 "partitions": min(stored["partitions"], leading(self.numbers[topic])),
                 **{key: stored[key] for key in ("config",) if key in stored},
-                **self._claimed_id(topic, stored),
+                **self.ids.claimed(topic, stored),
             }
-        self._is_taken_over |= settings != self.settings
-        self.settings = settings
-        self._count = sum(map(_partitions, settings.values()))
-
-    def _claimed_id(self, topic: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a topic's identity, after another program has written."""
-        topic_id = stored.get("id", "")
-        if not topic_id:
-            return {}
-        kafka_id = stored.get("kafka_id", "")
-        if not stored.get("identified"):
-            return {"id": topic_id}
-        if self._ids.is_made_again(topic, {kafka_id, topic_id} - {""}):
-            return {}  # it is found by its directories
-        kafka_id = kafka_id or self._ids.kafka_id(topic)
-        also = {"kafka_id": kafka_id} if kafka_id else {}
-        return {"id": topic_id, "identified": True, **also}
-
-    def persist_claim(self) -> None:
-        """Persist what opening has found out, before the first change."""
-        if self._is_taken_over:
-            checkpoints.check_state(
-                self._root, layout.TOPICS, {"topics": self.settings}
-            )
-            with self._lock:
-                self._replace(self.settings)
-            self._is_taken_over = False
+        self.settings.take_over(claimed)
 
     def _finish_deletion(self, topic: str) -> None:
         """Complete a deletion that was interrupted after its commit."""
@@ -278,13 +175,13 @@ class Catalog:
             self._root.files.sync(fd)
         self._root.sync()
         for number in numbers:
-            self.rename_deleted(
+            self.deleted.rename(
                 layout.partition_directory(topic, number),
-                layout.deleted_directory(topic, number, self.deletion_mark(topic)),
-                is_recorded=bool(self.settings[topic].get("deleting")),
+                layout.deleted_directory(topic, number, self.ids.deletion_mark(topic)),
+                is_recorded=bool(self.settings.of(topic).get("deleting")),
             )
         self._root.sync()
-        self.write_if_room(topic, None)
+        self.settings.write_if_room(topic, None)
 
     def check_collision(self, name: str) -> None:
         """Raise `TopicExistsError` if Kafka could not distinguish two names."""
@@ -303,30 +200,18 @@ class Catalog:
                 topic=name,
             )
 
-    def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic; the defaults if none were persisted. Raises
-        `ConfigError` if what was persisted is not valid."""
-        settings = self.settings.get(topic, {}).get("config")
-        try:
-            return TopicConfig() if settings is None else from_stored(settings)
-        except (ConfigError, TypeError) as error:
-            raise ConfigError(
-                f"the stored settings of topic {topic} are not valid: {error}. "
-                f"Configure it and open the store again, or delete it"
-            ) from error
-
     def retaining(self) -> list[TopicPartition]:
         """The partitions of the topics whose settings say after what time, or beyond
         what size, segments are deleted."""
         partitions: list[TopicPartition] = []
-        for topic, settings in list(self.settings.items()):
+        for topic, settings in list(self.settings.stored.items()):
             config = settings.get("config") or {}
             # Only for these: creating the settings of ten thousand topics takes a
             # second.
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
                 with contextlib.suppress(ConfigError):  # its partitions do not open
-                    if numbers and self.config(topic).deletes:
+                    if numbers and self.settings.config(topic).deletes:
                         partitions += [TopicPartition(topic, n) for n in numbers]
         return partitions
 
@@ -334,254 +219,10 @@ class Catalog:
         """The partitions of the topics that are compacted."""
         return [
             TopicPartition(topic, number)
-            for topic, settings in list(self.settings.items())
+            for topic, settings in list(self.settings.stored.items())
             if compacts(settings.get("config") or {})
             for number in self.numbers.get(topic, ())
         ]
-
-    def topic_id(self, topic: str) -> str:
-        """Distinguishes a topic from an earlier one of its name; "" if it has no id
-        yet: only Kafka has used it, and has given it none."""
-        topic_id: str = self.settings.get(topic, {}).get("id", "")
-        if topic_id or topic not in self.numbers:
-            return topic_id
-        found = self._found.get(topic)
-        if found is None:
-
-            def is_taken(topic_id: str, name: str) -> bool:
-                return self._is_taken(topic, topic_id, name)
-
-            found = self._found[topic] = self._ids.found(topic, is_taken)
-        return found
-
-    def _is_taken(self, topic: str, topic_id: str, name: str) -> bool:
-        """Whether another topic than `topic` has an id, perhaps the one with a name."""
-        if self._names_by_id is None:
-            self._names_by_id = {
-                stored["id"]: other
-                for other, stored in list(self.settings.items())
-                if stored.get("id")
-            }
-        other = self._names_by_id.get(topic_id, topic)
-        is_known = other != topic and other in self.numbers
-        return is_known or (name != topic and self._ids.has_id(name, topic_id))
-
-    def id_for_appends(self, topic: str) -> str:
-        """The id under which the topic is written to: a new one if it has none."""
-        return self.topic_id(topic) or self._minted.setdefault(topic, uuid.uuid4().hex)
-
-    def partition_id(self, key: TopicPartition) -> str:
-        """The id of the topic that a partition's directory belongs to: its topic's, but
-        for one that was put back from an earlier topic of the name.
-
-        Raises:
-            StorageError: it cannot be looked at.
-        """
-        directory = self._root.child(layout.partition_directory(*key))
-        with storage_errors("look at", directory.path):
-            topic_id = self.topic_id(key.topic)
-            found = identity_in(directory)
-        if found is None or found.is_of(topic_id, key.topic):
-            return topic_id
-        return found.topic_id
-
-    def is_identified(self, topic: str) -> bool:
-        """Whether the settings say that a partition of the topic was written to."""
-        return bool(self.settings.get(topic, {}).get("identified"))
-
-    def identify(
-        self, key: TopicPartition, directory: Directory, log_id: str, *, is_empty: bool
-    ) -> str:
-        """Before the first append to a partition: write its `.logstore-topic`, and then
-        into the settings that the topic has one. Returns the id of the topic.
-
-        Args:
-            is_empty: its first segment is created next, which syncs the directory.
-
-        Raises:
-            OSError: as the system gives it.
-        """
-        topic, number = key
-        topic_id = self.id_for_appends(topic)
-        found = identity_in(directory)
-        kafka_id = kafka_id_of(directory) if found is None else found.kafka_id
-        identity = TopicIdentity(topic_id, topic, number, kafka_id, log_id)
-        count = leading(self.numbers[topic])
-        is_noted = not count or self.is_identified(topic)
-        if found != identity:
-            # Without a sync nothing is lost with its name but what is appended then.
-            identity.write(directory, sync=not (is_noted and is_empty))
-        if not is_noted:
-            settings = {
-                "partitions": count,
-                **self.settings.get(topic, {}),
-                "id": topic_id,
-                "identified": True,
-            }
-            if kafka_id:
-                settings["kafka_id"] = kafka_id
-            self.write(topic, settings)
-        return topic_id
-
-    def deletion_mark(self, topic: str) -> str:
-        """For the name of a directory of a topic that is being deleted."""
-        return layout.deletion_mark(self.topic_id(topic), uuid.uuid4().hex)
-
-    def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """New settings of a topic, with its id: a new one if there is no such topic
-        yet. A topic that was found by its directories has the id of these."""
-        is_new = topic not in self.numbers
-        topic_id = uuid.uuid4().hex if is_new else self.topic_id(topic)
-        return {**settings, "id": topic_id} if topic_id else settings
-
-    def write(self, name: str, value: dict[str, Any] | None) -> None:
-        """Persist the settings of a topic, or remove them.
-
-        The file says afterwards what it said before if one bit of the last entry is
-        damaged and the store was not closed. If that was not the topic's creation or
-        deletion, which opening finishes in any case, `confirm` must follow.
-        """
-        with self._lock:
-            self._persist(name, value)
-
-    def confirm(self) -> None:
-        """The last `write` is not the last entry of the file any more."""
-        if self._file.has_entries and not self._is_in_doubt:
-            with contextlib.suppress(OSError), self._lock:
-                if not self._file.append(_text_of({})):
-                    self._replace(self.settings)
-
-    def _persist(self, name: str, value: dict[str, Any] | None) -> None:
-        """Disk first, memory after: append an entry, or write the file whole."""
-        before, known = self.settings.get(name, {}), self._count
-        if value is not None and before.get("id", "") == value.get("id"):
-            # Found out by the first append, perhaps since `value` was made.
-            value = {**_noted(before), **value}
-        if self._is_in_doubt:
-            known = sum(map(_partitions, self.settings.values()))
-        count = known + _partitions(value) - _partitions(self.settings.get(name))
-        check_partition_count(count)
-        if value is not None:
-            checkpoints.check_state(
-                self._root, layout.TOPICS, {"topics": {name: value}}
-            )
-        is_whole = self.is_dirty or self._is_damaged or self._is_in_doubt
-        # Until memory has it, too: after an interrupt the file is written whole.
-        self._is_in_doubt = True
-        if is_whole or not self._file.append(_text_of({name: value})):
-            settings = dict(self.settings)
-            checkpoints.merge_topics(settings, {name: value})
-            self._replace(settings)
-        self._count = count
-        checkpoints.merge_topics(self.settings, {name: value})
-        self.is_dirty = self._is_in_doubt = False
-
-    def _replace(self, settings: dict[str, dict[str, Any]]) -> None:
-        """Write the file whole."""
-        if self._is_damaged:
-            # The unreadable file is kept: it has the settings of other topics.
-            kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
-            self._root.rename(layout.TOPICS, kept)
-            self._is_damaged = False
-        self._file.replace(_text_of(settings))
-
-    def rename_deleted(self, name: str, new: str, *, is_recorded: bool) -> None:
-        """Rename the directory of a partition that is being deleted. If a full disk has
-        no room for the new name, and the deletion `is_recorded`, remove it at once.
-        Else its indexes make room, because they can be built again."""
-        try:
-            self._root.rename(name, new)
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            if not is_recorded:
-                _remove_indexes(self._root.child(name))
-            elif self.empty_directories([name]):
-                self._root.remove(name)
-                return
-            self._root.rename(name, new)
-
-    def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
-        """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
-        them. Until then the names of the renamed directories say that it was begun;
-        those of several partitions do so only if the topic has an id.
-        """
-        try:
-            with self._lock:
-                self._persist(name, value)
-        except OSError as error:
-            failed = storage_error(error, "write the settings in", self._root.path)
-            is_half_possible = value is not None and len(self.numbers[name]) > 1
-            if not isinstance(failed, DiskFullError) or (
-                is_half_possible and not self.topic_id(name)
-            ):
-                raise failed from error
-            logger.warning("deleting topic %s goes on: %s", name, failed)
-            self._count += _partitions(value) - _partitions(self.settings.get(name))
-            checkpoints.merge_topics(self.settings, {name: value})
-            self.is_dirty = True
-
-    def catch_up(self) -> None:
-        """Persist the settings for which there was no room."""
-        if self.is_dirty:
-            with contextlib.suppress(OSError), self._lock:
-                self._replace(self.settings)
-                self.is_dirty = self._is_in_doubt = False
-
-    def close(self) -> None:
-        """Write the file whole, for the next opening; if that fails, it has entries."""
-        self.catch_up()
-        if self._file.has_entries and not self._is_in_doubt:
-            with contextlib.suppress(OSError), self._lock:
-                self._replace(self.settings)
-
-    def finish_deletions(self, names: list[str]) -> None:
-        """Complete deletions of topics that an earlier writer began: now if the delay
-        is over, else when this one begins to write."""
-        delay_ms = TopicConfig().file_delete_delay_ms
-        over: list[str] = []
-        for name in names:
-            parsed = layout.transition_topic(name)
-            if parsed is None or parsed[2] != "delete":
-                continue
-            age_ms = (
-                self._root.files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
-            )
-            (self.dying if 0 <= age_ms < delay_ms else over).append(name)
-        emptied = self.empty_directories(over)
-        self.catch_up()
-        if self.is_dirty:
-            self.dying += emptied  # their names say that nothing is lost
-        else:
-            self.remove_directories(emptied)
-
-    def empty_directories(self, names: list[str]) -> list[str]:
-        """Remove the files of partition directories that were renamed for deletion.
-        Returns the names of those that are empty now.
-
-        Files that are not named as Kafka or logstore name files are foreign: they stay,
-        and so does the directory.
-        """
-        emptied = []
-        for name in names:
-            directory = self._root.child(name)
-            try:
-                foreign = _empty(directory)
-                if foreign:
-                    logger.warning(
-                        "%s is kept: %d files in it are not of a log (%r)",
-                        directory.path,
-                        len(foreign),
-                        foreign[0],
-                    )
-                    continue
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                logger.warning("cannot remove %s: %s", directory.path, error)
-                continue
-            emptied.append(name)
-        return emptied
 
     def make_directories(self, topic: str, numbers: range) -> None:
         """Create the directories of new partitions, durably."""
@@ -608,43 +249,5 @@ class Catalog:
         if self._flat_names is not None:
             self._flat_names[topic.replace(".", "_")] = topic
         self.numbers[topic] = numbers
-        self._found.pop(topic, None)
-        self._minted.pop(topic, None)
+        self.ids.forget(topic)
         self.begun.pop(topic, None)
-
-    def remove_directories(self, names: list[str]) -> None:
-        """Remove empty directories."""
-        for name in names:
-            try:
-                self._root.remove(name)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                path = self._root.path_of(name)
-                logger.warning("cannot remove %s: %s", path, error)
-
-
-def _remove_indexes(directory: Directory) -> None:
-    """Remove the index files of a partition."""
-    for name in directory.names():
-        parsed = layout.parse_segment_file(name)
-        if parsed and parsed.suffix in (layout.INDEX, layout.TIME_INDEX):
-            directory.unlink(name, missing_ok=True)
-
-
-def _empty(directory: Directory) -> list[str]:
-    """Remove the files that logstore or Kafka put into a partition's directory, also
-    the directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns
-    the names of foreign files, which stay."""
-    foreign: list[str] = []
-    for name in directory.names():
-        if name.startswith(layout.OWN_PREFIX) and directory.stat(name).is_directory:
-            inner = directory.child(name)
-            for file in inner.names():
-                inner.unlink(file, missing_ok=True)
-            directory.remove(name)
-        elif layout.is_partition_file(name):
-            directory.unlink(name, missing_ok=True)
-        else:
-            foreign.append(name)
-    return foreign

@@ -96,7 +96,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
     def lowered_to(
         key: TopicPartition, topic_id: str, position: int, commit_ms: int
     ) -> int | None:
-        if topic_id and topic_id != topics.catalog.topic_id(key.topic):
+        if topic_id and topic_id != topics.catalog.ids.topic_id(key.topic):
             return None
         writer = _intact(topics, key)
         if writer is None:

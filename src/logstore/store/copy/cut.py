@@ -105,7 +105,7 @@ def take_cut(
             partitions = _partitions(root, topics, context.ownership.starts)
             missing = sorted(topics.catalog.missing_partitions)
             # A first append, without this lock, may add a topic: it changes no value.
-            settings = copy.deepcopy(dict(topics.catalog.settings))
+            settings = copy.deepcopy(dict(topics.catalog.settings.stored))
             points = {
                 one.key: context.ownership.points[one.key]
                 for one in partitions

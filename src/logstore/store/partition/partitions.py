@@ -279,7 +279,7 @@ class PartitionWriters:
             directory,
             self._services.descriptors,
             *key,
-            self.catalog.config(key.topic),
+            self.catalog.settings.config(key.topic),
             self._ownership.metadata(directory, key, self.published.get(key, -1)),
             writable=True,
             on_checked=count.add,
@@ -323,13 +323,13 @@ class PartitionWriters:
         except CorruptCheckpointError as error:
             text = f"{error}; the first append writes it again"
             loaded.actions.append(_action(STATE_DAMAGED, key, directory, text))
-        is_new_id = not catalog.topic_id(key.topic)
+        is_new_id = not catalog.ids.topic_id(key.topic)
         facts = IdentityFacts(
             key,
-            catalog.id_for_appends(key.topic),
+            catalog.ids.id_for_appends(key.topic),
             is_new_id=is_new_id,
-            has_settings=key.topic in catalog.settings,
-            is_noted=catalog.is_identified(key.topic),
+            has_settings=key.topic in catalog.settings.stored,
+            is_noted=catalog.settings.is_identified(key.topic),
             found=found,
             is_own=self._ownership.is_own,
             # Asked only where it counts: it lists the directory.
@@ -373,7 +373,6 @@ class PartitionWriters:
 
     def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:
         """Take over what `_load` returned."""
-        topic, number = key
         directory = self._directory(key)
         if isinstance(loaded, RecoveredLog):
             try:
@@ -394,7 +393,11 @@ class PartitionWriters:
             # One object for all segments: a deletion of the topic sets its new name.
             directory = loaded.segments[0].file.directory
         writer = PartitionWriter(
-            self._services, directory, topic, number, self.catalog.config(topic), loaded
+            self._services,
+            directory,
+            *key,
+            self.catalog.settings.config(key.topic),
+            loaded,
         )
         if key in self.unpublished:
             base, error = self.unpublished[key]
@@ -464,7 +467,7 @@ class PartitionWriters:
         Raises:
             OSError: as the system gives it.
         """
-        self.catalog.close()
+        self.catalog.settings.close()
         ends, ownership = self.ends(), self._ownership
         if ends is None:
             ownership.write_starts(self.starts())

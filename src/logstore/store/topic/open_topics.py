@@ -127,7 +127,7 @@ class OpenTopics:
             actions: list[RecoveryAction] = []
             read_ownership(actions.append)
             catalog = self._new_catalog(self._context)
-            catalog.read(actions.append)
+            catalog.settings.read(actions.append)
             catalog.find()
             if self._context.ownership.is_own:
                 catalog.check(actions.append)
@@ -147,14 +147,14 @@ class OpenTopics:
         """Read-only: drop the objects of topics that were made again. Those that the
         callers have raise errors."""
         for name in list(self.topics):
-            if self.topics[name].is_of(catalog.topic_id(name)):
+            if self.topics[name].is_of(catalog.ids.topic_id(name)):
                 continue
             del self.topics[name]
         for topic, number in list(self.partitions):
             topic_id = self.partitions[topic, number].topic_id
-            if topic_id in ("", catalog.topic_id(topic)):
+            if topic_id in ("", catalog.ids.topic_id(topic)):
                 continue
-            if topic_id != catalog.partition_id(TopicPartition(topic, number)):
+            if topic_id != catalog.ids.partition_id(TopicPartition(topic, number)):
                 del self.partitions[topic, number]
 
     def _is_as_before(self, seen: tuple[int, object, object], catalog: Catalog) -> bool:
@@ -255,10 +255,10 @@ class OpenTopics:
     def topic_config(self, topic: str) -> TopicConfig:
         if topic not in self.catalog.numbers:
             raise self._no_topic(topic)
-        return self.catalog.config(topic)
+        return self.catalog.settings.config(topic)
 
     def topic_id(self, topic: str) -> str:
-        return self.catalog.topic_id(topic)
+        return self.catalog.ids.topic_id(topic)
 
     def open_partition(self, topic: str, number: int) -> Partition:
         """A partition; the same object every time."""
@@ -279,7 +279,7 @@ class OpenTopics:
                 )
             partition = self.partitions.get(key)
             if partition is None:
-                context, config = self._context, self.catalog.config(topic)
+                context, config = self._context, self.catalog.settings.config(topic)
                 partition = Partition(
                     topic,
                     number,
@@ -287,7 +287,7 @@ class OpenTopics:
                     self._live(key) if context.read_only else self.writers.get(key),
                     context.check_open,
                     context.store_config.max_batch_decompressed_bytes,
-                    self.catalog.partition_id(key),
+                    self.catalog.ids.partition_id(key),
                     self.begin_call,
                 )
                 self.partitions[key] = partition
@@ -297,7 +297,7 @@ class OpenTopics:
         topic, number = key
         directory = self._context.root.child(layout.partition_directory(topic, number))
 
-        held = self.catalog.partition_id(key)
+        held = self.catalog.ids.partition_id(key)
 
         def metadata() -> PartitionMetadata:
             ownership = self._context.ownership_now()
@@ -328,7 +328,7 @@ class OpenTopics:
             self._context.descriptors,
             topic,
             number,
-            self.catalog.config(topic),
+            self.catalog.settings.config(topic),
             metadata,
             self._context.ownership,
             self._publications,

@@ -36,7 +36,8 @@ from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
-from logstore.store.catalog.topics import Catalog, leading
+from logstore.store.catalog.topic_settings import leading
+from logstore.store.catalog.topics import Catalog
 from logstore.store.context import StoreContext
 from logstore.store.partition.partitions import PartitionWriters
 from logstore.store.topic.open_topics import OpenTopics
@@ -108,7 +109,7 @@ class TopicChanges:
                 f"topic {name} has {len(topic)} partitions, not {partitions}",
                 topic=name,
             )
-        if config is not None and "config" not in self._catalog.settings.get(name, {}):
+        if config is not None and "config" not in self._catalog.settings.of(name):
             # Only its directories existed: now it has settings, too.
             self._configure_held(name, config)
         if config is not None and config != topic.config:
@@ -137,14 +138,14 @@ class TopicChanges:
             keys = [TopicPartition(name, number) for number in numbers]
             self._forget_ownership(keys)
             self._journal.forget(keys)
-            settings = self._catalog.with_id(
+            settings = self._catalog.ids.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
-            self._catalog.write(name, {**settings, "creating": True})
+            self._catalog.settings.write(name, {**settings, "creating": True})
             self._catalog.make_directories(name, numbers)
             all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
             settings["partitions"] = leading(all_numbers)
-            self._catalog.write(name, settings)
+            self._catalog.settings.write(name, settings)
         self._catalog.add(name, all_numbers)
         self._retain_as(config)
 
@@ -170,12 +171,12 @@ class TopicChanges:
     def _configure_held(self, name: str, config: TopicConfig) -> None:
         numbers = self._topics.partition_numbers(name)
         self._context.begin_writing()
-        settings = self._catalog.with_id(
+        settings = self._catalog.ids.with_id(
             name, {"partitions": leading(numbers), "config": to_stored(config)}
         )
         with storage_errors(f"write the settings of {name} in", self._context.path):
-            self._catalog.write(name, settings)
-            self._catalog.confirm()
+            self._catalog.settings.write(name, settings)
+            self._catalog.settings.confirm()
         self._retain_as(config)
         failure: LogStoreError | None = None
         for number in numbers:
@@ -225,18 +226,18 @@ class TopicChanges:
         renamed: list[str] = []
         users: list[Segment] = []
         try:
-            delay_ms = self._catalog.config(name).file_delete_delay_ms
+            delay_ms = self._catalog.settings.config(name).file_delete_delay_ms
         except ConfigError:
             # Its settings count for nothing else: it can be deleted.
             delay_ms = TopicConfig().file_delete_delay_ms
-        settings = self._catalog.settings.get(name, {"partitions": leading(numbers)})
+        settings = self._catalog.settings.of(name) or {"partitions": leading(numbers)}
         going = TopicNotFoundError(
             f"topic {name} is being deleted, which was cut short by an error; "
             f"delete it again, or open the store again",
             topic=name,
         )
         keys = [TopicPartition(name, number) for number in numbers]
-        mark = self._catalog.deletion_mark(name)
+        mark = self._catalog.ids.deletion_mark(name)
         moved = {key: layout.deleted_directory(*key, mark) for key in keys}
         try:
             # Before the commit: after it nothing may be acknowledged, nor be loaded; no
@@ -247,7 +248,10 @@ class TopicChanges:
             # If this fails, a copy takes these for logs that it lacks.
             with contextlib.suppress(OSError, CorruptCheckpointError):
                 self._journal.forget_ends(keys)
-            self._catalog.write_if_room(name, {**settings, "deleting": True})
+            # Without an id, the names of several directories do not say that all go.
+            is_needed = len(numbers) > 1 and not self._catalog.ids.topic_id(name)
+            deleting = {**settings, "deleting": True}
+            self._catalog.settings.write_if_room(name, deleting, is_needed=is_needed)
         except BaseException:
             self._undo_delete(name, keys)
             raise
@@ -265,10 +269,10 @@ class TopicChanges:
                     writer.directory.moved_to = moved[key]
                 # It does not exist if an earlier attempt has renamed it.
                 with contextlib.suppress(FileNotFoundError):
-                    self._catalog.rename_deleted(
+                    self._catalog.deleted.rename(
                         layout.partition_directory(*key),
                         moved[key],
-                        is_recorded=not self._catalog.is_dirty,
+                        is_recorded=not self._catalog.settings.is_dirty,
                     )
                     renamed.append(moved[key])
             self._context.root.sync()
@@ -282,7 +286,7 @@ class TopicChanges:
         # On a full disk the lines stay until another topic of this name is created.
         with contextlib.suppress(OSError):
             self._forget_ownership(keys)
-        self._catalog.write_if_room(name, None)
+        self._catalog.settings.write_if_room(name, None)
         logger.info("topic %s with %d partitions deleted", name, len(numbers))
         # A read that has begun finishes on the files that it began with.
         self._context.scheduler.when_unused(users, self._removal_of(renamed), delay_ms)
@@ -293,18 +297,12 @@ class TopicChanges:
         return weakly(self._remove, names)
 
     def _remove(self, names: list[str]) -> None:
-        """Remove the directories of deleted topics; if there is room again, catch up.
-
-        While the settings on the disk still have the topics, the empty directories
-        stay: from their names the next opening knows that nothing is lost.
-        """
-        emptied = self._catalog.empty_directories(names)
+        """Remove the directories of deleted topics."""
+        deleted = self._catalog.deleted
+        emptied = deleted.empty(names)
         with self._context.lock:
-            if self._context.is_closed:
-                return
-            self._catalog.catch_up()
-            if not self._catalog.is_dirty:
-                self._catalog.remove_directories(emptied)
+            if not self._context.is_closed:
+                deleted.remove(emptied)
 
     def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
         """Undo a deletion that may or may not have reached its commit: only if the
@@ -334,7 +332,7 @@ class TopicChanges:
     ) -> None:
         """Before the first append to a partition: record which topic it is of."""
         catalog = self._catalog
-        topic_id = catalog.identify(key, directory, log_id, is_empty=is_empty)
+        topic_id = catalog.ids.identify(key, directory, log_id, is_empty=is_empty)
         for number in catalog.numbers.get(key.topic, ()):
             partition = self._topics.partitions.get((key.topic, number))
             if partition is not None and not partition.topic_id:
@@ -351,8 +349,9 @@ class TopicChanges:
                 unwritten = self._writers.record_damage()
                 if unwritten is not None and not is_deletion:
                     raise unwritten
-                self._context.ownership.begin(self._catalog.persist_claim)
-                dying, self._catalog.dying = self._catalog.dying, []
+                catalog = self._catalog
+                self._context.ownership.begin(catalog.settings.persist_claim)
+                dying, catalog.deleted.dying = catalog.deleted.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms
                     self._context.scheduler.call_later(

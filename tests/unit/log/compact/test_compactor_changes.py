@@ -26,7 +26,7 @@ from logstore import (
 from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
-from logstore.store.catalog.topics import Catalog
+from logstore.store.catalog.topic_settings import TopicSettings
 from logstore.store.context import StoreContext
 from logstore.store.store import open_store
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
@@ -445,7 +445,7 @@ def test_topic_that_could_not_be_deleted_is_compacted_again(
 
         def delete() -> None:
             with monkeypatch.context() as patch, pytest.raises(StorageError):
-                patch.setattr(Catalog, "write_if_room", fail)
+                patch.setattr(TopicSettings, "write_if_room", fail)
                 store.delete_topic("t")
 
         partition.compact(force=True, on_progress=once(1, delete))

@@ -28,7 +28,7 @@ def test_cut_while_a_first_append_records_a_topic_has_the_settings_of_before(
     with logstore.open(tmp_path) as store:
         store.create_topic("a").append(b"x")
         store.create_topic("b").append(b"x")
-        settings = store._topics.catalog.settings
+        settings = store._topics.catalog.settings.stored
         settings["a"] = _Grows(settings, settings["a"])
         cut = take_cut(store._context, store._topics, store._publishing.publisher)
         assert sorted(cut.settings) == ["a", "b"]

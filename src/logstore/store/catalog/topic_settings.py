@@ -1,0 +1,216 @@
+"""The settings of the topics of a store, and the file that has them.
+
+`.logstore-topics` (docs/format.md) also records how many partitions each topic must
+have, and whether its creation or deletion is in progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from logstore import _native as native
+from logstore._native.locks import RANK_JOURNAL, logger
+from logstore.config import TopicConfig, from_stored
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    DiskFullError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.growing_file import GrowingFile
+from logstore.io.checkpoint.recovery_report import STATE_DAMAGED, RecoveryAction
+from logstore.io.checkpoint.state_fields import check_partition_count
+from logstore.io.directory import Directory
+
+__all__ = ["TopicSettings", "leading"]
+
+
+def leading(numbers: Sequence[int]) -> int:
+    """How many partitions there are from 0 on without a gap (`numbers` are sorted). A
+    broker's log directory may hold any subset of a topic's."""
+    for expected, number in enumerate(numbers):
+        if number != expected:
+            return expected
+    return len(numbers)
+
+
+def _partitions(settings: Mapping[str, Any] | None) -> int:
+    """How many partitions the settings of a topic name."""
+    return 0 if settings is None else int(settings["partitions"])
+
+
+def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a topic that `identify` has found out."""
+    return {key: settings[key] for key in ("identified", "kafka_id") if key in settings}
+
+
+def _text_of(topics: Mapping[str, Any]) -> str:
+    """The topics file, or an entry of it: None for a topic that is removed."""
+    return checkpoints.state_text({"topics": topics})
+
+
+class TopicSettings:
+    """The settings of topics. The store's lock guards them, and a lock of their own the
+    file: the first append to a partition may write there (`KnownIds.identify`).
+
+    Attributes:
+        stored: topic -> {"partitions", "config"?, "id"?, "kafka_id"?, "identified"?,
+            "creating"?, "deleting"?}.
+        is_dirty: they are not persisted, since the disk is full.
+
+    Invariant: the file says the same, unless they are dirty, or opening has changed
+    them (`take_over`). After a change that was interrupted, the next one writes the
+    file whole.
+    """
+
+    def __init__(self, root: Directory, lock_group: int) -> None:
+        self._root = root
+        self._lock = native.Mutex(RANK_JOURNAL, "the topics of a store", lock_group)
+        self.stored: dict[str, dict[str, Any]] = {}
+        self.is_dirty = False
+        self._file = GrowingFile(root, layout.TOPICS)
+        self._is_damaged = False
+        # A change was interrupted: the file may have it, and `stored` not.
+        self._is_in_doubt = False
+        # Of all partitions in `stored`.
+        self._count = 0
+        # Whether opening has changed them.
+        self._is_taken_over = False
+
+    def read(self, report: Callable[[RecoveryAction], None]) -> None:
+        """Read the settings of topics."""
+        try:
+            value = checkpoints.read_state(self._root, layout.TOPICS)
+        except CorruptCheckpointError as error:
+            path = self._root.path_of(layout.TOPICS)
+            text = f"{error}; topics have defaults"
+            report(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
+            self._is_damaged = True
+            return
+        self.stored = dict(value["topics"]) if value else {}
+        self._count = sum(map(_partitions, self.stored.values()))
+
+    def of(self, topic: str) -> Mapping[str, Any]:
+        """The settings of a topic; empty if it has none."""
+        return self.stored.get(topic, {})
+
+    def config(self, topic: str) -> TopicConfig:
+        """The settings of a topic; the defaults if none were persisted. Raises
+        `ConfigError` if what was persisted is not valid."""
+        settings = self.of(topic).get("config")
+        try:
+            return TopicConfig() if settings is None else from_stored(settings)
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(
+                f"the stored settings of topic {topic} are not valid: {error}. "
+                f"Configure it and open the store again, or delete it"
+            ) from error
+
+    def is_identified(self, topic: str) -> bool:
+        """Whether the settings say that a partition of the topic was written to."""
+        return bool(self.of(topic).get("identified"))
+
+    def take_over(self, stored: dict[str, dict[str, Any]]) -> None:
+        """Use the settings that opening has found out. Memory only: `persist_claim`
+        follows."""
+        self._is_taken_over |= stored != self.stored
+        self.stored = stored
+        self._count = sum(map(_partitions, stored.values()))
+
+    def persist_claim(self) -> None:
+        """Persist what opening has found out (`take_over`), before the first change."""
+        if self._is_taken_over:
+            checkpoints.check_state(self._root, layout.TOPICS, {"topics": self.stored})
+            with self._lock:
+                self._replace(self.stored)
+            self._is_taken_over = False
+
+    def write(self, name: str, value: dict[str, Any] | None) -> None:
+        """Persist the settings of a topic, or remove them.
+
+        The file says afterwards what it said before if one bit of the last entry is
+        damaged and the store was not closed. If that was not the topic's creation or
+        deletion, which opening finishes in any case, `confirm` must follow.
+        """
+        with self._lock:
+            self._persist(name, value)
+
+    def confirm(self) -> None:
+        """The last `write` is not the last entry of the file any more."""
+        if self._file.has_entries and not self._is_in_doubt:
+            with contextlib.suppress(OSError), self._lock:
+                if not self._file.append(_text_of({})):
+                    self._replace(self.stored)
+
+    def _persist(self, name: str, value: dict[str, Any] | None) -> None:
+        """Disk first, memory after: append an entry, or write the file whole."""
+        before, known = self.of(name), self._count
+        if value is not None and before.get("id", "") == value.get("id"):
+            # Found out by the first append, perhaps since `value` was made.
+            value = {**_noted(before), **value}
+        if self._is_in_doubt:
+            known = sum(map(_partitions, self.stored.values()))
+        count = known + _partitions(value) - _partitions(self.stored.get(name))
+        check_partition_count(count)
+        if value is not None:
+            checkpoints.check_state(
+                self._root, layout.TOPICS, {"topics": {name: value}}
+            )
+        is_whole = self.is_dirty or self._is_damaged or self._is_in_doubt
+        # Until memory has it, too: after an interrupt the file is written whole.
+        self._is_in_doubt = True
+        if is_whole or not self._file.append(_text_of({name: value})):
+            stored = dict(self.stored)
+            checkpoints.merge_topics(stored, {name: value})
+            self._replace(stored)
+        self._count = count
+        checkpoints.merge_topics(self.stored, {name: value})
+        self.is_dirty = self._is_in_doubt = False
+
+    def _replace(self, stored: dict[str, dict[str, Any]]) -> None:
+        """Write the file whole."""
+        if self._is_damaged:
+            # The unreadable file is kept: it has the settings of other topics.
+            kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
+            self._root.rename(layout.TOPICS, kept)
+            self._is_damaged = False
+        self._file.replace(_text_of(stored))
+
+    def write_if_room(
+        self, name: str, value: dict[str, Any] | None, *, is_needed: bool = False
+    ) -> None:
+        """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
+        them. Until then the names of the renamed directories say that it was begun.
+
+        Args:
+            is_needed: those names do not say it: a full disk stops the deletion.
+        """
+        try:
+            with self._lock:
+                self._persist(name, value)
+        except OSError as error:
+            failed = storage_error(error, "write the settings in", self._root.path)
+            if is_needed or not isinstance(failed, DiskFullError):
+                raise failed from error
+            logger.warning("deleting topic %s goes on: %s", name, failed)
+            self._count += _partitions(value) - _partitions(self.stored.get(name))
+            checkpoints.merge_topics(self.stored, {name: value})
+            self.is_dirty = True
+
+    def catch_up(self) -> None:
+        """Persist the settings for which there was no room."""
+        if self.is_dirty:
+            with contextlib.suppress(OSError), self._lock:
+                self._replace(self.stored)
+                self.is_dirty = self._is_in_doubt = False
+
+    def close(self) -> None:
+        """Write the file whole, for the next opening; if that fails, it has entries."""
+        self.catch_up()
+        if self._file.has_entries and not self._is_in_doubt:
+            with contextlib.suppress(OSError), self._lock:
+                self._replace(self.stored)
