@@ -108,7 +108,8 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("compact",),
     ),
     "store": (
-        ("background", "catalog", "context", "measures"),
+        ("background", "catalog", "measures", "state"),
+        ("context",),
         ("partition",),
         ("topic",),
         ("publication",),

@@ -317,7 +317,7 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
     store = logstore.open(tmp_path)
     topic = store.topic("orders")
     partition = topic[0]
-    inside, begin = threading.Event(), store._context.begin_writing
+    inside, begin = threading.Event(), store._context.state.begin_writing
 
     def slow(**options: bool) -> None:
         if threading.current_thread() is appender:
@@ -330,7 +330,7 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
                 time.sleep(0.001)
         begin(**options)
 
-    monkeypatch.setattr(store._context, "begin_writing", slow)
+    monkeypatch.setattr(store._context.state, "begin_writing", slow)
     appender = threading.Thread(target=partition.append, args=(b"x",), daemon=True)
     calls = {
         "configure": lambda: topic.configure(topic.config),

@@ -53,8 +53,7 @@ BUGS_OF_LOGS = (
         "the start of a damaged log without a state is not recorded",
         "log/write/deletion.py",
         "        if not is_committed and offset > kept[0].base_offset:\n"
-        "            context.services.record_start(context.topic, context.partition, "
-        "offset)\n",
+        "            context.services.state.record_start(context.key, offset)\n",
         "",
         "log/write/test_deletion_damaged.py",
     ),

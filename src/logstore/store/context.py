@@ -1,54 +1,37 @@
-"""What the parts of an open store share: its directory, its locks, its ownership, open
+"""What the parts of an open store share: its directory, its locks, its state, open
 files, and the thread for what is due later.
 
 `Store` makes one and hands it down. The writers of its partitions need nothing else of
-it (`logstore.log.write.context.Host`), and nobody outside the package sees it.
+it (`logstore.log.write.context.StoreServices`), and nobody outside the package sees it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable
 
 from logstore import _native as native
-from logstore._native.locks import RANK_OWNERSHIP, RANK_STORE, logger, new_group
+from logstore._native.locks import RANK_STORE, new_group
 from logstore.config import StoreConfig
 from logstore.errors import (
     ForkedError,
     LogStoreError,
-    StorageError,
     StoreClosedError,
     StoreLockedError,
     StoreNotFoundError,
     storage_error,
-    storage_errors,
 )
-from logstore.io import layout
-from logstore.io.checkpoint.cleaner import CleanerCheckpoint
-from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, prepare_root
-from logstore.io.layout import TopicPartition
 from logstore.io.lock import StoreLock
 from logstore.io.scheduler import Scheduler, weakly
-from logstore.io.stamps import FileStamp
+from logstore.store.state import StoreState
 
 __all__ = ["StoreContext"]
-
-# Delay before Kafka's checkpoint of start offsets is written again.
-_STARTS_MS: Final = 1000
-
-# Records which topic and which log a partition's directory has.
-_Identify = Callable[[TopicPartition, Directory, str, bool], None]
-_BeforeCut = Callable[[TopicPartition, int], None]
-_BeforeFirstChange = Callable[[bool], None]
 
 
 class StoreContext:
@@ -63,12 +46,9 @@ class StoreContext:
         root: its directory.
         lock_group: of all its locks.
         lock: held by a thread that changes topics, or loads partitions.
-        ownership: who wrote last and how that writer stopped.
-        ownership_lock: guards `ownership`. Threads that hold the lock of a partition
-            take it. They must not take `lock`, whose holder may be waiting for that
-            partition.
         descriptors: of all open files.
         scheduler: runs what is due later.
+        state: what the files in the root say.
         is_closed: whether nothing may begin any more.
         unreported: what failed in the background; the next call raises it.
     """
@@ -90,46 +70,16 @@ class StoreContext:
         self.files = files
         group = self.lock_group = new_group()
         self.lock = native.Mutex(RANK_STORE, f"store {path}", group)
-        self.ownership_lock = native.Mutex(
-            RANK_OWNERSHIP, f"the ownership of store {path}", group
-        )
         self.is_closed = False
-        self._has_named_producers: bool | None = None
         self.unreported: deque[LogStoreError] = deque(maxlen=1)
         self._forks = native.forks()
-        self._starts_scheduled = False
         self._store_lock: StoreLock | None = None
         self.root = self._open_root(create)
-        self.ownership = Ownership(self.root)
-        self._cleaner = CleanerCheckpoint(self.root)
-        self._seen: tuple[object, Ownership] = (None, self.ownership)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self.scheduler = Scheduler(files, os.path.basename(path))
-        self._before_first_change: _BeforeFirstChange = _do_nothing
-        self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
-        self._identify: _Identify = _identify
-        self._before_cut: _BeforeCut = _before_cut
-
-    def attach(
-        self,
-        before_first_change: _BeforeFirstChange,
-        starts: Callable[[], Mapping[TopicPartition, int]],
-        identify: _Identify,
-        before_cut: _BeforeCut,
-    ) -> None:
-        """Set what the topics do here.
-
-        Args:
-            before_first_change: removes the clean-shutdown markers, for a deletion or
-                for something else.
-            starts: returns the start offsets that lie inside a segment.
-            identify: records which topic a partition's directory belongs to.
-            before_cut: lets the journal of publications forget the end of a log.
-        """
-        self._before_cut = before_cut
-        self._identify = identify
-        self._before_first_change = before_first_change
-        self._starts = starts
+        self.state = StoreState(
+            self.root, self.scheduler, lambda: self.is_closed, group
+        )
 
     def _open_root(self, create: bool) -> Directory:
         try:
@@ -185,10 +135,6 @@ class StoreContext:
         """The file that this program has locked."""
         return None if self._store_lock is None else self._store_lock.file
 
-    def owner_stamp(self) -> FileStamp | None:
-        """A value that is another one for each owner of the store; None: unknown."""
-        return self.ownership.writer()
-
     def let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
         self.descriptors.close()
@@ -219,92 +165,6 @@ class StoreContext:
             # The parent's lock must not stay held here when the parent has released it.
             self._store_lock.abandon()
 
-    # ------------------------------------------------------------ ownership
-
-    @property
-    def store_epoch(self) -> str:
-        return self.ownership.store_epoch
-
-    def ownership_now(self) -> Ownership:
-        """Read-only: the ownership as it is, read again if a file has changed. The
-        caller must not change them: other threads may be using them for other
-        partitions."""
-        cache_key = self.ownership.cache_key()
-        cached_key, ownership = self._seen
-        if cache_key != cached_key:
-            ownership = Ownership(self.root)
-            ownership.read(_ignore)
-            self._seen = cache_key, ownership
-        return ownership
-
-    def begin_writing(self, *, is_deletion: bool = False) -> None:
-        """Remove the clean-shutdown markers, durably, before the first change. From
-        then on a thread runs the tasks that are due later.
-
-        Args:
-            is_deletion: it makes room on the disk.
-
-        Raises:
-            LogStoreError: they cannot be removed; or, but for a deletion, the damage
-                of a partition, which is known from them, cannot be recorded.
-        """
-        if not self.ownership.is_writing:
-            self.scheduler.start()
-            self._before_first_change(is_deletion)
-
-    def identify(
-        self,
-        topic: str,
-        partition: int,
-        directory: Directory,
-        log_id: str,
-        *,
-        is_empty: bool,
-    ) -> None:
-        """Before the first append to a partition: record which topic and which log its
-        directory has.
-
-        Args:
-            is_empty: its first segment is created next, durably.
-
-        Raises:
-            StorageError: it cannot be written; then nothing may be appended.
-        """
-        path = directory.path_of(layout.TOPIC_IDENTITY)
-        with storage_errors("write", path, "Nothing was written."):
-            key = TopicPartition(topic, partition)
-            self._identify(key, directory, log_id, is_empty)
-
-    def begin_publishing(self) -> None:
-        """Do `begin_writing`, and see that the store has its owner file: without it no
-        other process hides an unfinished publication, and no opening undoes one.
-
-        Raises:
-            StorageError: it cannot be written: DiskFullError.
-        """
-        self.begin_writing()
-        if not self.ownership.is_recorded:
-            with (
-                self.ownership_lock,
-                storage_errors("write", self.path, "Nothing was published."),
-            ):
-                self.ownership.record()
-
-    @property
-    def has_named_producers(self) -> bool:
-        """Whether the store has the file of named producers, or had it."""
-        if self._has_named_producers is None:
-            try:
-                found = self.root.exists(layout.PRODUCERS)
-            except OSError:
-                found = True  # the state of a log then needs more reading
-            self._has_named_producers = found
-        return self._has_named_producers
-
-    @has_named_producers.setter
-    def has_named_producers(self, value: bool) -> None:
-        self._has_named_producers = value
-
     # ------------------------------------------------------------ later
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
@@ -322,92 +182,6 @@ class StoreContext:
         users: Iterable[object],
     ) -> None:
         self.scheduler.unlink_later(directory, names, delay_ms, users)
-
-    def start_moved(self, topic: str, partition: int) -> None:
-        """Update Kafka's log-start-offset-checkpoint: soon, once for all partitions
-        that move meanwhile, as a broker does. logstore's own state has the start
-        offset."""
-        if not self._starts_scheduled:
-            with contextlib.suppress(StorageError):
-                self.call_later(self._write_starts, _STARTS_MS)
-                self._starts_scheduled = True
-
-    def before_cut(self, topic: str, partition: int, offset: int) -> None:
-        self._before_cut(TopicPartition(topic, partition), offset)
-
-    def record_start(self, topic: str, partition: int, offset: int) -> None:
-        key = TopicPartition(topic, partition)
-        with self.ownership_lock:
-            self.ownership.write_starts({**self._starts(), key: offset})
-
-    def compacted_upto(self, topic: str, partition: int) -> int | None:
-        """The offset up to which a partition is compacted; None: it never was.
-
-        Raises:
-            StorageError: the checkpoint cannot be read.
-        """
-        with self.ownership_lock, storage_errors("read", self._cleaner_path):
-            return self._cleaner.read().get(TopicPartition(topic, partition))
-
-    def all_compacted(self) -> dict[TopicPartition, int]:
-        """The same of all partitions. Raises: as `compacted_upto`."""
-        with self.ownership_lock, storage_errors("read", self._cleaner_path):
-            return self._cleaner.read()
-
-    def record_compacted(self, topic: str, partition: int, offset: int) -> None:
-        """Record it, also for a broker.
-
-        Raises:
-            StorageError: the checkpoint cannot be written: it is compacted again.
-        """
-        with self.ownership_lock, storage_errors("write", self._cleaner_path):
-            self._cleaner.set(TopicPartition(topic, partition), offset)
-
-    def lower_compacted(self, topic: str, partition: int, offset: int) -> None:
-        with self.ownership_lock, storage_errors("write", self._cleaner_path):
-            self._cleaner.lower(TopicPartition(topic, partition), offset)
-
-    def forget_compacted(self, keys: Iterable[TopicPartition]) -> None:
-        """Partitions are deleted: others of their names begin anew. Raises: as
-        `record_compacted`."""
-        with self.ownership_lock, storage_errors("write", self._cleaner_path):
-            self._cleaner.forget(keys)
-
-    @property
-    def _cleaner_path(self) -> str:
-        return self.root.path_of(layout.CLEANER_CHECKPOINT)
-
-    def _write_starts(self) -> None:
-        self._starts_scheduled = False
-        with self.ownership_lock:
-            if self.is_closed:
-                return
-            try:
-                self.ownership.write_starts(self._starts())
-            except OSError as error:
-                logger.warning(
-                    "cannot write %s: %s; logstore's own state has the start offset",
-                    layout.LOG_START_CHECKPOINT,
-                    error,
-                )
-
-
-def _do_nothing(is_deletion: bool) -> None:
-    """Until `attach`."""
-
-
-def _identify(
-    key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
-) -> None:
-    """Until `attach`."""
-
-
-def _before_cut(key: TopicPartition, offset: int) -> None:
-    """Until `attach`."""
-
-
-def _ignore(action: RecoveryAction) -> None:
-    """For loads whose actions are not needed."""
 
 
 def _open_files_max(config: StoreConfig, files: Files) -> int:

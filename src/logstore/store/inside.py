@@ -80,7 +80,7 @@ def submit_for_group(
 def recover_unclean(store: Store) -> None:
     """As `Store.recover`, if the store was not closed cleanly, so that a partition may
     take long when it is first used."""
-    if not store.read_only and not store._context.ownership.is_clean:
+    if not store.read_only and not store._context.state.ownership.is_clean:
         store.recover()
 
 

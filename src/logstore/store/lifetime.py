@@ -90,12 +90,12 @@ class Lifetime:
     def _load(self) -> None:
         context, topics = self._context, self._topics
         with storage_errors("read", context.path):
-            for action in topics.load(context.ownership.read):
+            for action in topics.load(context.state.ownership.read):
                 topics.writers.record(action)
             if not context.read_only:
                 publishing = self._publishing
                 topics.catalog.deleted.finish(context.root.names())
-                ends = publishing.publications.durable_ends(context.ownership)
+                ends = publishing.publications.durable_ends(context.state.ownership)
                 topics.writers.published |= ends
                 mark_unknown(context, topics, publishing.publications)
                 publishing.publisher.finish(topics.drop_unpublished)
@@ -144,7 +144,7 @@ class Lifetime:
         """
         failure = self._failure
         context, writers = self._context, self._topics.writers
-        ownership = context.ownership
+        ownership = context.state.ownership
         if ownership.is_writing:
             # A deletion may have made room. If not, a warning says so.
             writers.record_damage()
@@ -155,7 +155,7 @@ class Lifetime:
             if writers.loaded and not ownership.is_writing:
                 # This only makes the next opening quick: its errors are ignored.
                 with contextlib.suppress(LogStoreError):
-                    context.begin_writing()
+                    context.state.begin_writing()
         closed = self._closed_error()
         for writer in list(writers.loaded.values()):
             try:

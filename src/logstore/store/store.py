@@ -144,7 +144,7 @@ class Store:
         )
         publications = Publications(context.root)
         journal = PublicationJournal(
-            context.root, context.ownership, publications, context.lock_group
+            context.root, context.state.ownership, publications, context.lock_group
         )
         topics = self._topics = OpenTopics(context, publications)
         topics.writers.on_recovery = on_recovery
@@ -313,9 +313,8 @@ class Store:
         free_bytes: int | None = None
         with contextlib.suppress(OSError):
             free_bytes = self._context.root.free_bytes()
-        ownership = (
-            self._context.ownership_now() if self.read_only else self._context.ownership
-        )
+        state = self._context.state
+        ownership = state.ownership_now() if self.read_only else state.ownership
         return store_row(
             self.path,
             self._topics.rows(),

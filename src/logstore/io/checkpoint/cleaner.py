@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import CorruptCheckpointError, storage_errors
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANER_CHECKPOINT, TopicPartition
 
-__all__ = ["CleanerCheckpoint"]
+__all__ = ["CleanerCheckpoint", "CompactedOffsets"]
 
 
 class CleanerCheckpoint:
@@ -47,13 +48,9 @@ class CleanerCheckpoint:
                 self._root, CLEANER_CHECKPOINT, {**offsets, key: offset}
             )
 
-    def lower(self, key: TopicPartition, offset: int) -> None:
-        """A partition is about to be cut at an offset: what is appended from there on
-        is not compacted. Raises: as `set`."""
-        self.lower_to({key: offset})
-
     def lower_to(self, ends: Mapping[TopicPartition, int]) -> None:
-        """The same for several; others stay as they are."""
+        """Partitions are about to be cut at these offsets: what is appended from there
+        on is not compacted. Others stay as they are. Raises: as `set`."""
         before = self.read()
         after = {key: min(at, ends.get(key, at)) for key, at in before.items()}
         if after != before:
@@ -75,3 +72,40 @@ class CleanerCheckpoint:
             self._root.unlink(f"{CLEANER_CHECKPOINT}.tmp", missing_ok=True)
             self._root.unlink(CLEANER_CHECKPOINT, missing_ok=True)
             self._root.sync()
+
+
+class CompactedOffsets:
+    """The checkpoint, for the owner of a store. Any thread may call it.
+
+    Args:
+        lock: orders the calls.
+
+    Raises:
+        StorageError: the file cannot be read or written.
+    """
+
+    def __init__(self, root: Directory, lock: native.Mutex) -> None:
+        self._file = CleanerCheckpoint(root)
+        self._lock = lock
+        self._path = root.path_of(CLEANER_CHECKPOINT)
+
+    def all(self) -> dict[TopicPartition, int]:
+        """The offset up to which each partition is compacted; without those that never
+        were."""
+        with self._lock, storage_errors("read", self._path):
+            return self._file.read()
+
+    def record(self, key: TopicPartition, offset: int) -> None:
+        """Record it, also for a broker. If that fails, the log is compacted again."""
+        with self._lock, storage_errors("write", self._path):
+            self._file.set(key, offset)
+
+    def lower(self, key: TopicPartition, offset: int) -> None:
+        """A log is about to be cut at an offset: what follows is not compacted."""
+        with self._lock, storage_errors("write", self._path):
+            self._file.lower_to({key: offset})
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Partitions are deleted: others of their names begin anew."""
+        with self._lock, storage_errors("write", self._path):
+            self._file.forget(keys)

@@ -9,12 +9,53 @@ from typing import Protocol
 from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import LogStoreError
-from logstore.io import layout
+from logstore.io.checkpoint.cleaner import CompactedOffsets
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.stamps import FileStamp
+from logstore.io.layout import TopicPartition, partition_directory
 
-__all__ = ["StoreServices", "LogContext"]
+__all__ = ["LogContext", "StateServices", "StoreServices"]
+
+
+class StateServices(Protocol):
+    """What a writer needs of the files in the root of its store."""
+
+    @property
+    def ownership(self) -> Ownership:
+        """Who wrote last: also the epoch that state files are written under."""
+
+    @property
+    def compacted(self) -> CompactedOffsets:
+        """How far each log is compacted."""
+
+    @property
+    def has_named_producers(self) -> bool:
+        """Whether the store has, or had, named producers: then their state is kept in
+        all logs."""
+
+    def begin_writing(self, *, is_deletion: bool = False) -> None:
+        """Called before the first change: remove the clean-shutdown markers, and start
+        a thread for `call_later`. `is_deletion`: the change makes room. Raises:
+        `LogStoreError`."""
+
+    def identify(
+        self, key: TopicPartition, directory: Directory, log_id: str, *, is_empty: bool
+    ) -> None:
+        """Called before the first append to a partition: record which topic and which
+        log its directory has. `is_empty`: its first segment is created next, durably.
+        Raises: `StorageError`."""
+
+    def before_cut(self, key: TopicPartition, offset: int) -> None:
+        """A log is about to be cut at an offset, and may lose published records.
+        Raises: `LogStoreError`; then nothing may be cut."""
+
+    def start_moved(self) -> None:
+        """A start offset lies inside a segment: Kafka's checkpoint must record it."""
+
+    def record_start(self, key: TopicPartition, offset: int) -> None:
+        """Record a start offset in Kafka's checkpoint, durably: nothing else has it.
+        Raises: `OSError`."""
 
 
 class StoreServices(Protocol):
@@ -26,34 +67,11 @@ class StoreServices(Protocol):
     unreported: deque[LogStoreError]
 
     @property
-    def store_epoch(self) -> str:
-        """The store epoch that state files are written under."""
-
-    @property
-    def has_named_producers(self) -> bool:
-        """Whether the store has, or had, named producers: then their state is kept in
-        all logs."""
+    def state(self) -> StateServices:
+        """What the files in the root say."""
 
     def check_open(self) -> None:
         """Raise `StoreClosedError` or `ForkedError` unless the store can be used."""
-
-    def begin_writing(self, *, is_deletion: bool = False) -> None:
-        """Called before the first change: remove the clean-shutdown markers, and start
-        a thread for `call_later`. `is_deletion`: the change makes room. Raises:
-        `LogStoreError`."""
-
-    def identify(
-        self,
-        topic: str,
-        partition: int,
-        directory: Directory,
-        log_id: str,
-        *,
-        is_empty: bool,
-    ) -> None:
-        """Called before the first append to a partition: record which topic and which
-        log its directory has. `is_empty`: its first segment is created next, durably.
-        Raises: `StorageError`."""
 
     def unlink_later(
         self,
@@ -79,42 +97,12 @@ class StoreServices(Protocol):
     def lock_file(self) -> native.OpenFile | None:
         """The file that this program has locked."""
 
-    def owner_stamp(self) -> FileStamp | None:
-        """A value that is another one for each owner of the store; None: unknown."""
-
-    def compacted_upto(self, topic: str, partition: int) -> int | None:
-        """The offset up to which a log is compacted; None: it never was."""
-
-    def all_compacted(self) -> dict[layout.TopicPartition, int]:
-        """The same of all partitions. Raises: as `compacted_upto`."""
-
-    def record_compacted(self, topic: str, partition: int, offset: int) -> None:
-        """Record it. Raises: `StorageError`."""
-
-    def lower_compacted(self, topic: str, partition: int, offset: int) -> None:
-        """A log is about to be cut at an offset: what follows is not compacted.
-
-        Raises:
-            StorageError: the checkpoint cannot be written.
-        """
-
-    def before_cut(self, topic: str, partition: int, offset: int) -> None:
-        """A log is about to be cut at an offset, and may lose published records.
-        Raises: `LogStoreError`; then nothing may be cut."""
-
-    def start_moved(self, topic: str, partition: int) -> None:
-        """The start offset lies inside a segment: Kafka's checkpoint must record it."""
-
-    def record_start(self, topic: str, partition: int, offset: int) -> None:
-        """Record a start offset in Kafka's checkpoint, durably: nothing else has it.
-        Raises: `OSError`."""
-
 
 class LogContext:
     """The context of one log. Only `config` changes (`PartitionWriter.configure`).
 
     Attributes:
-        name: ``topic-partition``.
+        key, name: (topic, partition), and ``topic-partition``.
         log_id, is_contiguous, foreign_end: as in `PartitionState`.
         is_identified: `.logstore-topic` says which topic and log this is.
         is_renamed: the log was copied from one that is there, and its state file says
@@ -129,6 +117,7 @@ class LogContext:
         "is_contiguous",
         "is_identified",
         "is_renamed",
+        "key",
         "log_id",
         "name",
         "partition",
@@ -155,7 +144,8 @@ class LogContext:
         self.files = directory.files
         self.topic = topic
         self.partition = partition
-        self.name = layout.partition_directory(topic, partition)
+        self.key = TopicPartition(topic, partition)
+        self.name = partition_directory(topic, partition)
         self.config = config
         self.log_id = log_id
         self.is_contiguous = is_contiguous
@@ -173,12 +163,8 @@ class LogContext:
             StorageError: it cannot be written; nothing may be appended.
         """
         if not self.is_identified:
-            self.services.identify(
-                self.topic,
-                self.partition,
-                self.directory,
-                self.log_id,
-                is_empty=is_empty,
+            self.services.state.identify(
+                self.key, self.directory, self.log_id, is_empty=is_empty
             )
             self.is_identified = True
 
@@ -188,4 +174,4 @@ class LogContext:
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        return self.services.compacted_upto(self.topic, self.partition)
+        return self.services.state.compacted.all().get(self.key)

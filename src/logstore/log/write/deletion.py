@@ -51,7 +51,7 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     _check_range(log, offset)
     if offset == extent.start and slot_of(extent.segments, offset) == 0:
         return offset
-    context.services.begin_writing(is_deletion=True)
+    context.services.state.begin_writing(is_deletion=True)
     writer = log.writable(is_append=False)
     if offset == extent.end and writer.state.size:
         writer = log.roll_or_undo(writer)
@@ -66,7 +66,7 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     is_committed = log.point.commit(after, point)
     log.extent = after
     if offset > kept[0].base_offset or dropped:
-        context.services.start_moved(context.topic, context.partition)
+        context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)
     return offset
@@ -84,7 +84,7 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     needed = slot_of(extent.segments, offset)
     if offset == extent.start and needed == 0:
         return offset
-    context.services.begin_writing(is_deletion=True)
+    context.services.state.begin_writing(is_deletion=True)
     dropped, kept = extent.segments[:needed], extent.segments[needed:]
     bases = {segment.base_offset for segment in kept}
 
@@ -95,12 +95,12 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     try:
         is_committed = log.point.amend(raised)
         if not is_committed and offset > kept[0].base_offset:
-            context.services.record_start(context.topic, context.partition, offset)
+            context.services.state.record_start(context.key, offset)
     except OSError as error:
         path = context.directory.path
         raise storage_error(error, "write the state of", path) from error
     log.extent = extent._replace(segments=kept, start=offset)
-    context.services.start_moved(context.topic, context.partition)
+    context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)
     return offset

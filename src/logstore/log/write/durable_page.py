@@ -70,7 +70,7 @@ class DurablePage:
     def _begin(self, durable: int, cuts: int) -> None:
         """Write it whole, at first or after a cut."""
         context, raw = self._context, self.state.raw
-        owner = context.services.owner_stamp()
+        owner = context.services.state.ownership.writer()
         head = b""
         if owner is not None:
             boot_id = context.files.boot_id()

@@ -125,7 +125,7 @@ class DurablePoint:
             self._active.time_digest(state.raw.time_entries),
             extent.cuts,
             context.is_contiguous,
-            context.services.store_epoch,
+            context.services.state.ownership.store_epoch,
             log_id=context.log_id,
             foreign_end=context.foreign_end,
             compactions=self.compactions,
@@ -254,7 +254,7 @@ class DurablePoint:
         """
         directory = self._context.directory
         state = PartitionState.read(directory)
-        epoch = self._context.services.store_epoch
+        epoch = self._context.services.state.ownership.store_epoch
         if state is None or state.store_epoch != epoch:
             return False
         new = change(state)

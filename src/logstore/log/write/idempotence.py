@@ -197,7 +197,7 @@ class Idempotence:
     def before_deletion(self, extent: Extent) -> None:
         """Segments are about to be deleted: a snapshot must have the named producers,
         whose batches may all be in them. It never raises."""
-        if not self._context.services.has_named_producers:
+        if not self._context.services.state.has_named_producers:
             return
         try:
             if self._snapshots(extent):
@@ -222,7 +222,7 @@ class Idempotence:
 
         Returns the producers, for `after_gap`; None if there is none to keep.
         """
-        if not self._context.services.has_named_producers:
+        if not self._context.services.state.has_named_producers:
             return None
         try:
             snapshots = self._snapshots(extent)
@@ -394,7 +394,7 @@ class Idempotence:
         if not segments:
             return Producers(extent.end)
         needs_all = (
-            self._context.services.has_named_producers
+            self._context.services.state.has_named_producers
             or self._context.foreign_end > extent.start
         )
         oldest = _first_since(segments, now_ms - EXPIRY_MS)

@@ -33,7 +33,7 @@ class LeaderEpochs:
             if self._epochs is None:
                 self._epochs = self._read()
             if not self._epochs:
-                context.services.begin_writing()
+                context.services.state.begin_writing()
                 epoch = 0 if context.is_contiguous else _newest(segments)
                 epochs = [(epoch, base)]
                 checkpoints.write_epochs(context.directory, epochs)

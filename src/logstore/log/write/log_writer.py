@@ -424,7 +424,7 @@ class LogWriter:
         """
         active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
-            services.begin_writing()
+            services.state.begin_writing()
             if context.is_renamed:
                 self.point.commit(self.extent, active.state)
                 context.is_renamed = False

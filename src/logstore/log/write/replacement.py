@@ -91,7 +91,7 @@ class Replacement:
             if log.extent.cuts.lowest_since(seen.cuts.serial) < needed_end:
                 return False
             context = log.context
-            context.services.record_compacted(context.topic, context.partition, end)
+            context.services.state.compacted.record(context.key, end)
         return True
 
     def still_has(self, extent: Extent, segments: Sequence[Segment], end: int) -> bool:

@@ -57,9 +57,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         pos = segments[index].size
     log.sync_all()
     writer = log.writable()
-    log.context.services.lower_compacted(
-        log.context.topic, log.context.partition, offset
-    )
+    log.context.services.state.compacted.lower(log.context.key, offset)
     segment = segments[index]
     state, entries, times = _state_up_to(log, segment, pos)
     # If `offset` is in a gap, `end` follows the last record before it.

@@ -236,7 +236,7 @@ class PartitionWriter:
             log.check()
             if offset != log.extent.end:
                 context = log.context
-                context.services.before_cut(context.topic, context.partition, offset)
+                context.services.state.before_cut(context.key, offset)
             return truncate(log, offset, find())
 
     def exclusive(self) -> ExclusiveLog:

@@ -81,7 +81,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
         StorageError: the positions of a group cannot be read; or a file cannot be
             copied.
     """
-    ownership, root = context.ownership, context.root
+    ownership, root = context.state.ownership, context.root
     if not ownership.is_copy:
         return
     with storage_errors("read", root.path):
@@ -147,7 +147,7 @@ def mark_unknown(
         CorruptCheckpointError: the journal, or `.logstore-published`, is damaged.
         OSError: a file cannot be read or written.
     """
-    if not context.ownership.is_copy:
+    if not context.state.ownership.is_copy:
         return
     journal = publications.journal()
     if journal is None or not journal.changes:
@@ -194,10 +194,10 @@ def settle_copy(context: StoreContext, topics: OpenTopics) -> None:
     Raises:
         OSError: as the system gives it.
     """
-    if not context.ownership.is_copied:
+    if not context.state.ownership.is_copied:
         return
     if topics.writers.are_recorded:
-        context.ownership.settle()
+        context.state.ownership.settle()
     else:
         logger.warning(
             "%s stays a copy: not all of its partitions could be read and written to",

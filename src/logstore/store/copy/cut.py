@@ -102,17 +102,18 @@ def take_cut(
         with context.lock:
             context.check_open()
             topics.writers.recover()
-            partitions = _partitions(root, topics, context.ownership.starts)
+            partitions = _partitions(root, topics, context.state.ownership.starts)
             missing = sorted(topics.catalog.missing_partitions)
             # A first append, without this lock, may add a topic: it changes no value.
             settings = copy.deepcopy(dict(topics.catalog.settings.stored))
             points = {
-                one.key: context.ownership.points[one.key]
+                one.key: context.state.ownership.points[one.key]
                 for one in partitions
-                if one.log is None and one.key in context.ownership.points
+                if one.log is None and one.key in context.state.ownership.points
             }
             files = _contents(root, _KAFKA_FILES)
-            store_epoch, is_clean = context.store_epoch, context.ownership.is_clean
+            ownership = context.state.ownership
+            store_epoch, is_clean = ownership.store_epoch, ownership.is_clean
     files |= _contents(root, [layout.PRODUCERS, layout.UNKNOWN])
     return StoreCut(
         root,

@@ -416,9 +416,9 @@ class PartitionWriters:
             StorageError: the checkpoint cannot be read or written.
         """
         if self._compacted is None:
-            self._compacted = self._services.all_compacted()
+            self._compacted = self._services.state.compacted.all()
         if self._compacted.get(key, end) > end:
-            self._services.lower_compacted(*key, end)
+            self._services.state.compacted.lower(key, end)
 
     def _directory(self, key: TopicPartition) -> Directory:
         return self._root.child(layout.partition_directory(*key))

@@ -226,9 +226,9 @@ class NamedProducers:
         context = self._context
         with context.lock, storage_errors("write", context.path):
             context.check_open()
-            context.begin_writing()
+            context.state.begin_writing()
             # From now on, whatever becomes of the file.
-            context.has_named_producers = True
+            context.state.has_named_producers = True
             row = self.newest[name] = take_over(context.root, name)
         return Producer(self, name, row)
 

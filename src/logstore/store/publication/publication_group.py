@@ -34,7 +34,7 @@ class Target:
 
     def __init__(self, writer: PartitionWriter) -> None:
         self.writer = writer
-        self.key = TopicPartition(writer.context.topic, writer.context.partition)
+        self.key = writer.context.key
         self.parts: list[StagedLog] = []
         self.owners: list[int] = []
         self.base = 0

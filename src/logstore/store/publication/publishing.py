@@ -56,13 +56,13 @@ class Publishing:
         self.publications = publications
         self.publisher = Publisher(
             context.root,
-            context.ownership,
+            context.state.ownership,
             publications,
             journal,
             context.store_config,
             topics.writer_of,
             topics.topic_id,
-            context.begin_publishing,
+            context.state.begin_publishing,
             context.lock_group,
         )
         self.hand_in = HandIn(context.root, self.publisher)

@@ -94,7 +94,7 @@ class OpenTopics:
         )
         catalog = self._new_catalog(context)
         self.writers = PartitionWriters(
-            context, context.root, catalog, context.ownership
+            context, context.root, catalog, context.state.ownership
         )
         self._idle = IdleLogs()
         self._catalog_file = CatalogFile(context.root)
@@ -129,7 +129,7 @@ class OpenTopics:
             catalog = self._new_catalog(self._context)
             catalog.settings.read(actions.append)
             catalog.find()
-            if self._context.ownership.is_own:
+            if self._context.state.ownership.is_own:
                 catalog.check(actions.append)
             else:
                 catalog.claim()
@@ -165,7 +165,7 @@ class OpenTopics:
             return True
         # Each publication makes and removes files in the root. While processes hand in
         # to the owner, its time changes all the time.
-        is_own = self._context.ownership.is_own
+        is_own = self._context.state.ownership.is_own
         is_same = is_own and now[1:] == seen[1:]
         return is_same and self._context.root.directories() == catalog.directories
 
@@ -182,7 +182,7 @@ class OpenTopics:
             try:
                 seen = self._stamp_of_root()
                 if seen[:2] != self._topics_stamp and not self._is_only_files(seen):
-                    self.load(self._context.ownership.read_owner)
+                    self.load(self._context.state.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error
 
@@ -191,7 +191,7 @@ class OpenTopics:
         publication: then the topics are those that were found."""
         context = self._context
         mtime_ns, topics, owner = seen
-        if (topics, owner) != self._loaded_under or not context.ownership.is_own:
+        if (topics, owner) != self._loaded_under or not context.state.ownership.is_own:
             return False
         # A directory that comes or goes meanwhile changes the time again.
         if context.root.directories() != self.catalog.directories:
@@ -300,7 +300,7 @@ class OpenTopics:
         held = self.catalog.ids.partition_id(key)
 
         def metadata() -> PartitionMetadata:
-            ownership = self._context.ownership_now()
+            ownership = self._context.state.ownership_now()
             # Before the log is looked at, which is cut only when it is not in there.
             ends = self._publications.durable_ends(ownership)
             found = ownership.metadata(directory, key, ends.get(key, -1))
@@ -330,7 +330,7 @@ class OpenTopics:
             number,
             self.catalog.settings.config(topic),
             metadata,
-            self._context.ownership,
+            self._context.state.ownership,
             self._publications,
             self._context.check_open,
             self._context.lock_group,
@@ -434,4 +434,4 @@ class OpenTopics:
         if broken is not None:
             return broken
         directory = self._context.root.child(layout.partition_directory(*key))
-        return self._idle.row(directory, key, self._context.ownership)
+        return self._idle.row(directory, key, self._context.state.ownership)

@@ -55,12 +55,7 @@ class TopicChanges:
         self._context = context
         self._topics = topics
         self._journal = journal
-        context.attach(
-            self.before_first_change,
-            self._writers.starts,
-            self._identify,
-            journal.before_cut,
-        )
+        context.state.topics = self
 
     @property
     def _writers(self) -> PartitionWriters:
@@ -131,7 +126,7 @@ class TopicChanges:
                 name="topic",
                 value=name,
             )
-        self._context.begin_writing()
+        self._context.state.begin_writing()
         with storage_errors(f"create topic {name} in", self._context.path):
             for number in numbers:
                 self._writers.forget(TopicPartition(name, number))
@@ -158,8 +153,8 @@ class TopicChanges:
 
     def _forget_ownership(self, keys: Iterable[TopicPartition]) -> None:
         """Remove partitions that do not exist any more from Kafka's checkpoints."""
-        with self._context.ownership_lock:
-            self._context.ownership.forget(keys)
+        with self._context.state.lock:
+            self._context.state.ownership.forget(keys)
 
     def configure(self, name: str, config: TopicConfig) -> None:
         self._topics.check_writable(f"configure topic {name}")
@@ -170,7 +165,7 @@ class TopicChanges:
 
     def _configure_held(self, name: str, config: TopicConfig) -> None:
         numbers = self._topics.partition_numbers(name)
-        self._context.begin_writing()
+        self._context.state.begin_writing()
         settings = self._catalog.ids.with_id(
             name, {"partitions": leading(numbers), "config": to_stored(config)}
         )
@@ -221,7 +216,7 @@ class TopicChanges:
 
     def _delete_held(self, name: str) -> None:
         self._topics.find(name)  # or raise
-        self._context.begin_writing(is_deletion=True)
+        self._context.state.begin_writing(is_deletion=True)
         numbers = self._catalog.numbers[name]
         renamed: list[str] = []
         users: list[Segment] = []
@@ -241,10 +236,10 @@ class TopicChanges:
         moved = {key: layout.deleted_directory(*key, mark) for key in keys}
         try:
             # Before the commit: after it nothing may be acknowledged, nor be loaded; no
-            # compaction may record after `forget_compacted`.
+            # compaction may record after `forget`.
             for key in keys:
                 self._writers.suspend(key, going)
-            self._context.forget_compacted(keys)
+            self._context.state.compacted.forget(keys)
             # If this fails, a copy takes these for logs that it lacks.
             with contextlib.suppress(OSError, CorruptCheckpointError):
                 self._journal.forget_ends(keys)
@@ -327,7 +322,17 @@ class TopicChanges:
         writer.abandon()
         return segments
 
-    def _identify(
+    # ------------------------------------------------------------ for the state
+
+    def starts(self) -> dict[TopicPartition, int]:
+        """As `PartitionWriters.starts`."""
+        return self._writers.starts()
+
+    def before_cut(self, key: TopicPartition, offset: int) -> None:
+        """As `PublicationJournal.before_cut`."""
+        self._journal.before_cut(key, offset)
+
+    def identify(
         self, key: TopicPartition, directory: Directory, log_id: str, is_empty: bool
     ) -> None:
         """Before the first append to a partition: record which topic it is of."""
@@ -344,13 +349,13 @@ class TopicChanges:
         A full disk must not prevent a deletion: damage that is not recorded before it
         is recorded when the store is closed.
         """
-        with self._context.ownership_lock:
-            if not self._context.ownership.is_writing:
+        with self._context.state.lock:
+            if not self._context.state.ownership.is_writing:
                 unwritten = self._writers.record_damage()
                 if unwritten is not None and not is_deletion:
                     raise unwritten
                 catalog = self._catalog
-                self._context.ownership.begin(catalog.settings.persist_claim)
+                self._context.state.ownership.begin(catalog.settings.persist_claim)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms

@@ -43,7 +43,7 @@ def test_cut_lowers_an_offset_and_never_raises_it(
     checkpoint: CleanerCheckpoint, at: int, after: int
 ) -> None:
     """What lies below a cut is as compacted as before, and nothing else is."""
-    checkpoint.lower(A, at)
+    checkpoint.lower_to({A: at})
     assert checkpoint.read() == {A: after, B: 20}
     checkpoint.lower_to({B: 30, A: 50, C: 5})
     assert checkpoint.read() == {A: after, B: 20}
@@ -61,7 +61,7 @@ def test_full_disk_prevents_no_cut(
     """The file is removed: then all is compacted again."""
     disk.fail("write", errno.ENOSPC)
     if change == "lower":
-        checkpoint.lower(A, 3)
+        checkpoint.lower_to({A: 3})
     else:
         checkpoint.forget([A])
     disk.heal()

@@ -23,11 +23,11 @@ from logstore import (
     TopicConfig,
     TopicNotFoundError,
 )
+from logstore.io.checkpoint.cleaner import CompactedOffsets
 from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
 from logstore.store.catalog.topic_settings import TopicSettings
-from logstore.store.context import StoreContext
 from logstore.store.store import open_store
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced
@@ -395,7 +395,7 @@ def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
 ) -> None:
     """The last step of the compaction could begin right behind that; it would leave its
     checkpoint to the next topic of the name. No segment has to be replaced."""
-    forget = StoreContext.forget_compacted
+    forget = CompactedOffsets.forget
     waits, goes = threading.Event(), threading.Event()
     raised: list[Exception] = []
     with logstore.open(tmp_path) as store:
@@ -421,7 +421,7 @@ def test_deletion_of_the_topic_ends_the_compaction_before_it_forgets(
             goes.set()
             thread.join()
 
-        monkeypatch.setattr(StoreContext, "forget_compacted", forget_slowly)
+        monkeypatch.setattr(CompactedOffsets, "forget", forget_slowly)
         thread.start()
         assert waits.wait(60)
         store.delete_topic("t")
@@ -440,7 +440,7 @@ def test_topic_that_could_not_be_deleted_is_compacted_again(
         partition.append(b"2", b"a")
         partition.roll()
 
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **named: Any) -> None:
             raise StorageError("no", path="topics", action="write")
 
         def delete() -> None:

@@ -272,7 +272,7 @@ def test_file_of_something_else_does_not_count(
     """Of an earlier run of the machine, of another owner, of another log."""
     log.append_many([b"x"] * 20)
     files, context = store._context.files, log._writer.context
-    owner = store._context.owner_stamp()
+    owner = store._context.state.ownership.writer()
     assert owner is not None
     key = PageKey(files.boot_id(), owner, context.log_id, log._writer.cuts.serial)
     page = page_of(log)
@@ -382,7 +382,7 @@ def test_failing_call_fails_no_sync(
         def owner_stamp() -> Any:
             raise OSError(errno.EIO, "broken")
 
-        store._context.owner_stamp = owner_stamp  # type: ignore[method-assign]
+        store._context.state.ownership.writer = owner_stamp  # type: ignore[method-assign]
     for number in range(5):
         assert log.append(b"x", durable=True) == number
     told = [r for r in caplog.records if "what is durable of" in r.getMessage()]
