@@ -126,7 +126,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "store.partition": (
         ("arrow_source", "partition_views", "partitions"),
         ("new_records", "partition_appends", "partition_upkeep"),
-        ("readable_partition",),
+        ("partition_reads",),
         ("partition",),
     ),
     "store.topic": (

@@ -34,7 +34,7 @@ from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.io import wakeups
 from logstore.log.read import cursor
-from logstore.store.partition import readable_partition
+from logstore.store.partition import partition_reads
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
 
@@ -254,7 +254,7 @@ class _Case:
                 stack.enter_context(
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )
-            for module in (readable_partition, wakeups):
+            for module in (partition_reads, wakeups):
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
             try:
                 found = self.read_all(path, files)

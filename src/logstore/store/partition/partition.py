@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from logstore.errors import UnsupportedError
+from logstore.config import check_kind
+from logstore.io.checkpoint.cuts import LogMark
 from logstore.log import retention
 from logstore.log.compact.compactor import (
     CompactionProgress,
     CompactionReport,
     check_compaction,
 )
-from logstore.log.producers import Marker, SentBatch, sent_batch
-from logstore.log.read import reader
-from logstore.log.read.view import View
-from logstore.record.arguments import as_offset
-from logstore.record.batch import ABORT
+from logstore.log.follow.byte_ranges import ByteRanges
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.frames.log import Log
+from logstore.log.read.corruption import OnCorruption
+from logstore.log.read.options import ReadOptions
+from logstore.log.write.writer import PartitionWriter
+from logstore.record.arguments import (
+    Start,
+    Time,
+    as_offset,
+    as_time_ms,
+    refuse_pickling,
+)
+from logstore.record.batch import Chunk, RecordBatch
 from logstore.record.encoder import pack_rows
 from logstore.record.extras import arrow_module
-from logstore.record.producer_batches import Prepared, prepare
+from logstore.record.record import Record
+from logstore.segment import SegmentInfo
+from logstore.store.partition.arrow_source import ArrowSource
 from logstore.store.partition.partition_appends import PartitionAppends
+from logstore.store.partition.partition_reads import PartitionReads
 from logstore.store.partition.partition_upkeep import COMPACTION_BYTES, PartitionUpkeep
-from logstore.store.partition.readable_partition import ReadablePartition
+from logstore.store.partition.partition_views import (
+    PartitionViews,
+    infos_of,
+    unchanged,
+)
 
 if TYPE_CHECKING:
+    import pyarrow
     from _typeshed import ReadableBuffer
 
+    from logstore.config import TopicConfig
 
-__all__ = ["Partition", "appends_of", "upkeep_of"]
+__all__ = ["Partition", "appends_of", "reads_of", "upkeep_of"]
 
 
-class Partition(ReadablePartition):
+class Partition(ArrowSource):
     """One partition of a topic: an append-only log of records.
 
     Made by `Store`, never by hand. Any number of threads may use it at once.
@@ -43,12 +63,315 @@ class Partition(ReadablePartition):
             id.
     """
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._appends = PartitionAppends(self._log, self._views, self._begin)
+    _COLUMNS = ("offset", "timestamp", "key", "value")
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        config: TopicConfig,
+        log: PartitionWriter | ReadOnlyLog,
+        guard: Callable[[], None],
+        decompressed_max: int,
+        topic_id: str = "",
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.topic_id = topic_id
+        self._log = log
+        self._writer = log if isinstance(log, PartitionWriter) else None
+        # As the guard, for calls that write: it also raises what failed in the
+        # background.
+        self._begin = begin or guard
+        self._views = PartitionViews(topic, number, log, guard, decompressed_max)
+        self._reads = PartitionReads(self._views)
+        self._appends = PartitionAppends(log, self._views, self._begin)
         self._append_prepared = self._appends.append_prepared
         self._append_durable = self._appends.append_durable
         self._prepared = self._appends.prepared
+
+    def __repr__(self) -> str:
+        return f"<logstore.Partition {self._views.name} at {self.path}>"
+
+    def __len__(self) -> int:
+        """The number of offsets between its start and its end: the number of its
+        records, unless compaction or transactions have left gaps."""
+        log = self._views.refreshed()
+        return max(log.end_offset - log.start_offset, 0)
+
+    def __bool__(self) -> bool:
+        """True, also for an empty partition."""
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        name = f"{self._views.topic!r})[{self._views.number}]"
+        refuse_pickling(self, os.path.dirname(self.path), f".topic({name}")
+
+    @property
+    def topic(self) -> str:
+        """Name of its topic."""
+        return self._views.topic
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic, from 0."""
+        return self._views.number
+
+    @property
+    def name(self) -> str:
+        """``topic-number``, the name of its directory."""
+        return self._views.name
+
+    @property
+    def path(self) -> str:
+        """Absolute path of its directory."""
+        return self._log.directory.path
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that can be read."""
+        return self._views.refreshed().start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be assigned; during a publication, the first one that it
+        assigns."""
+        return self._views.refreshed().end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below it is on stable storage: it survives a power failure."""
+        return self._views.durable_offset()
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Its segments, oldest first; the last one is active."""
+        log = self._views.refreshed()
+        return infos_of(log.segments, log.end_offset)
+
+    def mark(self) -> LogMark | None:
+        """Identifies the log as it is now. Keep it with offsets that were read, and
+        pass it to `unchanged_below` later, in any process.
+
+        None if the cuts of the log are not recorded: this is so for the log of a
+        broker, for one that an earlier version wrote last, and for one that is new and
+        not synced yet.
+        """
+        history = self._views.history()
+        return None if history is None else LogMark(history[0], history[1].serial)
+
+    def unchanged_below(self, mark: LogMark) -> int | None:
+        """The offset below which the log is what it was at the time of a mark, apart
+        from records deleted at its start. It may have been cut there since, and have
+        grown again. 0: it is another log.
+
+        None if this is unknown: the log has been cut more than thirty times since, or
+        its cuts are no longer recorded.
+        """
+        check_kind("mark", mark, LogMark)
+        return self._reads.unchanged_below(mark)
+
+    def read(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """The records from `start` up to `stop` (exclusive), in order.
+
+        Works on the log as it is at the call: it ends at the end that the log has then,
+        and a deletion meanwhile does not affect it.
+
+        Args:
+            start, stop: an offset; a time (the first record at or after it): a
+                `datetime`, a `date` or an ISO 8601 text, in local time if it has no
+                zone; None: the start of the log, and its end.
+            durable_only: stop at `durable_offset`.
+            isolation: ``"read_committed"`` leaves out aborted transactions and stops at
+                the first one that is still open. Control records are never delivered.
+            on_corruption: ``"skip"`` leaves out damaged data. A function is called with
+                a `Damaged` for each part that cannot be read, in the order of the
+                offsets, in this thread; True leaves it out, False raises its error.
+                An exception of the function ends the read.
+            limit: end after this many records; None: any number.
+
+        Raises:
+            OffsetOutOfRangeError, TypeError, ConfigError: at the call.
+            CorruptRecordError: after every record before the damage. A read that begins
+                at the error's ``next_offset`` continues after the damage.
+        """
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._reads.records(start, stop, options, limit)
+
+    def get(
+        self,
+        offset: int,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+    ) -> Record:
+        """The record at an offset; the fast way to a single one.
+
+        Raises:
+            OffsetOutOfRangeError: outside [start_offset, end_offset).
+            RecordNotFoundError: in a gap that compaction left, at a marker of a
+                transaction, or, with ``"read_committed"``, in one that was aborted.
+            CorruptRecordError: it is damaged.
+        """
+        if type(offset) is not int:
+            offset = as_offset("offset", offset)
+        if isolation == "read_uncommitted":
+            record = self._views.find(offset, durable_only)
+            if record is not None:
+                return record
+        return self._reads.record(offset, ReadOptions.of(durable_only, isolation))
+
+    def follow(
+        self,
+        start: Start = None,
+        timeout: float | None = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """Like `read`, followed by the records appended later, by any process.
+
+        Args:
+            start: an offset, a time, or None: the start of the log.
+                ``p.end_offset`` follows only what is new.
+            timeout: end after this many seconds without a record; None: never.
+            others: as in `read`.
+
+        Raises: as `read`; `OffsetOutOfRangeError` when the next offset to read was
+        deleted or truncated meanwhile; `StoreClosedError` when the store is closed;
+        `TopicNotFoundError` when the topic was deleted, or, in another process,
+        `PartitionNotFoundError`.
+        """
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._reads.follow(start, timeout, options, limit)
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> Chunk:
+        """The records of one buffer: whole batches from the one that holds `offset`.
+
+        A buffer of `max_bytes` is filled from the file; a batch that extends past its
+        end is left for the next call. If the first batch is larger, the buffer is as
+        large as that. With `limit`, iterating gives at most `limit` records, and
+        `next_offset` is the offset after them; `buffer` still holds whole batches.
+
+        Returns a `Chunk`, empty at the end of the log.
+
+        Raises:
+            OffsetOutOfRangeError, CorruptRecordError.
+        """
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._reads.chunk(offset, max_bytes, options, limit)
+
+    def read_batches(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> Iterator[RecordBatch]:
+        """The batches as they are on disk; the first one holds `start`.
+
+        Control batches are among them, unless ``isolation="read_committed"``, which
+        also leaves out those of aborted transactions. With `limit`, the last batch is
+        the one that holds the last of the `limit` records. Raises: as `read`.
+        """
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._reads.batches(start, stop, options, limit)
+
+    def read_arrow(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        columns: Sequence[str] = ("offset", "timestamp", "key", "value"),
+        batch_records: int = 65536,
+        *,
+        view: bool = False,
+        threads: int = 1,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> pyarrow.RecordBatchReader:
+        """The records as a ``pyarrow.RecordBatchReader``.
+
+        Args:
+            start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
+            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
+                magic 0), key, value (binary), timestampType (int32), headers
+                (list<struct<key: string, value: binary>>).
+            batch_records: records in each batch, at most. It ends sooner if its keys
+                or its values would have more than 8 MiB.
+            view: keys and values as ``binary_view``, without a copy: they point into
+                the bytes that were read. A batch may then be smaller. As long as any
+                part of it is in use, it keeps these bytes in memory, up to 6 MiB.
+            threads: how many read at the same time, 1 to 64; the order stays the same.
+                With `limit`, or a function as `on_corruption`, one reads.
+
+        Raises: as `read`; damage is raised after the batches before it.
+        """
+        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        return self._reads.arrow(
+            start, stop, columns, batch_records, options, limit, view, threads
+        )
+
+    def byte_ranges(
+        self, start: int, stop: int, *, isolation: str = "read_uncommitted"
+    ) -> ByteRanges | None:
+        """Where in the files the records start <= offset < stop are, for a reader in
+        another process or language (docs/spark.md, "How the reader in Java works").
+
+        None if there are not all of them in the log as it is now, or if the store was
+        not opened with ``read_only``.
+
+        Args:
+            isolation: with ``read_committed``, the result also has what became of the
+                transactions in the range, and the log is read as far as necessary.
+        """
+        return self._reads.byte_ranges(start, stop, isolation)
+
+    def _logs_now(self, options: ReadOptions) -> list[Log]:
+        return [self._views.log_of(None, None, options)]
+
+    def _table_name(self) -> str:
+        return self._views.name
+
+    def offset_for_time(self, timestamp_ms: int | Time) -> int | None:
+        """The first offset whose record has a timestamp at or after this; None: none.
+
+        "First" by offset: timestamps need not rise along the log.
+
+        Args:
+            timestamp_ms: Unix milliseconds, or a time as in `read`.
+        """
+        return self._views.offset_for_time(as_time_ms("timestamp_ms", timestamp_ms))
+
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
+        return unchanged(lambda: self._views.stable_of(self._views.now(False), 0))
+
+    # ------------------------------------------------------------ appends
 
     def append(
         self,
@@ -190,28 +513,10 @@ class Partition(ReadablePartition):
             offsets = self._prepared.append_batches(buffer, bool(check_producers))
             if offsets is not None:
                 return self._appends.synced(offsets, durable)
-        writer = self._appends.writer()
-        prepared = prepare(
+        return self._appends.append_batches(
             buffer,
-            max_bytes=self.config.max_message_bytes,
-            decompressed_max=self._views.decompressed_max,
-            is_append_time=writer.appends.append_time() is not None,
-            where=writer.context.name,
+            check_producers=check_producers,
             transactions=transactions,
-            needs_keys=writer.appends.encoder.needs_keys,
-        )
-
-        sent: list[SentBatch] = []
-        if prepared.has_producer():
-            sent = _sent(prepared)
-
-        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
-            return prepared.place(base, epoch, writer.appends.append_time())
-
-        return writer.appends.append_encoded(
-            make,
-            sent=sent,
-            is_checked=check_producers,
             expected_offset=expected_offset,
             durable=durable,
         )
@@ -249,30 +554,7 @@ class Partition(ReadablePartition):
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
         writer = self._appends.writer()
-        offset = as_offset("offset", offset)
-
-        def find() -> tuple[int, int] | None:
-            view = self._views.now(False)
-            view.check(offset)
-            return None if offset == view.end_offset else self._boundary(view, offset)
-
-        return writer.truncate_to(offset, find)
-
-    def _boundary(self, view: View, offset: int) -> tuple[int, int]:
-        """(index of the segment, position) at which the batch of `offset` begins."""
-        for batch in reader.read_batches(view, offset, view.end_offset):
-            if batch.base_offset < offset:
-                raise UnsupportedError(
-                    f"{self._views.name} cannot be truncated to {offset}: it is inside "
-                    f"the batch of offsets {batch.base_offset} to {batch.last_offset}. "
-                    f"The nearest that can be are {batch.base_offset} and "
-                    f"{batch.next_offset}",
-                    offset=offset,
-                )
-            segment = view.from_offset(batch.base_offset)[0]
-            return view.segments.index(segment), batch.position
-        # In the gap that an earlier cut has left at the end.
-        return len(view.segments) - 1, view.segments[-1].size
+        return upkeep_of(self).truncate_to(writer, as_offset("offset", offset))
 
     def compact(
         self,
@@ -351,6 +633,11 @@ def appends_of(partition: Partition) -> PartitionAppends:
     return partition._appends
 
 
+def reads_of(partition: Partition) -> PartitionReads:
+    """The reads of a partition, for its topic."""
+    return partition._reads
+
+
 def upkeep_of(partition: Partition) -> PartitionUpkeep:
     """Compaction and retention of a partition, for the background of its store."""
     return PartitionUpkeep(
@@ -360,16 +647,3 @@ def upkeep_of(partition: Partition) -> PartitionUpkeep:
         partition._begin,
         partition.last_stable_offset,
     )
-
-
-def _sent(prepared: Prepared) -> list[SentBatch]:
-    """Checked batches, for what is known of their producers."""
-    markers = iter(prepared.markers)
-    sent = []
-    for header in prepared.headers():
-        marker = None
-        if header.is_control:
-            control = next(markers)
-            marker = Marker(control.type == ABORT, control.coordinator_epoch)
-        sent.append(sent_batch(header, marker))
-    return sent

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logstore import _native as native
 from logstore.errors import ReadOnlyError
 from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.producers import Marker, SentBatch, sent_batch
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import as_offset
+from logstore.record.batch import ABORT
 from logstore.record.encoder import (
     as_bytes,
     check_payload_type,
@@ -17,7 +19,11 @@ from logstore.record.encoder import (
     pack_rows,
 )
 from logstore.record.extras import arrow_module
+from logstore.record.producer_batches import Prepared, prepare
 from logstore.store.partition.partition_views import PartitionViews
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["PartitionAppends"]
 
@@ -173,6 +179,38 @@ class PartitionAppends:
         )
         return range(base, end)
 
+    def append_batches(
+        self,
+        buffer: ReadableBuffer,
+        *,
+        check_producers: bool,
+        transactions: bool,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> range:
+        """As `Partition.append_batches`, if it was not prepared."""
+        writer = self.writer()
+        prepared = prepare(
+            buffer,
+            max_bytes=writer.context.config.max_message_bytes,
+            decompressed_max=self._views.decompressed_max,
+            is_append_time=writer.appends.append_time() is not None,
+            where=writer.context.name,
+            transactions=transactions,
+            needs_keys=writer.appends.encoder.needs_keys,
+        )
+
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            return prepared.place(base, epoch, writer.appends.append_time())
+
+        return writer.appends.append_encoded(
+            make,
+            sent=_sent(prepared) if prepared.has_producer() else [],
+            is_checked=check_producers,
+            expected_offset=expected_offset,
+            durable=durable,
+        )
+
     def rows_at_once(
         self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
     ) -> range | None:
@@ -212,3 +250,16 @@ class PartitionAppends:
     def check_may_sync(self) -> None:
         """Raise what keeps an append from being made durable."""
         self.writer().syncs.check_may_sync(True)
+
+
+def _sent(prepared: Prepared) -> list[SentBatch]:
+    """Checked batches, for what is known of their producers."""
+    markers = iter(prepared.markers)
+    sent = []
+    for header in prepared.headers():
+        marker = None
+        if header.is_control:
+            control = next(markers)
+            marker = Marker(control.type == ABORT, control.coordinator_epoch)
+        sent.append(sent_batch(header, marker))
+    return sent

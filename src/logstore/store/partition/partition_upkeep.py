@@ -1,4 +1,5 @@
-"""Compaction and retention of one partition: at a call, and in the background."""
+"""Compaction, truncation and retention of one partition: at a call, and in the
+background."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from logstore.config import TopicConfig, check_int
-from logstore.errors import storage_error, storage_errors
+from logstore.errors import UnsupportedError, storage_error, storage_errors
 from logstore.io.layout import DAMAGED, OFFSET_MAX, TopicPartition
 from logstore.log import retention
 from logstore.log.compact.compactor import (
@@ -17,6 +18,8 @@ from logstore.log.compact.compactor import (
 )
 from logstore.log.compact.dry_log import DryLog
 from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.read import reader
+from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import as_integer, as_items
 from logstore.store.partition.partition_views import PartitionViews, infos_of
@@ -87,6 +90,34 @@ class PartitionUpkeep:
             stable=self._stable,
             decompressed_max=self._views.decompressed_max,
         )
+
+    # ------------------------------------------------------------ truncation
+
+    def truncate_to(self, writer: PartitionWriter, offset: int) -> int:
+        """As `Partition.truncate_to`."""
+
+        def find() -> tuple[int, int] | None:
+            view = self._views.now(False)
+            view.check(offset)
+            return None if offset == view.end_offset else self._boundary(view, offset)
+
+        return writer.truncate_to(offset, find)
+
+    def _boundary(self, view: View, offset: int) -> tuple[int, int]:
+        """(index of the segment, position) at which the batch of `offset` begins."""
+        for batch in reader.read_batches(view, offset, view.end_offset):
+            if batch.base_offset < offset:
+                raise UnsupportedError(
+                    f"{self._views.name} cannot be truncated to {offset}: it is inside "
+                    f"the batch of offsets {batch.base_offset} to {batch.last_offset}. "
+                    f"The nearest that can be are {batch.base_offset} and "
+                    f"{batch.next_offset}",
+                    offset=offset,
+                )
+            segment = view.from_offset(batch.base_offset)[0]
+            return view.segments.index(segment), batch.position
+        # In the gap that an earlier cut has left at the end.
+        return len(view.segments) - 1, view.segments[-1].size
 
     # ------------------------------------------------------------ retention
 

@@ -31,7 +31,7 @@ from logstore.record.extras import frames_module
 from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store.partition.arrow_source import ArrowSource
-from logstore.store.partition.partition import Partition, appends_of
+from logstore.store.partition.partition import Partition, appends_of, reads_of
 from logstore.store.topic import merging, routing
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Topic(ArrowSource):
         records = [
             merging.labelled(
                 partition,
-                partition._read(
+                reads_of(partition).records(
                     starts[partition.number],
                     stops[partition.number],
                     options,
