@@ -373,7 +373,8 @@ BUGS = (
     Bug(
         "a publication that was cut short is not taken back",
         "store/publication/publisher.py",
-        (("                drop(key, base)\n", "                pass\n"),),
+        (("                self._topics.drop_unpublished(key, base)\n",
+          "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=10,

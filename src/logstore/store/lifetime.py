@@ -98,7 +98,7 @@ class Lifetime:
                 ends = publishing.publications.durable_ends(context.state.ownership)
                 topics.writers.published |= ends
                 mark_unknown(context, topics, publishing.publications)
-                publishing.publisher.finish(topics.drop_unpublished)
+                publishing.publisher.finish()
 
     # ------------------------------------------------------------ closing
 

@@ -25,7 +25,6 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import (
     FOREIGN_PARTITION,
@@ -41,10 +40,10 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
 from logstore.log.recover import RecoveredLog, RecoveryContext, load, record_damage
-from logstore.log.write.context import StoreServices
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.catalog.identifying import IdentityFacts, cuts_after, decide
 from logstore.store.catalog.topics import Catalog
+from logstore.store.context import StoreContext
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]
 
@@ -103,17 +102,11 @@ class PartitionWriters:
         actions: what was found and repaired so far.
     """
 
-    def __init__(
-        self,
-        services: StoreServices,
-        root: Directory,
-        catalog: Catalog,
-        ownership: Ownership,
-    ) -> None:
-        self._services = services
-        self._root = root
+    def __init__(self, context: StoreContext, catalog: Catalog) -> None:
+        self._context = context
+        self._root = context.root
+        self._state = context.state
         self.catalog = catalog
-        self._ownership = ownership
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
         self.unpublished: dict[TopicPartition, tuple[int, BaseException]] = {}
@@ -235,7 +228,7 @@ class PartitionWriters:
                 on_progress(RecoveryProgress(done, len(pending), count.bytes))
 
         report_progress()
-        threads = min(worker_threads(self._services.store_config), len(pending))
+        threads = min(worker_threads(self._context.store_config), len(pending))
         if threads == 1 and on_progress is None:
             for key in pending:
                 self._take(key, self._load(key, count))
@@ -259,10 +252,10 @@ class PartitionWriters:
         shared."""
         directory = self._directory(key)
         try:
-            context = self._context(key, directory, count)
+            context = self._recovery_context(key, directory, count)
             loaded = load(context)
             self._identify(key, directory, loaded, context.metadata.stale)
-            if self._ownership.is_copied and loaded.is_recorded:
+            if self._state.ownership.is_copied and loaded.is_recorded:
                 self._cut_copy(loaded)
             if context.metadata.clean:
                 self._begun_at[key] = loaded.cuts.serial
@@ -272,15 +265,15 @@ class PartitionWriters:
         except OSError as error:
             return storage_error(error, "open", directory.path)
 
-    def _context(
+    def _recovery_context(
         self, key: TopicPartition, directory: Directory, count: _Count
     ) -> RecoveryContext:
         return RecoveryContext(
             directory,
-            self._services.descriptors,
+            self._context.descriptors,
             *key,
             self.catalog.settings.config(key.topic),
-            self._ownership.metadata(directory, key, self.published.get(key, -1)),
+            self._state.ownership.metadata(directory, key, self.published.get(key, -1)),
             writable=True,
             on_checked=count.add,
         )
@@ -294,7 +287,7 @@ class PartitionWriters:
         for key in sorted(self.unwritten):
             directory = self._directory(key)
             try:
-                failed = record_damage(self._context(key, directory, _Count()))
+                failed = record_damage(self._recovery_context(key, directory, _Count()))
             except OSError as error:
                 failed = storage_error(error, "examine", directory.path)
             except LogStoreError as error:
@@ -331,7 +324,7 @@ class PartitionWriters:
             has_settings=key.topic in catalog.settings.stored,
             is_noted=catalog.settings.is_identified(key.topic),
             found=found,
-            is_own=self._ownership.is_own,
+            is_own=self._state.ownership.is_own,
             # Asked only where it counts: it lists the directory.
             has_own_files=is_new_id and has_own_files(directory),
             recorded=loaded.log_id if loaded.is_recorded else None,
@@ -393,7 +386,7 @@ class PartitionWriters:
             # One object for all segments: a deletion of the topic sets its new name.
             directory = loaded.segments[0].file.directory
         writer = PartitionWriter(
-            self._services,
+            self._context,
             directory,
             *key,
             self.catalog.settings.config(key.topic),
@@ -416,9 +409,9 @@ class PartitionWriters:
             StorageError: the checkpoint cannot be read or written.
         """
         if self._compacted is None:
-            self._compacted = self._services.state.compacted.all()
+            self._compacted = self._state.compacted.all()
         if self._compacted.get(key, end) > end:
-            self._services.state.compacted.lower(key, end)
+            self._state.compacted.lower(key, end)
 
     def _directory(self, key: TopicPartition) -> Directory:
         return self._root.child(layout.partition_directory(*key))
@@ -428,7 +421,7 @@ class PartitionWriters:
     def starts(self) -> dict[TopicPartition, int]:
         """The start offsets that lie inside a segment; of a log that is not loaded,
         the last writer's value."""
-        known = self._ownership.starts
+        known = self._state.ownership.starts
         starts = self._of_pending(known)
         starts.update((key, known[key]) for key in list(self.broken) if key in known)
         for key, writer in list(self.loaded.items()):
@@ -456,7 +449,7 @@ class PartitionWriters:
             for writer in loaded.values()
         ):
             return None
-        ends = self._of_pending(self._ownership.points)
+        ends = self._of_pending(self._state.ownership.points)
         ends.update((key, writer.end_offset) for key, writer in loaded.items())
         return ends
 
@@ -468,7 +461,7 @@ class PartitionWriters:
             OSError: as the system gives it.
         """
         self.catalog.settings.close()
-        ends, ownership = self.ends(), self._ownership
+        ends, ownership = self.ends(), self._state.ownership
         if ends is None:
             ownership.write_starts(self.starts())
         else:

@@ -7,7 +7,6 @@ those with an identity and a sequence number only once.
 from __future__ import annotations
 
 from collections.abc import (
-    Callable,
     Iterable,
     Sequence,
 )
@@ -15,7 +14,6 @@ from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_PUBLISH, logger
-from logstore.config import StoreConfig
 from logstore.errors import (
     LogStoreError,
     PublicationConflictError,
@@ -26,7 +24,6 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import (
     Changes,
@@ -36,7 +33,6 @@ from logstore.io.checkpoint.publications import (
     is_of,
     unknown_publications,
 )
-from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
@@ -45,10 +41,12 @@ from logstore.log.write.staged_files import (
     check_files,
 )
 from logstore.log.write.writer import PartitionWriter
+from logstore.store.context import StoreContext
 from logstore.store.publication.discarding import discard
 from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.publication.publication import Outcome, PublicationRequest
 from logstore.store.publication.publication_group import Group, Target
+from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["Publisher"]
 
@@ -59,38 +57,24 @@ UNKNOWN_USER: Final = -1
 class Publisher:
     """Publishes to one store, and undoes a publication that a crash interrupted.
 
-    Args:
-        writer_of: returns the writer of a partition, or raises why there is none.
-        topic_id_of: returns the id of the topic that has a name now.
-        begin_publishing: before the first record: removes the marks of a clean stop,
-            and sees that the store has its owner file.
-
     Attributes:
         lock: held by the thread that publishes.
     """
 
     def __init__(
         self,
-        root: Directory,
-        ownership: Ownership,
+        context: StoreContext,
+        topics: OpenTopics,
         publications: Publications,
         journal: PublicationJournal,
-        store_config: StoreConfig,
-        writer_of: Callable[[TopicPartition], PartitionWriter],
-        topic_id_of: Callable[[str], str],
-        begin_publishing: Callable[[], None],
-        lock_group: int,
     ) -> None:
-        self._root = root
-        self._store_config = store_config
-        self._ownership = ownership
-        self._writer_of = writer_of
-        self._topic_id_of = topic_id_of
-        self._begin_publishing = begin_publishing
+        self._context = context
+        self._topics = topics
+        self._root = context.root
         self._publications = publications
         self._journal = journal
-        name = f"the publications of {root.path}"
-        self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
+        name = f"the publications of {context.path}"
+        self.lock = native.Mutex(RANK_PUBLISH, name, context.lock_group)
         # The commit in progress, or the last one.
         self._last: GroupCommit | None = None
         # A publication of the last owner could not be undone.
@@ -100,30 +84,26 @@ class Publisher:
 
     # ------------------------------------------------------------ recovery
 
-    def finish(self, drop: Callable[[TopicPartition, int], None]) -> None:
+    def finish(self) -> None:
         """Remove what an interrupted publication has put into the logs.
 
         If another program has written to the store since, the logs are that program's,
         and stay as they are.
 
-        Args:
-            drop: called with a partition and the offset at which it has to end; does
-                nothing if it already ends there.
-
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
         """
-        journal = self._publications.journal()
+        journal, ownership = self._publications.journal(), self._context.state.ownership
         if journal is None:
-            if not self._ownership.is_clean and self._root.exists(layout.PUBLISHED):
+            if not ownership.is_clean and self._root.exists(layout.PUBLISHED):
                 # The last rename may be in the page cache only.
                 self._root.sync()
             return
         pending: dict[TopicPartition, int] = {}
-        is_own = is_of(journal, self._ownership)
+        is_own = is_of(journal, ownership)
         for key, base in journal.bases.items() if is_own else ():
             try:
-                drop(key, base)
+                self._topics.drop_unpublished(key, base)
             except TopicNotFoundError:
                 continue
             except LogStoreError as error:
@@ -258,7 +238,7 @@ class Publisher:
             contents = check_files(self._root, logs, group.room)
             if logs:
                 # First of all: it may give the topics other ids.
-                self._begin_publishing()
+                self._context.state.begin_publishing()
             group.add(number, self._writers(logs), contents)
         group.remember(number, request.entry(last, now_ms), is_new=True)
 
@@ -336,9 +316,9 @@ class Publisher:
         for log in logs:
             key = TopicPartition(log.topic, log.partition)
             if key not in writers:
-                writers[key] = self._writer_of(key)
+                writers[key] = self._topics.writer_of(key)
             # After getting the writer, which always belongs to one topic.
-            if log.topic_id != self._topic_id_of(log.topic):
+            if log.topic_id != self._topics.topic_id(log.topic):
                 raise TopicNotFoundError(
                     f"topic {log.topic} is not the one that records were staged for: "
                     f"that was deleted, and another has its name; nothing was "
@@ -369,7 +349,7 @@ class Publisher:
                 if writer.directory.info().device == device
                 and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
             },
-            self._store_config,
+            self._context.store_config,
         )
 
     def discard_used(self) -> None:

@@ -54,17 +54,7 @@ class Publishing:
         self._context = context
         self._topics = topics
         self.publications = publications
-        self.publisher = Publisher(
-            context.root,
-            context.state.ownership,
-            publications,
-            journal,
-            context.store_config,
-            topics.writer_of,
-            topics.topic_id,
-            context.state.begin_publishing,
-            context.lock_group,
-        )
+        self.publisher = Publisher(context, topics, publications, journal)
         self.hand_in = HandIn(context.root, self.publisher)
         self.watches: deque[OwnerWatch] = deque()
 

@@ -93,9 +93,7 @@ class OpenTopics:
             context.unreported,
         )
         catalog = self._new_catalog(context)
-        self.writers = PartitionWriters(
-            context, context.root, catalog, context.state.ownership
-        )
+        self.writers = PartitionWriters(context, catalog)
         self._idle = IdleLogs()
         self._catalog_file = CatalogFile(context.root)
 
