@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from logstore.io.checkpoint.cleaner import CleanerCheckpoint
+from logstore import _native as native
+from logstore._native.locks import RANK_OWNERSHIP
+from logstore.errors import StorageError
+from logstore.io.checkpoint.cleaner import CleanerCheckpoint, CompactedOffsets
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANER_CHECKPOINT, TopicPartition
 from support.disk import MemoryDisk
@@ -77,3 +80,26 @@ def test_damaged_file_counts_as_empty(
     ) as fd:
         disk.write(fd, b"7", 0)
     assert checkpoint.read() == {}
+
+
+def test_owner_of_a_store_gets_a_named_error_and_may_repeat_the_call(
+    disk: MemoryDisk, checkpoint: CleanerCheckpoint
+) -> None:
+    """A checkpoint that cannot be written says what it said before."""
+    root = Directory.open_root(disk, "/store")
+    compacted = CompactedOffsets(root, native.Mutex(RANK_OWNERSHIP, "a lock"))
+    disk.fail("open", errno.EIO, name=CLEANER_CHECKPOINT)
+    with pytest.raises(StorageError, match=f"read .*{CLEANER_CHECKPOINT}"):
+        compacted.all()
+    disk.heal()
+    disk.fail("write", errno.EIO)
+    with pytest.raises(StorageError, match=f"write .*{CLEANER_CHECKPOINT}"):
+        compacted.record(A, 12)
+    disk.heal()
+    assert compacted.all() == {A: 10, B: 20}
+    compacted.record(A, 12)
+    compacted.lower(B, 3)
+    assert compacted.all() == checkpoint.read() == {A: 12, B: 3}
+    compacted.forget([A])
+    assert compacted.all() == {B: 3}
+    root.close()
