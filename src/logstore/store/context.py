@@ -1,5 +1,5 @@
-"""What the parts of an open store share: its directory, its locks, its state, open
-files, and the thread for what is due later.
+"""The context that the parts of an open store share: its directory, locks and state,
+open files, and the thread for later work.
 
 `Store` makes one and hands it down. The writers of its partitions need nothing else of
 it (`logstore.log.write.context.StoreServices`), and nobody outside the package sees it.
@@ -48,7 +48,7 @@ class StoreContext:
         lock: held by a thread that changes topics, or loads partitions.
         descriptors: of all open files.
         scheduler: runs what is due later.
-        state: what the files in the root say.
+        state: who wrote last, and the checkpoints; recorded by files in the root.
         is_closed: whether nothing may begin any more.
         unreported: what failed in the background; the next call raises it.
     """

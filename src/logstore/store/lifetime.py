@@ -1,4 +1,4 @@
-"""The lifetime of an open store: what opening begins, and closing ends."""
+"""The lifetime of a store, from opening to closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of an open store: what the files in its root say of all of its logs."""
+"""The state of an open store, which files in its root record for all of its logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTS_MS: Final = 1000
 
 
 class TopicsOfState(Protocol):
-    """What the state of a store needs of its topics."""
+    """The topics of a store, for its state."""
 
     def before_first_change(self, is_deletion: bool) -> None:
         """Remove the clean-shutdown markers. Raises: as `StoreState.begin_writing`."""

@@ -90,8 +90,8 @@ class CompactedOffsets:
         self._path = root.path_of(CLEANER_CHECKPOINT)
 
     def all(self) -> dict[TopicPartition, int]:
-        """The offset up to which each partition is compacted; without those that never
-        were."""
+        """The offset up to which each partition is compacted. A partition that never
+        was is missing."""
         with self._lock, storage_errors("read", self._path):
             return self._file.read()
 

@@ -19,7 +19,7 @@ __all__ = ["LogContext", "StateServices", "StoreServices"]
 
 
 class StateServices(Protocol):
-    """What a writer needs of the files in the root of its store."""
+    """The files in the root of a store, for its writers."""
 
     @property
     def ownership(self) -> Ownership:
@@ -59,7 +59,7 @@ class StateServices(Protocol):
 
 
 class StoreServices(Protocol):
-    """What a writer needs of its store."""
+    """The store, for the writers of its partitions."""
 
     store_config: StoreConfig
     descriptors: Descriptors
@@ -68,7 +68,7 @@ class StoreServices(Protocol):
 
     @property
     def state(self) -> StateServices:
-        """What the files in the root say."""
+        """The state of the store, which files in its root record."""
 
     def check_open(self) -> None:
         """Raise `StoreClosedError` or `ForkedError` unless the store can be used."""

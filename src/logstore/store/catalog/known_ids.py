@@ -128,7 +128,7 @@ class KnownIds:
         return topic_id
 
     def deletion_mark(self, topic: str) -> str:
-        """For the name of a directory of a topic that is being deleted."""
+        """The mark in the names of the directories of a topic that is being deleted."""
         return layout.deletion_mark(self.topic_id(topic), uuid.uuid4().hex)
 
     def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class PartitionWriters:
             self.on_recovery(action)
 
     def report(self) -> RecoveryReport:
-        """What was found and repaired so far, by topic and partition."""
+        """The actions so far, by topic and partition."""
         key = operator.attrgetter("topic", "partition")
         return RecoveryReport(tuple(sorted(self.actions, key=key)))
 

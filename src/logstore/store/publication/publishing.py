@@ -38,10 +38,10 @@ class Publishing:
     """The publications of one store. Any thread may call it.
 
     Attributes:
-        publications: what the files say of publications.
-        publisher: of this store, if it is open for writing.
-        hand_in: the same, for other processes, too.
-        watches: of the store's owner, that no call uses now.
+        publications: the remembered publications, in files of the root.
+        publisher: writes them, if the store is open for writing.
+        hand_in: publishes with it, for other processes, too.
+        watches: of the store's owner; free for the next call of `submit`.
     """
 
     def __init__(
