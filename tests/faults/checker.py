@@ -59,7 +59,8 @@ def open_quietly(disk: MemoryDisk, **options: Any) -> Store:
     config = options.get("config") or StoreConfig(flush_checkpoint_ms=0)
     options["config"] = dataclasses.replace(config, recovery_threads=1)
     store = open_store(PATH, files=disk, **options)
-    store._context.scheduler = HandKeeper(disk, "store")
+    keeper = HandKeeper(disk, "store")
+    store._context.scheduler = store._context.state._scheduler = keeper
     return store
 
 
