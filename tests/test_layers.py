@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import runpy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -266,7 +267,7 @@ def test_the_house_is_small() -> None:
 
 
 def test_files_are_short() -> None:
-    """No file is longer than the limit."""
+    """No file is longer than the limit, but those that CONTRIBUTING gives a reason."""
     files = [
         path
         for directory in WITH_SHORT_FILES
@@ -279,7 +280,8 @@ def test_files_are_short() -> None:
         for path in files
         if path.read_bytes().count(b"\n") > LINES_MAX
     }
-    assert long == set()
+    rules = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert long == set(re.findall(r"^  \| `(\S+/\S+)` \|", rules, re.MULTILINE))
 
 
 @pytest.mark.parametrize("room", INSIDE)

@@ -140,8 +140,8 @@ BUGS_OF_GROUPS = (
     Bug(
         "a durable point counts though its sync has failed",
         "group/file/synced_file.py",
-        (("        elif not (self.is_of(point) and point.is_synced) or point.size > end:\n",
-          "        elif not self.is_of(point) or point.size > end:\n"),),
+        (("        elif not (self.is_of(point) and point.is_synced) or point.size",
+          "        elif not self.is_of(point) or point.size"),),
         "failing_calls",
         ("write a group's file anew",),
         call="sync",
@@ -150,7 +150,8 @@ BUGS_OF_GROUPS = (
         "the file of a group has no durable point while it is replaced",
         "group/file/group_log.py",
         (("            old.sync(shared)\n        end, last_offset",
-          "            old.sync(shared)\n        shared.set(FileId(), 0, is_new=True)\n"
+          "            old.sync(shared)\n"
+          "        shared.set(NO_POINT.file, 0, is_new=True)\n"
           "        end, last_offset"),),
         "failing_calls",
         ("write a group's file anew",),

@@ -63,8 +63,8 @@ BUGS_OF_SERVICES = (
     Bug(
         "a member takes the failed sync of another for durable",
         "group/file/durable_point.py",
-        (("is_now and any(boot), is_doubtful and is_now)",
-          "is_now and any(boot), False)"),),
+        (("is_now and any(boot), is_doubtful and is_now, is_synced",
+          "is_now and any(boot), False, is_synced"),),
         "failing_calls",
         ("commit, durable", "first commit"),
         call="sync",

@@ -31,7 +31,6 @@ from logstore.group.file.damage import Rest, damaged
 from logstore.group.file.durable_point import (
     NO_POINT,
     DurablePoint,
-    FileId,
     SharedPoint,
 )
 from logstore.group.file.group_records import GroupRecords
