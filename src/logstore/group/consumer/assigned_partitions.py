@@ -52,7 +52,7 @@ class AssignedPartitions:
         self._place = place
         self._committer = committer
         self._calls = calls
-        # Topics that were looked for: it is said once that one is not there.
+        # Topics that were looked for: a missing one is logged once.
         self._unknown: set[str] = set()
         # The partitions for which the callback was called, and those for which it has
         # not returned: it is called again, before their first record.
@@ -87,7 +87,7 @@ class AssignedPartitions:
         self._lose(lost)
         self.give_up(revoked)
         member.take()
-        # Also those that were taken by a call that failed before it came here.
+        # Also partitions that a failed call has taken before it came here.
         taken = [key for key in held if key not in self.readers]
         is_told = self._get(taken)
         self._warn_unknown(place.wanted)
@@ -127,7 +127,7 @@ class AssignedPartitions:
         self._unknown.update(wanted.topics)
 
     def _get(self, keys: Sequence[TopicPartition]) -> bool:
-        """Have partitions; whether there are any of which the callback was not told."""
+        """Have partitions. Returns whether the callback was told of any."""
         for key in keys:
             try:
                 self.readers[key] = self._place.positions.reader(key)
@@ -197,7 +197,7 @@ class AssignedPartitions:
         self.unsubscribe()
         readers = {key: self._place.positions.reader(key) for key in keys}
         self._place.have_alone(keys)
-        # The positions are those of the file, which was read with the mutex.
+        # The positions come from the file, which was read with the mutex.
         self.readers.update(readers)
 
     def unsubscribe(self, *, commits: bool = True) -> None:

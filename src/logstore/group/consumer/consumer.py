@@ -63,7 +63,7 @@ class Consumer:
             partitions of the topics are this consumer's, and it cannot commit.
         topics, pattern: as in `subscribe`.
         assignor: how partitions are distributed; the same for all members:
-            "cooperative-sticky", "range", "roundrobin", or one's own.
+            "cooperative-sticky", "range", "roundrobin", or an `Assignor`.
         reset: where to begin without a committed offset, or if that was deleted:
             "earliest", "latest", a span of time before now, or "error": raise
             `NoOffsetForPartitionError` or `OffsetOutOfRangeError`. If the log is cut
@@ -211,7 +211,7 @@ class Consumer:
         next `poll`.
 
         Args:
-            topics: names; those that do not exist yet are waited for.
+            topics: names; a topic that does not exist yet is waited for.
             pattern: a regular expression; topics whose names it matches at their
                 beginning are asked for, too, as soon as they exist.
             on_assign: called with partitions that this consumer has got, before their
@@ -257,7 +257,7 @@ class Consumer:
             core.partitions.assign(keys)
 
     def subscription(self) -> set[str]:
-        """The names of the topics that it asks for; of a pattern those that exist."""
+        """The names of the topics that it asks for; by a pattern, the existing ones."""
         with self._entry.call() as core:
             wanted, store = core.place.wanted, core.place.store
             if wanted is None:
@@ -345,7 +345,7 @@ class Consumer:
             core.committer.commit(commits, durable=bool(durable))
 
     def committed(self, partition: tuple[str, int]) -> OffsetAndMetadata | None:
-        """What the group has committed for a partition; None: nothing that counts.
+        """The committed offset of a partition in the group; None: none that counts.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError: it does not exist.
@@ -512,8 +512,8 @@ class Consumer:
             return offsets_for_times(core.place.positions, wanted)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition that it has is behind what could be delivered
-        now."""
+        """The number of offsets by which each of its partitions is behind what could be
+        delivered now."""
         with self._entry.call() as core:
             found = {}
             for key, reader in core.readers.items():
@@ -523,8 +523,8 @@ class Consumer:
             return found
 
     def group_metadata(self) -> tuple[str | None, int, str]:
-        """(group, generation, member): of the group as far as it is known; -1 and ""
-        before the first `poll` and without a group."""
+        """(id of the group, generation as far as it is known, id of the member); -1 and
+        "" before the first `poll` and without a group."""
         with self._entry.call() as core:
             member = core.place.member
             if member is None or not member.holder.id:
@@ -564,5 +564,5 @@ class Consumer:
 
 
 def deliveries_of(consumer: Consumer) -> Deliveries:
-    """How `logstore.aio` takes the records of a consumer."""
+    """The deliveries of a consumer, for `logstore.aio`."""
     return consumer._deliveries

@@ -41,7 +41,7 @@ class Core:
         partitions: the same with what the group and the callbacks know of them.
         committer: commits their positions.
         fetcher: reads them.
-        calls: those of the user that are under way.
+        calls: of the user, which are under way.
         before: the positions before a `poll` that is under way, or did not come to its
             end: what it has read was not delivered.
         transaction_state: of the last transaction, until its end was taken note of.
@@ -97,8 +97,12 @@ class Core:
     def _until(
         self, look: Callable[[], _Result | None], seconds: float | None
     ) -> _Result | None:
-        """What `look` finds, as soon as it finds anything, or nothing after so many
-        seconds. The group is looked at meanwhile."""
+        """Call `look`, after each change, until it finds anything, and look at the
+        group meanwhile.
+
+        Returns:
+            The result of `look`; None after `seconds` (None: no limit).
+        """
         deadline = None if seconds is None else self._files.monotonic() + seconds
         self.committer.auto_commit()
         self._waiting.begin()
@@ -127,7 +131,7 @@ class Core:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is time to look at the group."""
+        """True if it is time to look at the group."""
         return self._files.monotonic() >= self.place.check_at
 
     def look_now(self) -> None:
@@ -138,7 +142,7 @@ class Core:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether a call or a transaction has ended, and nobody has settled it. A
+        """True if a call or a transaction has ended, and nobody has settled it. A
         callback is inside of a call that has not ended."""
         state = self.transaction_state
         is_over = bool(self.before) or (state is not None and state.ended != "")

@@ -1,4 +1,4 @@
-"""How calls enter a consumer, one at a time, and how its records leave it."""
+"""Lets calls into a consumer, one at a time, and its records out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Entry:
         return self.enter(from_callback)
 
     def enter(self, from_callback: bool) -> native.Call[Core]:
-        """As `call`, also after `close` was interrupted."""
+        """Let a call in, as `call` does, also after `close` was interrupted."""
         self.check_fork()
         core = self._core
         # Looked at here first: each record of an iteration comes this way.
@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is the child of a fork."""
+        """True in the child of a fork."""
         return native.forks() != self._forks
 
     def check_fork(self) -> None:
@@ -95,7 +95,7 @@ class Deliveries:
         return max_records
 
     def poll(self, seconds: float, max_records: int | None) -> _Found:
-        """As `Consumer.poll`."""
+        """Deliver records: see `Consumer.poll`."""
         limit = self._limit(max_records)
         return self._many(lambda core, before: core.poll(limit, seconds, before))
 
@@ -128,7 +128,7 @@ class Deliveries:
             return None if at_once and core.is_late else core.fetcher.ahead.next()
 
     def next_many(self, max_records: int | None, *, at_once: bool) -> _Found:
-        """As `next_read`, the records that `poll` returns."""
+        """Deliver records that were read ahead, as `poll` does; see `next_read`."""
         limit = self._limit(max_records)
         return self._many(
             lambda core, before: (

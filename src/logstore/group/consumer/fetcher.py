@@ -22,9 +22,10 @@ _Result = TypeVar("_Result")
 class Fetcher:
     """Reads what a consumer has; for one thread at a time.
 
-    Each call begins with another partition, so none waits for ever. The error of a
-    partition waits for the records of those that were read before it. A position that
-    is not in the log any more is replaced, or the error stays until a `seek`.
+    Each call begins with another partition, so none waits for ever. Records that a call
+    has read of other partitions are returned before the error of one is raised. A
+    position that is not in the log any more is replaced, or its error stays until a
+    `seek`.
 
     Attributes:
         ahead: records that `fill` has read for tasks.
@@ -44,7 +45,7 @@ class Fetcher:
         """Records that are there now, at most `limit`.
 
         Args:
-            before: gets the positions before it, of what it reads.
+            before: gets the readers that it reads, with their positions before.
 
         Raises: the error of a partition that needs a `seek`, or what reading it met, if
         no other partition has given records before.
@@ -100,7 +101,10 @@ class Fetcher:
     def _read(
         self, reader: PartitionReader, work: Callable[[], _Result]
     ) -> _Result | None:
-        """What `work` returns. Raises: the error of a partition that needs a `seek`."""
+        """The result of `work`.
+
+        Raises: the error of a partition that needs a `seek`.
+        """
         found = None if reader.error is not None else self._guarded(reader, work)
         if reader.error is not None:
             raise reader.error.with_traceback(None)
@@ -109,7 +113,7 @@ class Fetcher:
     def _guarded(
         self, reader: PartitionReader, work: Callable[[], _Result]
     ) -> _Result | None:
-        """What `work` returns; None if the partition is gone, or its error is kept."""
+        """The result of `work`; None if the partition is gone, or its error is kept."""
         try:
             return work()
         except TopicNotFoundError as error:
@@ -164,8 +168,8 @@ class Fetcher:
         return False
 
     def fill(self, limit: int) -> bool:
-        """Read at most `limit` records for `ahead`, in place of what it has; whether
-        there are any.
+        """Read at most `limit` records for `ahead`, in place of its former ones; return
+        whether there are any.
 
         Raises: as `collect`.
         """

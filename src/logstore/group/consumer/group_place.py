@@ -1,4 +1,4 @@
-"""A consumer's place in its group, and where its partitions begin."""
+"""The place of a consumer in its group, and the positions where it begins."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ class GroupPlace:
         return self.member
 
     def in_group(self) -> Membership:
-        """As `join`. Raises: ConfigError: the consumer has no group."""
+        """The member: see `join`.
+
+        Raises:
+            ConfigError: the consumer has no group.
+        """
         member = self.join()
         if member is None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a transaction needs of its consumer: the positions, and what becomes of them.
+"""The positions of a consumer for its transactions.
 
 `begin_transaction` is called inside a call on the consumer, and so is everything that a
 transaction calls here. The consumer keeps the `TransactionState`, and no reference to
@@ -33,7 +33,7 @@ def begin_transaction(
     call: Callable[[], AbstractContextManager[object]],
     timeout_ms: int | None,
 ) -> ConsumerTransaction:
-    """See `Consumer.transaction` and `ConsumerTransaction`.
+    """Begin a transaction: see `Consumer.transaction` and `ConsumerTransaction`.
 
     Raises:
         CommitFailedError: the last one was left without an end; now it is aborted.
@@ -71,13 +71,13 @@ def begin_transaction(
 
 
 class ConsumerInputs:
-    """See `logstore.group.consumer.transaction.Inputs`."""
+    """Implements `logstore.group.consumer.transaction.Inputs`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
-        """See `logstore.group.consumer.transaction.Inputs`."""
+        """Check that the consumer may commit; its positions: see `Inputs`."""
         member = self._core.place.in_group()
         if self._core.partitions.given_up:
             names = ", ".join(map(str, sorted(self._core.partitions.given_up)))
@@ -106,13 +106,13 @@ class ConsumerInputs:
         }
 
     def published(self, positions: Mapping[TopicPartition, Positioned]) -> None:
-        """See `logstore.group.consumer.transaction.Inputs`."""
+        """Note the positions that were published: see `Inputs`."""
         member = self._core.place.in_group()
         for key, position in positions.items():
             self._core.readers[key].set_committed(position.offset)
         for reader in self._core.readers.values():
             reader.has_delivered = False
-        # For those that look at the group; the publication is what counts.
+        # Only to be looked at: the publication is what counts.
         now_ms = self._core.place.root.files.now_ms()
         commits = [
             commit_of(

@@ -146,7 +146,7 @@ class LogReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the position was found to be in the log."""
+        """True if the position was found to be in the log."""
         return self._items is not None
 
     def begin(self, position: int | None) -> None:
@@ -213,12 +213,12 @@ class LogReader:
                 seen.check_same(offset, seen.source.refreshed())
 
     def has_seen(self, offset: int = 0) -> bool:
-        """Whether it has seen the log, up to an offset."""
+        """True if it has seen the log, up to an offset."""
         view = self._latest.view
         return view is not None and offset <= view.log_end
 
     def readable_end(self) -> int:
-        """The end of what it may deliver now."""
+        """The end of the records that it may deliver now."""
         partition = self._partition
         end = (
             partition.durable_offset
@@ -231,6 +231,6 @@ class LogReader:
 
     @property
     def waits_for_sync(self) -> bool:
-        """Whether there are records that are not durable yet."""
+        """True if there are records that are not durable yet."""
         turn = self._turn
         return turn is not None and turn.view.log_end > turn.view.end_offset

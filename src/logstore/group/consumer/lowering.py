@@ -71,9 +71,9 @@ def lower_positions(
     report: Callable[[RecoveryAction], None],
 ) -> dict[TopicPartition, LogStoreError]:
     """Lower the positions that lie above the end of a log, durably: to the end, or to
-    where the log was cut since they were committed. Report each: those in the files of
-    groups, and those that were published. A file that is damaged, or of a later
-    version, stays as it is: its consumers raise that.
+    where the log was cut since they were committed. Report each, in the files of groups
+    and in the publications. A file that is damaged, or of a later version, is not
+    changed: its consumers raise that.
 
     Returns:
         Why a position was not lowered, by its partition.
@@ -140,8 +140,8 @@ def _refusal(root: Directory, one: _Above, error: Exception) -> StorageError:
 def _lower_published(
     root: Directory, publisher: Publisher, lowered_to: LoweredTo
 ) -> _Outcome:
-    """Those of groups that commit by transactions. Each change has a number of its own:
-    a transaction that began with the position before is refused."""
+    """Lower the positions of groups that commit by transactions. Each change has a
+    number of its own: a transaction that began with the position before is refused."""
     with publisher.lock:
         changes: dict[str, Entry] = {}
         found: list[_Above] = []
@@ -179,7 +179,7 @@ def _lower_published(
 
 
 def _lower(root: Directory, name: str, lowered_to: LoweredTo, until: float) -> _Outcome:
-    """Those in the file of a group.
+    """Lower the positions in the file of a group.
 
     Args:
         until: when to stop waiting for its mutex.
@@ -240,7 +240,7 @@ def _key(commit: OffsetCommit) -> TopicPartition:
 
 
 def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> OffsetCommit:
-    """What counts of a commit in a copy: not a position above the end of the log.
+    """The commit as it counts in a copy: with no position above the end of the log.
 
     Args:
         lowered_to: None: this is no copy.
@@ -256,8 +256,8 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
 
 
 def is_of(partition: Partition, commit: OffsetCommit) -> bool:
-    """Whether a commit counts in a partition: it is of the same topic, and the log has
-    the batch below its offset that it had then."""
+    """Tell whether a commit counts in a partition: it is of the same topic, and the log
+    has the batch below its offset that it had then."""
     if commit.topic_id and partition.topic_id not in ("", commit.topic_id):
         return False
     proof = commit.proof

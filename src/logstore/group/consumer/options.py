@@ -87,7 +87,7 @@ class OffsetStore(Protocol):
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """What is committed for some partitions; those without are left out."""
+        """The committed offsets of some partitions, as far as there are any."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, durable: bool
@@ -169,10 +169,11 @@ def as_text(name: str, text: str) -> bytes:
 
 
 def as_subscription(topics: Any, pattern: Any) -> Subscription:
-    """What a consumer asks for.
+    """The topics that a consumer asks for.
 
     Raises:
-        ConfigError: a name is none of a topic, or the pattern is no regular expression.
+        ConfigError: a name is no name of a topic, or the pattern is no regular
+            expression.
         TypeError: `topics` is no sequence of names.
     """
     names = tuple(dict.fromkeys(as_items("topics", topics, of="names of topics")))

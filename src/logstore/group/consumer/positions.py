@@ -1,4 +1,4 @@
-"""Where a consumer begins to read a partition, and the offsets of its log."""
+"""The positions where a consumer begins to read, and offsets of the logs."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Positions:
     def committed(
         self, keys: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is committed, of what counts, as far as the group's file was read. What
-        was committed for another topic of the same name does not count.
+        """The committed offsets that count, as far as the group's file was read. An
+        offset that was committed for another topic of the same name does not count.
 
         Raises:
             ConfigError: the consumer has no group.
@@ -116,8 +116,8 @@ class Positions:
         return GroupPositions(self._store, self._options.group or "")
 
     def is_published(self) -> bool:
-        """Whether the group commits by transactions: its file says so, or, if that was
-        removed, the publications."""
+        """Tell whether the group commits by transactions: its file says so, or, if that
+        was removed, the publications."""
         if self._file is None or self._file.state.way == BY_COMMITS:
             return False
         if self._file.state.way:
@@ -125,7 +125,7 @@ class Positions:
         return self._published().read()[0] > 0
 
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
-        """Whether an offset that was committed with a topic's id counts. One from
+        """Tell whether an offset that was committed with a topic's id counts. One from
         before the topic had an id does."""
         return not topic_id or topic_id == partition_id(self._store, key)
 
@@ -212,7 +212,7 @@ class Positions:
         return commit.offset if found == proof else 0
 
     def proof_of(self, reader: PartitionReader, offset: int) -> int | None:
-        """The proof of a position that is to be committed, if it has one.
+        """The proof of a position to commit, if it has one.
 
         Raises:
             CommitFailedError: the log was cut since it was read up to there, or another
@@ -233,7 +233,7 @@ class Positions:
         ) from cause
 
     def has_topic(self, reader: PartitionReader) -> bool:
-        """Whether the topic of a reader is still there, and not one made again."""
+        """Tell whether the topic of a reader still exists, and was not recreated."""
         name, number = reader.key
         now = topics_now(self._store, [name]).get(name)
         return now is not None and number in now[1] and reader.topic_id in ("", now[0])

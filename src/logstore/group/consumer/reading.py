@@ -1,4 +1,4 @@
-"""Reads a partition of a consumer."""
+"""A partition that a consumer reads: its position and its committed offset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LASTING: Final = (
 
 
 class PartitionReader:
-    """A partition that a consumer reads: what was delivered, and what is committed.
+    """One partition of a consumer: what was delivered, and what is committed.
 
     The position is after the last record that was delivered, or the target of a `seek`:
     `log` and the records that were read ahead may be further. What is between `base`
@@ -70,7 +70,7 @@ class PartitionReader:
     # ------------------------------------------------------------ the position
 
     def seek(self, offset: int | None, *, proof: int | None = None) -> None:
-        """Deliver from an offset of the log as it is now; None: from where the consumer
+        """Deliver from an offset of the present log; None: from where the consumer
         says.
 
         Args:
@@ -79,7 +79,7 @@ class PartitionReader:
         self._move(offset, self._base_for(offset), proof=proof)
 
     def seek_in_seen(self, offset: int) -> None:
-        """As `seek`, to an offset of the log that it has seen, if that has it: a cut
+        """Deliver from an offset of the log that it has seen, if that has it: a cut
         below it since then is an error, if none was raised for it yet."""
         is_told = isinstance(self.error, OTHER_LOG)
         keeps_log = self.log.has_seen(offset) and not is_told
@@ -166,11 +166,11 @@ class PartitionReader:
 
     @property
     def ahead(self) -> int:
-        """How many records were read and not delivered."""
+        """The number of records that were read and not delivered."""
         return len(self._ahead)
 
     def take_ahead(self, limit: int) -> list[TopicRecord]:
-        """As `take`, of those that were read ahead."""
+        """Take records that were read ahead, at most `limit`."""
         found = self._ahead[: -limit - 1 : -1]
         if found:
             position = found[-1].offset + 1
@@ -180,7 +180,7 @@ class PartitionReader:
         return found
 
     def next_ahead(self) -> TopicRecord | None:
-        """Deliver one of those."""
+        """Deliver one record that was read ahead; None: there is none."""
         if not self._ahead:
             return None
         record = self._ahead[-1]

@@ -1,12 +1,12 @@
 """Exactly once: outputs and the positions of their inputs in one publication.
 
 The positions of a group that commits by transactions are the metadata of the last
-publication of its identity: what is there is what was published with the records. A
-transaction publishes the number after the last one it has read, with the positions of
-the whole group as they are then, but for those of topics that were deleted. So of two
-that have read the same, one is published, and the other one looks again: if its own
-partitions are where it believes, it tries again with the next number; if not, somebody
-else has processed its input.
+publication of its identity, so they were published with its records. A transaction
+publishes the number after the last one it has read, with the positions of the whole
+group at that time, without deleted topics. Of two transactions that have read the same
+positions, one is published. The other one looks again: if its own partitions are where
+it believes, it tries again with the next number; if not, another member has processed
+its input.
 
 This holds without any lock: a process that was stopped for an hour and goes on in the
 middle of its transaction publishes nothing. The turn to publish only avoids attempts
@@ -208,7 +208,7 @@ def metadata_of(positions: _Positions) -> bytes:
 def lowered_positions(
     positions: _Positions, time_ms: int, lowered_to: LoweredTo
 ) -> _Positions:
-    """Those that lie above the end of the log of a copy, lowered.
+    """The positions that lie above the end of the log of a copy, lowered.
 
     Args:
         time_ms: when they were published.
@@ -225,7 +225,7 @@ def _packed(value: dict[str, Any]) -> bytes:
 
 
 class Inputs(Protocol):
-    """What a transaction needs of its consumer."""
+    """The consumer of a transaction, as the transaction needs it."""
 
     def begin_commit(self) -> dict[TopicPartition, tuple[Positioned, int | None]]:
         """The positions to be published, each with the offset that was committed
@@ -240,7 +240,7 @@ class Inputs(Protocol):
 
 
 class TransactionState:
-    """How far a transaction is: what its consumer keeps of it.
+    """The state of a transaction, which its consumer keeps.
 
     Attributes:
         ended: how it has ended; "": not yet.
@@ -348,7 +348,7 @@ class ConsumerTransaction:
         self._last = at
 
     def take_back(self) -> None:
-        """For `logstore.aio`: remove the record that was added last, once."""
+        """Remove the record that was added last, once; for `logstore.aio`."""
         last, self._last = self._last, None
         if last is not None and last in self._rows:
             del self._rows[last][-1]
@@ -356,7 +356,7 @@ class ConsumerTransaction:
                 del self._rows[last]
 
     def forget(self) -> None:
-        """For `logstore.aio`: end it as if it had not been begun. Nothing is delivered
+        """End it as if it had not begun, for `logstore.aio`. Nothing is delivered
         again."""
         if not self._state.ended:
             self._state.ended = FORGOTTEN
@@ -522,11 +522,10 @@ class ConsumerTransaction:
 
 
 def _is_gone(key: TopicPartition, position: Positioned, topics: _Topics) -> bool:
-    """Whether the topic that a position is for was deleted; another one may have its
-    name.
+    """Tell whether the topic of a position was deleted; another one may have its name.
 
     Args:
-        topics: those that are there now.
+        topics: that exist now.
     """
     if key.topic not in topics:
         return True

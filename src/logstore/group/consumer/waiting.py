@@ -1,4 +1,4 @@
-"""How a consumer waits for records, and for changes of its group."""
+"""Waits for records, and for changes of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignors: which member of a group is to have which partition.
+"""Assignors: distribute the partitions of a group over its members.
 
 An assignor is asked once for each generation, by the member that begins it, and its
 answer is written into the group's file: so all members act on the same one. It must be
@@ -29,8 +29,8 @@ class GroupSubscription(NamedTuple):
 
     Attributes:
         member: its id.
-        topics: those that it may get partitions of.
-        previous: the partitions that it was to have before, and may still have.
+        topics: that it may get partitions of.
+        previous: the partitions that it was assigned before, and may still hold.
         instance: the name of a static member, which it keeps when it joins again; None
             for another.
     """
@@ -81,7 +81,7 @@ def _all(partitions: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
 
 
 class RangeAssignor:
-    """Of each topic, every member gets a range of consecutive partitions, the first
+    """Gives every member a range of consecutive partitions of each topic, the first
     ones one more. Topics with as many partitions are distributed alike."""
 
     name = "range"
@@ -190,7 +190,7 @@ _ASSIGNORS: Final[dict[str, Assignor]] = {
 
 
 def assignor_of(given: str | Assignor) -> Assignor:
-    """The assignor of a name, or one's own.
+    """The assignor of a name, or an assignor that the caller has written.
 
     Raises:
         ConfigError: there is none of this name, or it is no assignor.

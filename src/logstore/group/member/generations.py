@@ -44,7 +44,7 @@ class Subscription(NamedTuple):
     pattern: str | None = None
 
     def of(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of some names that it asks for.
+        """The names that it asks for, of some names.
 
         Raises:
             re.error, OverflowError, RecursionError: this Python cannot compile the
@@ -59,11 +59,11 @@ class Subscription(NamedTuple):
 
 
 def universe(group: str, now: Topics, members: Iterable[Member]) -> Topics:
-    """Those of the topics that exist that some members ask for.
+    """The existing topics that any of the members asks for.
 
     Raises:
-        GroupError: a member has a pattern that this Python cannot compile, and so there
-            is no telling what it is to have: another Python's member would find others.
+        GroupError: this Python cannot compile the pattern of a member, and another
+            Python's member would find other topics by it.
     """
     wanted: set[str] = set()
     asked = {(one.topics, one.pattern): one.id for one in members}
@@ -118,29 +118,31 @@ def alone_rows(
         mine: rows that this member holds.
     """
 
-    def has_row(one: TopicPartition) -> bool:
-        return one in rows and rows[one].topic_id == wanted[one]
+    def missing(rows: Mapping[TopicPartition, Row]) -> list[TopicPartition]:
+        return [
+            one
+            for one, topic_id in wanted.items()
+            if one not in rows or rows[one].topic_id != topic_id
+        ]
 
-    rows = state.rows
-    if all(map(has_row, wanted)):
-        return rows
+    if not missing(state.rows):
+        return state.rows
     held = {*locks.held_rows(), *mine}
     alive = set(locks.members())
     is_distributed = any(member.slot in alive for member in state.members)
     topics = state.topics if is_distributed else {}
     rows = {
         one: row
-        for one, row in rows.items()
+        for one, row in state.rows.items()
         if row.number in held or one.partition in topics.get(one.topic, ())
     }
-    missing = [one for one in wanted if not has_row(one)]
     free = _free_rows({row.number for row in rows.values()} | held)
-    new = zip(missing, free, strict=False)
+    new = zip(missing(rows), free, strict=False)
     return {**rows, **{one: Row(number, wanted[one]) for one, number in new}}
 
 
 def _with_rows(topics: Topics, rows: Mapping[TopicPartition, Row]) -> Topics:
-    """Topics with those of their partitions alone that have a row."""
+    """The topics with the partitions that have a row, and no others."""
     found = {
         name: (topic_id, tuple(n for n in numbers if TopicPartition(name, n) in rows))
         for name, (topic_id, numbers) in topics.items()
@@ -160,7 +162,7 @@ def next_rows(
 
     A partition keeps its row as long as its topic is the same and its holder, if there
     is one, is not thrown out. A row that no partition of `topics` has is forgotten when
-    it is free: as long as it is held, the one that holds it must find out.
+    it is free: its holder, if there is one, must find out first.
 
     Args:
         mine: rows that this member holds.
@@ -199,8 +201,8 @@ def _assigned(
     locks: LockFile,
     assignor: Assignor,
 ) -> tuple[Member, ...]:
-    """The members with what each is to have. One that is idle keeps what it holds, and
-    gets no more, unless all are.
+    """The members with the partitions that are assigned to them. A member that is idle
+    keeps what it holds and gets no more, unless all members are idle.
 
     Raises:
         ConfigError: the assignor's answer is wrong.
@@ -263,8 +265,8 @@ class Generations:
         self._has_told_of_rows = False
 
     def has_changed(self, state: GroupState) -> bool:
-        """Whether topics were added, deleted, made again or got partitions since the
-        generation of `state` began."""
+        """Tell whether topics were added, deleted, recreated or got partitions since
+        the generation of `state` began."""
         topics = universe(self._group, self.topics_now(), state.members)
         return _numbers_of(topics) != state.topics or any(
             state.rows[one].topic_id != topics[one.topic][0]

@@ -1,4 +1,4 @@
-"""What a member has: its id in the group, and the partitions that it holds."""
+"""The id of a member in its group, and the partitions that it holds."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Holder:
     def surplus(
         self, topics_now: Callable[[], Topics]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """The partitions to give up, because others are to have them; and those that
-        are lost: the topic was deleted, or the group has gone on without this member.
-        """
+        """(the partitions to give up, which the group has assigned to other members or
+        to none; the partitions that are lost: the topic was deleted, or the group has
+        gone on without this member)."""
         state = self._group.file.state
         me = state.member(self.id)
         target = set() if me is None else set(me.partitions)
@@ -90,9 +90,11 @@ class Holder:
         return revoked, lost
 
     def check_holds(self, partitions: Iterable[TopicPartition]) -> None:
-        """With the end of the file read: raise unless this member has partitions.
+        """Check that this member holds partitions, after the end of the file was read.
 
-        Raises: CommitFailedError, FencedError.
+        Raises:
+            CommitFailedError: it does not have one of them.
+            FencedError: the group has gone on without this member.
         """
         state = self._group.file.state
         if self.id and state is not self._checked_state:

@@ -1,9 +1,10 @@
-"""A member of a consumer group: joins it, learns what it is to have, and takes it.
+"""A member of a consumer group: joins it, learns its partitions, and takes them.
 
-The kernel's locks say what is (who lives, who holds a partition); the group's file says
-what is to be (who is to hold it). The member that finds a difference, of any cause,
-begins the next generation, under the mutex, after it has read the file again. Every
-member gives up first what it is to have no longer, and then takes what is free.
+The kernel's locks say which members live and which partitions each holds; the group's
+file says which partitions are assigned to each. The member that finds a difference, of
+any cause, begins the next generation, under the mutex, after it has read the file
+again. Every member first gives up what is assigned to it no longer, and then takes what
+is free.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Membership:
 
     Attributes:
         group: the files of the group.
-        holder: its id, and the partitions that it has.
-        others: what it sees of the other members.
+        holder: its id, and the partitions that it holds.
+        others: the other members.
 
     Args:
         topics_now: returns the topics that the store has now.
@@ -100,8 +101,9 @@ class Membership:
         return slot
 
     def _take_new_slot(self) -> int | None:
-        """With the end of the file read. The slot of a member that has ended stays free
-        as long as the file has that member, which would seem to live."""
+        """Take a slot, after the end of the file was read. The slot of a member that
+        has ended stays free as long as the file has that member, which would seem to
+        live."""
         slots, state = self.group.slots, self.group.file.state
         named = {one.slot for one in state.members}
         slot = slots.join(self._interval_ms, named)
@@ -146,11 +148,11 @@ class Membership:
         )
 
     def _settle(self, stuck: frozenset[str], idle: frozenset[str]) -> None:
-        """With the mutex: begin the next generation, if it differs from this one.
+        """Begin the next generation, if it differs from this one; with the mutex.
 
         Args:
             stuck: members to be thrown out, if they are still stuck.
-            idle: members that get nothing more, if they still have not taken it.
+            idle: members that get nothing more.
         """
         slot = self._take_slot()
         state = self.group.file.state
@@ -204,12 +206,12 @@ class Membership:
     # ------------------------------------------------------------ partitions
 
     def surplus(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """See `Holder.surplus`."""
+        """The partitions to give up, and the lost ones: see `Holder.surplus`."""
         return self.holder.surplus(self._generations.topics_now)
 
     def take(self) -> None:
-        """Take the partitions that this member is to have, as far as they are free.
-        What was committed for them is read after that, and so it is the last."""
+        """Take the partitions that are assigned to this member, as far as they are
+        free. What was committed for them is read after that, and so it is the last."""
         state, held = self.group.file.state, self.holder.held
         me = state.member(self.holder.id)
         missing = (
@@ -277,7 +279,7 @@ class Membership:
             group.sync()
 
     def begin_transaction(self, partitions: Sequence[TopicPartition]) -> None:
-        """Raise unless this member has partitions, and the group commits by
+        """Check that this member has partitions, and let the group commit by
         transactions, durably from now on.
 
         Raises: as `commit`.
@@ -294,14 +296,14 @@ class Membership:
             self.group.sync()
 
     def check_holds_now(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise unless this member has partitions at this moment.
+        """Check that this member has partitions at this moment.
 
-        Raises: CommitFailedError, FencedError.
+        Raises: as `Holder.check_holds`.
         """
         self.group.locked(lambda: self.holder.check_holds(partitions))
 
     def _in_way(self, way: str) -> GroupState | None:
-        """The state to be written with a commit; None: it stays as it is.
+        """The state to write with a commit; None: it does not change.
 
         Raises:
             CommitFailedError: the group commits in the other way.

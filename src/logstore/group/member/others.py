@@ -1,4 +1,4 @@
-"""How a member detects others that have ended, are stuck, or do not take partitions."""
+"""Detects members that have ended, are stuck, or do not take their partitions."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Others:
         self._reported: set[int] = set()
 
     def idle(self, state: GroupState, own: str) -> frozenset[str]:
-        """The members, but for `own`, that have not taken what they are to have, for
-        too long."""
+        """The members, but for `own`, that have left an assigned partition free for too
+        long."""
         taken = {*self._slots.held_rows(), *self._slots.rows}
         now, since = self._files.monotonic(), self._free_since
         self._free_since = {}
@@ -55,11 +55,11 @@ class Others:
         return frozenset(found)
 
     def forget_free(self) -> None:
-        """A new generation has begun: what is free from now on counts."""
+        """Count from now on: a new generation has begun."""
         self._free_since.clear()
 
     def due_s(self) -> float:
-        """In how many seconds `idle` may find another member; infinite: nothing is
+        """The seconds until `idle` may find another member; infinite if nothing is
         free."""
         now = self._files.monotonic()
         ends = [began + _IDLE_S - now for began in self._free_since.values()]
@@ -67,8 +67,9 @@ class Others:
         return min((left for left in ends if left > 0), default=math.inf) + 0.001
 
     def stuck(self, state: GroupState, own: str) -> frozenset[str]:
-        """The members, but for `own`, that are to be thrown out because they have not
-        polled; those that are not thrown out are logged, once."""
+        """The members, but for `own`, to throw out because they have not polled. If
+        this member throws nobody out, each that is stuck is logged once, and none is
+        returned."""
         now = self._files.monotonic()
         if now - self._stuck_checked < _STUCK_CHECK_S:
             return frozenset()
@@ -105,8 +106,8 @@ class Others:
         )
 
     def evicted(self, state: GroupState, stuck: Collection[str]) -> list[Member]:
-        """The members to be thrown out now, with the mutex: of `stuck` those that are
-        stuck still."""
+        """The members of `stuck` that are still stuck, to be thrown out now, with the
+        mutex; each is logged."""
         at_ms, found = clock_ms(self._files), []
         for member in state.members:
             if member.id not in stuck:
