@@ -13,6 +13,20 @@ BUGS_OF_GROUP_ROOMS = (
         "group/consumer/test_ahead.py",
     ),
     unit_bug(
+        "a consumer asks the same partition first in each call",
+        "group/consumer/fetcher.py",
+        "self._turn = (self._turn + 1) % len(readers)",
+        "self._turn = 0",
+        "group/consumer/test_fetcher.py",
+    ),
+    unit_bug(
+        "a commit that has failed is never synced",
+        "group/consumer/committer.py",
+        "        self._has_unsynced = True\n",
+        "",
+        "group/consumer/test_committer.py",
+    ),
+    unit_bug(
         "a lowered position keeps the proof of the batch below the old one",
         "group/consumer/lowering.py",
         "offset=now, leader_epoch=-1, proof=None)",
@@ -74,6 +88,20 @@ BUGS_OF_GROUP_ROOMS = (
         "if row is not None and row.topic_id == topic_id and not is_fenced:",
         "if row is not None and not is_fenced:",
         "group/member/test_generations.py",
+    ),
+    unit_bug(
+        "the mutex of a group is taken without reading what others have appended",
+        "group/member/open_group.py",
+        "            self.file.refresh_held(self.slots)\n",
+        "",
+        "group/member/test_open_group.py",
+    ),
+    unit_bug(
+        "a row that an interrupted call has locked stays locked",
+        "group/member/holder.py",
+        "            for number in self._slots.rows - held:\n",
+        "            for number in held - self._slots.rows:\n",
+        "group/member/test_holder.py",
     ),
     unit_bug(
         "a member that hangs a second time is not reported",

@@ -1,0 +1,128 @@
+"""What a consumer commits, and when that is durable."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from logstore import CommitFailedError, FencedError
+from logstore.group.consumer.committer import Committer
+from logstore.group.consumer.options import OffsetAndMetadata
+from support.groups import T0, T1
+
+
+class Reader:
+    """Stands for a partition that is read."""
+
+    def __init__(self, position: int | None, committed: int | None) -> None:
+        self.position, self.committed = position, committed
+        self.is_disproved = False
+        self.has_delivered = True
+        self.topic_id = "id"
+
+    def set_committed(self, offset: int) -> None:
+        self.committed, self.is_disproved = offset, False
+
+
+class Group:
+    """Stands for the place in a group, and for the clock."""
+
+    def __init__(self, auto_commit_ms: int | None = None) -> None:
+        self.commits: list[tuple[int, bool]] = []
+        self.syncs = 0
+        self.now = 100.0
+        self.error: Exception | None = None
+        self.positions = SimpleNamespace(proof_of=lambda reader, offset: None)
+        self.options = SimpleNamespace(offsets=None, auto_commit_ms=auto_commit_ms)
+        self.root = SimpleNamespace(files=self)
+        self.wanted = object()
+        self.check_at = 9.0
+        self.file = SimpleNamespace(group="g", state=SimpleNamespace(way="commits"))
+        self.group = self
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return 1
+
+    def in_group(self) -> Group:
+        return self
+
+    def sync(self) -> None:
+        self.syncs += 1
+
+    def commit(self, commits: list[Any], *, durable: bool) -> None:
+        if self.error is not None:
+            raise self.error
+        self.commits += [(one.offset, durable) for one in commits]
+
+
+def made(auto_commit_ms: int | None = None) -> tuple[Committer, Group, dict[Any, Any]]:
+    group = Group(auto_commit_ms)
+    readers = {T0: Reader(5, 3), T1: Reader(None, None)}
+    return Committer(cast(Any, group), cast(Any, readers)), group, readers
+
+
+def test_only_positions_that_differ_are_committed() -> None:
+    """One that was disproved differs always."""
+    committer, group, readers = made()
+    moved = committer.moved([T0, T1])
+    assert moved == {T0: OffsetAndMetadata(5)}
+    committer.commit(moved, durable=True)
+    assert group.commits == [(5, True)]
+    assert (readers[T0].committed, readers[T0].has_delivered) == (5, False)
+    assert committer.moved([T0, T1]) == {}
+    readers[T0].is_disproved = True
+    assert committer.moved([T0]) == moved
+
+
+def test_durable_commit_of_nothing_syncs_earlier_ones_once() -> None:
+    committer, group, _ = made()
+    committer.commit({T0: OffsetAndMetadata(4)}, durable=False)
+    for _ in range(2):
+        committer.commit({}, durable=True)
+    assert group.syncs == 1
+    committer.commit({T0: OffsetAndMetadata(5)}, durable=True)
+    committer.commit({}, durable=True)
+    assert group.syncs == 1
+
+
+def test_failed_commit_may_be_there_and_is_synced_later() -> None:
+    """The group is looked at in the next call if it has gone on without the member."""
+    committer, group, readers = made()
+    group.error = FencedError("gone", group="g")
+    with pytest.raises(FencedError):
+        committer.commit(committer.moved([T0]), durable=True)
+    assert group.check_at == 0
+    assert readers[T0].committed == 3
+    committer.commit({}, durable=True)
+    assert group.syncs == 1
+
+
+def test_commits_by_itself_come_after_their_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not durable, but for partitions that are given up; a refused one is logged."""
+    committer, group, readers = made(auto_commit_ms=1000)
+    committer.auto_commit()
+    assert group.commits == []
+    group.now += 1
+    committer.auto_commit()
+    committer.auto_commit()
+    assert group.commits == [(5, False)]
+    readers[T0].position = 6
+    committer.commit_given_up([T0])
+    assert group.commits[1:] == [(6, True)]
+    readers[T0].position = 7
+    group.now += 1
+    group.error = CommitFailedError("no", group="g")
+    committer.auto_commit()
+    assert "cannot commit by itself: no" in caplog.text
+    committer, group, _ = made()
+    group.now += 10
+    committer.auto_commit()
+    committer.commit_given_up([T0])
+    assert group.commits == []

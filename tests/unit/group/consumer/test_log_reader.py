@@ -1,0 +1,120 @@
+"""A position counts in the log that it was reached in, or with a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.group.consumer.log_reader import LogReader
+from logstore.group.consumer.options import Options
+from logstore.group.member.assignors import assignor_of
+
+OPTIONS = Options(
+    group=None,
+    assignor=assignor_of("range"),
+    reset="error",
+    offsets=None,
+    auto_commit_ms=None,
+    isolation="read_committed",
+    durable_only=True,
+    max_poll_records=10,
+    max_poll_interval_ms=1000,
+    on_stuck="report",
+    instance=None,
+)
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
+    """A log with the records 0 to 9, each in a batch of its own."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        for first in (0, 5):
+            partition.append_many([b"%d" % n for n in range(first, first + 5)])
+        partition.flush()
+        yield partition
+
+
+def values(found: tuple[list[Any], int | None]) -> tuple[bytes, int | None]:
+    return b"".join(record.value for record in found[0]), found[1]
+
+
+def test_records_follow_each_other_up_to_the_end(
+    partition: logstore.Partition,
+) -> None:
+    """After a restart they are read again from where the caller is."""
+    log = LogReader(partition, OPTIONS)
+    assert not log.has_seen()
+    assert values(log.read(1, 3)) == (b"123", 4)
+    assert log.has_seen(10)
+    assert not log.has_seen(11)
+    assert values(log.read(4, 9)) == (b"456789", 10)
+    assert values(log.read(10, 9)) == (b"", 10)
+    log.restart()
+    assert values(log.read(8, 9)) == (b"89", 10)
+
+
+def cut(partition: logstore.Partition) -> None:
+    partition.truncate_to(6)
+    partition.append_many([b"x"] * 6, durable=True)
+
+
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_log_that_was_seen_is_not_replaced_unnoticed(
+    partition: logstore.Partition, keeps_log: bool
+) -> None:
+    """Unless the next position is one of the log of then."""
+    log = LogReader(partition, OPTIONS)
+    log.read(0, 10)
+    cut(partition)
+    log = log.anew(keeps_log=keeps_log, proof=None)
+    if not keeps_log:
+        assert values(log.read(8, 9)) == (b"xxxx", 12)
+        return
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        log.read(8, 9)
+    assert caught.value.cut_to == 6
+
+
+def test_position_with_a_proof_is_of_the_log_that_has_its_batch(
+    partition: logstore.Partition,
+) -> None:
+    log = LogReader(partition, OPTIONS)
+    log.read(0, 10)
+    proof = log.proof_of(10, 10)
+    assert proof is not None
+    assert values(log.anew(keeps_log=False, proof=proof).read(10, 1)) == (b"", 10)
+    cut(partition)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.proof_of(10, 10)
+    with pytest.raises(OffsetOutOfRangeError, match="t-0") as caught:
+        log.anew(keeps_log=False, proof=proof).read(10, 1)
+    assert caught.value.cut_to == 9
+
+
+def test_damage_waits_for_the_records_before_it(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised again, also after a restart, until the caller takes it back."""
+    damage = logstore.CorruptRecordError("damaged", path="/a", position=0, offset=10)
+
+    def broken(position: int | None) -> Iterator[Any]:
+        raise damage
+
+    log = LogReader(partition, OPTIONS)
+    assert values(log.read(0, 2)) == (b"01", 2)
+    monkeypatch.setattr(log, "_next_item", broken)
+    assert values(log.read(2, 9)) == (b"23456789", 10)
+    for _ in range(2):
+        log.restart()
+        with pytest.raises(logstore.CorruptRecordError):
+            log.read(10, 9)
+    monkeypatch.undo()
+    log.behind = None
+    assert values(log.read(10, 9)) == (b"", 10)
+    assert not log.waits_for_sync
