@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.group.consumer import transaction as transaction_module
 from support.groups import copy_some, drain, outputs, store_with
 from support.interrupts import InterruptAtCall
 
@@ -73,7 +74,7 @@ def _fails_to_commit(one: Any, tracer: InterruptAtCall) -> None:
         transaction = one.transaction()
         for record in drain(one, 3):
             transaction.append("out", record)
-        patch.setattr(one._core.place.store, "_submitted", submit)
+        patch.setattr(transaction_module, "submit_for_group", submit)
         try:
             transaction.commit()
         finally:
