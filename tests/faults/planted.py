@@ -107,7 +107,8 @@ BUGS = (
         "log/recover/log_end.py",
         (("            is_torn = is_torn_tail(walk, durable_pos, floor, metadata)\n"
           "            if findings.is_condemned(base) or not is_torn:",
-          "            known = replace(metadata, clean=False)\n"
+          "            import dataclasses\n"
+          "            known = dataclasses.replace(metadata, clean=False)\n"
           "            if not is_torn_tail(walk, 0, 0, known):"),
          ("        if size >= durable > 0 and not own.is_truncating:",
           "        if False:"),

@@ -4,7 +4,6 @@ what the bytes after the last valid batch are; the rest is decided here.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from logstore.io.checkpoint.log_tail import LogTail
@@ -44,14 +43,27 @@ def find_end(facts: Facts, findings: Findings, segments: Segments) -> Plan:
     """
     end = _LogEnd(facts, findings, segments)
     end.find()
-    return end.plan
+    return Plan(
+        start_offset=end.start_offset,
+        durable_before=end.durable_before,
+        durable_offset=end.durable_offset,
+        end_offset=end.end_offset,
+        tail=end.tail,
+        is_tail_cut=end.is_tail_cut,
+        rewritten_from=end.rewritten_from,
+        active_walk=end.active_walk,
+        is_indexed=end.is_indexed,
+        is_index_written=end.is_index_written,
+    )
 
 
 class _LogEnd:
     """The end of one log.
 
-    Invariant of `plan`: start_offset <= durable_before <= durable_offset <= end_offset,
-    and the last segment ends at `end_offset`.
+    Invariant: start_offset <= durable_before <= durable_offset <= end_offset, and the
+    last segment ends at `end_offset`.
+
+    Attributes: as in `Plan`.
     """
 
     def __init__(self, facts: Facts, findings: Findings, segments: Segments) -> None:
@@ -60,7 +72,14 @@ class _LogEnd:
         self._findings = findings
         self._segments = segments
         self._start = 0
-        self.plan = Plan()
+        self.start_offset = self.durable_before = 0
+        self.durable_offset = self.end_offset = 0
+        self.tail: Tail | None = None
+        self.is_tail_cut = False
+        self.rewritten_from: tuple[int, int] | None = None
+        self.active_walk: ReadLog | None = None
+        self.is_indexed = False
+        self.is_index_written = False
 
     @property
     def _base(self) -> int:
@@ -108,14 +127,10 @@ class _LogEnd:
     def _bounds(
         self, start: int, durable: int, end: int, before: int | None = None
     ) -> None:
-        durable = min(max(durable, start), end)
-        self.plan = replace(
-            self.plan,
-            start_offset=start,
-            durable_before=durable if before is None else min(max(before, start), end),
-            durable_offset=durable,
-            end_offset=end,
-        )
+        before = durable if before is None else before
+        self.start_offset, self.end_offset = start, end
+        self.durable_before = min(max(before, start), end)
+        self.durable_offset = min(max(durable, start), end)
 
     def _ends_at(
         self,
@@ -146,12 +161,11 @@ class _LogEnd:
             # The log may continue past the durable point.
             raise EndUnknownError
         is_indexed = self._facts.are_indexed(ReadIndexes(base, segment.is_lost))
-        self.plan = replace(self.plan, is_indexed=is_indexed)
+        self.is_indexed = is_indexed
         if own.is_truncating and size > durable:
             # Bytes that are to be cut are not served.
             name, reason = self._findings.name_of(base), "a truncation was not finished"
-            tail = Tail(name, durable, size - durable, end, reason)
-            self.plan = replace(self.plan, tail=tail)
+            self.tail = Tail(name, durable, size - durable, end, reason)
             size = durable
         if 0 <= size < durable:
             self._lost_end(size, durable, own)
@@ -309,7 +323,7 @@ class _LogEnd:
             # If durable bytes are gone, what is here now are others of them.
             question = question._replace(is_from_state=False)
             walk = self._facts.walk(question)
-        self.plan = replace(self.plan, active_walk=question)
+        self.active_walk = question
         if is_rebuilt:
             findings.add_rebuilt(base, _BUILT_AGAIN)
         if walk.refusal is not None:
@@ -338,8 +352,7 @@ class _LogEnd:
         durable = durable_offset
         if self._facts.is_writable and not findings.is_refused:
             if not metadata.clean:
-                point = durable_pos, durable_offset
-                self.plan = replace(self.plan, rewritten_from=point)
+                self.rewritten_from = durable_pos, durable_offset
             durable = end
         self._ends_at(walk.pos, end, durable, durable_offset)
         if metadata.clean:
@@ -348,11 +361,11 @@ class _LogEnd:
     def _torn_tail(self, walk: Walk) -> None:
         """The last segment ends past its durable point with a torn tail."""
         name, first = self._findings.name_of(self._base), walk.last_offset + 1
-        tail = Tail(name, walk.pos, walk.size - walk.pos, first, walk.reason)
-        is_cut = not self._findings.is_refused
-        self.plan = replace(self.plan, tail=tail, is_tail_cut=is_cut)
-        if is_cut:
-            place = tail.pos, tail.size, first, self._base
+        size = walk.size - walk.pos
+        self.tail = Tail(name, walk.pos, size, first, walk.reason)
+        self.is_tail_cut = not self._findings.is_refused
+        if self.is_tail_cut:
+            place = walk.pos, size, first, self._base
             self._findings.add(Finding(TORN_TAIL, name, walk.reason, *place))
 
     def _below_recovery_point(self, walk: Walk, durable_offset: int) -> None:
@@ -390,7 +403,7 @@ class _LogEnd:
             return
         if not is_rebuilt:
             self._findings.add_rebuilt(self._base, _BUILT_AGAIN)
-        self.plan = replace(self.plan, is_index_written=True)
+        self.is_index_written = True
 
 
 def _agrees(last: LogTail, own: PartitionState) -> bool:
