@@ -39,7 +39,7 @@ class HandKeeper(Scheduler):
     def start(self) -> None:
         pass
 
-    def later(self, delay_ms: int, task: Callable[[], None]) -> None:
+    def call_later(self, delay_ms: int, task: Callable[[], None]) -> None:
         due = self.files.monotonic() + delay_ms / 1000
         heapq.heappush(self._tasks, (due, next(self._count), task))
 

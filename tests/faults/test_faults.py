@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from faults import planted, planted_units
+from faults.checker import open_quietly
 from faults.method import SIZES, Method, Tally
 from faults.methods import METHODS
 from faults.planted_bug import unit_bug
+from logstore import StoreConfig, TopicConfig
+from support.disk import MemoryDisk
 from support.levels import IS_ALL
 
 # All planted bugs take half an hour.
@@ -40,6 +43,22 @@ def test_faults_smallest_size_shows_no_failure(method):
         logging.disable(before)
     assert tally.failures == []
     assert tally.done >= tally.total
+
+
+def test_housekeeping_of_a_program_runs_the_tasks_that_are_due():
+    """Once the scheduler's method had another name than the one of its test double:
+    nothing was synced in time, in any program, and nothing failed."""
+    disk = MemoryDisk()
+    store = open_quietly(disk, config=StoreConfig(flush_checkpoint_ms=0))
+    partition = store.create_topic("a", 1, TopicConfig(flush_ms=50))[0]
+    partition.append(b"x")
+    keeper = store._context.scheduler
+    assert keeper.run_due() == 0
+    assert partition.durable_offset == 0
+    disk.advance(0.06)
+    assert keeper.run_due() > 0
+    assert partition.durable_offset == 1
+    store.close()
 
 
 def test_commit_level_catches_most_planted_bugs():
