@@ -44,6 +44,9 @@ def record_id(group: str) -> str:
 class GroupFile:
     """The file of one group, for one thread at a time.
 
+    Invariant: its records are as the log has them up to its end; a batch that is
+    appended begins with the next offset.
+
     Attributes:
         name, path: of the file.
 

@@ -25,6 +25,8 @@ __all__ = ["OpenLockFile"]
 class OpenLockFile:
     """An open file whose errors name it; for one thread at a time.
 
+    Invariant: its locks are this process's alone; they end when it is closed.
+
     Attributes:
         path: of the file.
         files: makes the system calls.

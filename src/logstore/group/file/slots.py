@@ -204,6 +204,9 @@ def lock_file_of(root: Directory, name: str) -> Iterator[LockFile | None]:
 class Slots(LockFile):
     """The lock file of one member, which is for one thread at a time.
 
+    Invariant: the member has the lock of its slot, and no lock of a row that is not in
+    `rows`; the mutex is held only while `locked` calls its work.
+
     Attributes:
         group: the id of the group.
         slot: that of the member; None if it has none.
