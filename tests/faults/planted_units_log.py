@@ -20,6 +20,22 @@ BUGS_OF_LOGS = (
         "log/follow/test_decide.py",
     ),
     unit_bug(
+        "a log may be cut while it is loaded",
+        "log/follow/loading.py",
+        "return now.state == was.state or not is_other_log(\n"
+        "            loaded.log, self.metadata().state, 0, is_foreign=False\n"
+        "        )",
+        "return True",
+        "log/follow/test_loading.py",
+    ),
+    unit_bug(
+        "the cuts of a log are forgotten while its state cannot be read",
+        "log/follow/loading.py",
+        "    if before is not None:\n        return before.cuts\n",
+        "",
+        "log/follow/test_loading.py",
+    ),
+    unit_bug(
         "a log may not shrink to retention_bytes exactly",
         "log/retention.py",
         "            if excess < segment.size_bytes or excess <= 0:\n",

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from logstore.io.layout import OFFSET_MAX
 
-__all__ = ["NO_CUT", "Cuts", "LogMark"]
+__all__ = ["NO_CUT", "UNKNOWN_CUTS", "Cuts", "LogMark"]
 
 # The number of cuts kept separately; older ones are merged into the lowest of them.
 ROWS_MAX: Final = 32
@@ -123,3 +123,8 @@ class Cuts(NamedTuple):
         """Whether `lowest_since` is exact and not only a bound: no cuts after that
         serial were merged with others."""
         return len(self.rows) < ROWS_MAX or serial >= self.rows[0][0]
+
+
+# The cuts of a log while its state cannot be read: no cut that the state is found to
+# have later is newer.
+UNKNOWN_CUTS: Final = Cuts(NO_CUT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from logstore.errors import (
     CorruptCheckpointError,
@@ -35,6 +35,8 @@ from logstore.io.layout import TopicPartition
 from logstore.io.stamps import FileStamp
 
 __all__ = ["OWNERSHIP_FILES", "Ownership", "OwnershipKey"]
+
+_Value = TypeVar("_Value")
 
 # The files in the root that record the ownership.
 OWNERSHIP_FILES: Final = (
@@ -207,11 +209,7 @@ class Ownership:
 
     def _owner(self) -> _Owner | None:
         """The content of the owner file; None if there is none."""
-        try:
-            value = checkpoints.read_state(self._root, layout.OWNER)
-        except CorruptCheckpointError:
-            # On a full disk its writer changes it in place: half of that may be seen.
-            value = checkpoints.read_state(self._root, layout.OWNER)
+        value = _read_twice(lambda: checkpoints.read_state(self._root, layout.OWNER))
         if value is None:
             return None
         try:
@@ -295,7 +293,7 @@ class Ownership:
         state_error: LogStoreError | None = None
         stale: PartitionState | None = None
         try:
-            state = PartitionState.read(directory)
+            state = _read_twice(lambda: PartitionState.read(directory))
         except CorruptCheckpointError as error:
             if self.is_own:
                 state_error = error
@@ -478,6 +476,15 @@ class Ownership:
             "boot": self._boot(),
             place.FIELD: self._place or place.place_of(self._root),
         }
+
+
+def _read_twice(read: Callable[[], _Value]) -> _Value:
+    """Read a file that its writer changes in place if the disk is full: half of that
+    may be seen once."""
+    try:
+        return read()
+    except CorruptCheckpointError:
+        return read()
 
 
 def _nothing() -> None:

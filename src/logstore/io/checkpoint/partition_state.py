@@ -365,11 +365,6 @@ class PartitionMetadata:
     announced: int = -1
 
     @property
-    def stale_cuts(self) -> Cuts:
-        """The cuts that logstore recorded before another program became the writer."""
-        return Cuts() if self.stale is None else self.stale.cuts
-
-    @property
     def least_end(self) -> int:
         """The log ended here, or beyond, when it was last written to; -1 unknown."""
         return max(self.closed_at, self.announced)

@@ -137,7 +137,8 @@ class FollowedLog:
         state, log = metadata.state, self.log
         if is_other_log(log, state, first, is_foreign=self.files.is_foreign):
             return True
-        if state is None and metadata.stale_cuts != self._stale_cuts:
+        stale = metadata.stale
+        if stale is not None and stale.cuts != self._stale_cuts:
             return True  # logstore had taken it back in between, and has cut it
         if state is None or not self.segments:
             return False

@@ -14,13 +14,13 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.cuts import UNKNOWN_CUTS, Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.stamps import FileStamp, settled
-from logstore.log.follow.decide import Change, Which, decide
+from logstore.log.follow.decide import Change, Which, decide, is_other_log
 from logstore.log.follow.file_identity import LogFiles, adopt_copy, is_copy
 from logstore.log.follow.observed import Bytes, Observed, SegmentFile
 from logstore.log.follow.publication_stop import PublicationStop
@@ -41,7 +41,8 @@ class LoadedLog(NamedTuple):
         log, files, epochs: as they were at one moment.
         state: of logstore's own log.
         stamp: from before the log was read.
-        stale_cuts: of a foreign log: what logstore has recorded so far.
+        stale_cuts: of a foreign log: the cuts that logstore has recorded, as far as it
+            is known.
     """
 
     log: RecoveredLog
@@ -63,8 +64,11 @@ class Loader(NamedTuple):
     metadata: Callable[[], PartitionMetadata]
     stop: PublicationStop
 
-    def load(self) -> LoadedLog:
+    def load(self, before: Observed | None = None) -> LoadedLog:
         """Load the whole log; repeat if the writer changed it meanwhile.
+
+        Args:
+            before: the log as it was known.
 
         Raises:
             PartitionNotFoundError: it was deleted.
@@ -76,7 +80,7 @@ class Loader(NamedTuple):
                 # Everything read from now on is later than this stamp.
                 self.stop.begin()
                 stamp = self.stamp()
-                loaded, is_same = self._load(stamp)
+                loaded, is_same = self._load(stamp, before)
             except (LogStoreError, OSError) as error:
                 if self.is_change(error, stamp) and attempt + 1 < ATTEMPTS:
                     continue
@@ -99,7 +103,7 @@ class Loader(NamedTuple):
         Raises: as `load`.
         """
         for attempt in range(ATTEMPTS):
-            loaded = self.load()
+            loaded = self.load(before)
             log = loaded.log
             log.log_id = log.log_id or before.log_id
             now = observed(
@@ -116,10 +120,10 @@ class Loader(NamedTuple):
                 break
             try:
                 seen = _compare(before, now, segments, log.segments, files)
-                # They were read by their names. If the writer has replaced files since
-                # the log was loaded, it has recorded that before.
+                # They were read by their names. If the log was cut, or files were
+                # replaced, since it was loaded, that was recorded before.
                 is_same = set(before.ends) == seen.standing
-                is_same = is_same or self.has_same_files(loaded.state)
+                is_same = is_same or self._has_only_grown(loaded)
             except OSError as error:
                 if self.is_change(error) and attempt + 1 < ATTEMPTS:
                     continue
@@ -134,7 +138,9 @@ class Loader(NamedTuple):
                 adopt_copy(segment, by_base[segment.base_offset])
         return loaded, change
 
-    def _load(self, stamp: PartitionStamp) -> tuple[LoadedLog, bool]:
+    def _load(
+        self, stamp: PartitionStamp, before: Observed | None
+    ) -> tuple[LoadedLog, bool]:
         """Returns: the log; whether it was the same one all the time."""
         metadata = self.metadata()
         state = metadata.state
@@ -154,33 +160,37 @@ class Loader(NamedTuple):
         log = load(context)
         is_same = files.have_stayed(log.segments)
         if is_same:
-            # Before the second stamp: the bytes must be of this log.
+            # Before the last stamp: the bytes must be of this log.
             end = log.tail_start + log.tail_bytes
             files.insert(log.segments, end if log.tail_bytes else -1)
-        now = self.stamp()
+        stale_cuts = _stale_cuts(metadata, before)
+        if before and metadata.is_own and state is None and metadata.stale is None:
+            # The log starts where its state said, which cannot be read now.
+            start = min(before.start, log.end_offset)
+            log.start_offset = max(log.start_offset, start)
         # Appends by the owner meanwhile change nothing, except in a damaged log.
-        # Another program may also replace segments.
-        is_same &= now.ownership == stamp.ownership
-        if files.is_foreign:
-            is_same &= epochs.now(self.directory) is epochs
         if log.damage is not None:
-            is_same &= now == stamp
-        is_same &= now.state == stamp.state or self.has_same_files(state)
+            is_same &= self.stamp() == stamp
         settled_ns = settled(stamp.mtime_ns, self.directory.files)
         stamp = stamp._replace(mtime_ns=settled_ns)
-        loaded = LoadedLog(log, files, epochs, state, stamp, metadata.stale_cuts)
-        return loaded, is_same
+        loaded = LoadedLog(log, files, epochs, state, stamp, stale_cuts)
+        return loaded, is_same and self._has_only_grown(loaded)
 
     def stamp(self) -> PartitionStamp:
         """The stamp of the partition now."""
         return PartitionStamp.now(self.directory)
 
-    def has_same_files(self, state: PartitionState | None) -> bool:
-        """Whether logstore's own writer has replaced no segments since its state was
-        read."""
-        now = None if state is None else self.metadata().state
-        return state is None or (
-            now is not None and now.compactions == state.compactions
+    def _has_only_grown(self, loaded: LoadedLog) -> bool:
+        """Whether a log certainly was not cut since its stamp was taken, and logstore's
+        own writer has replaced none of its segments."""
+        was, now = loaded.stamp, self.stamp()
+        if (now.directory_id, now.ownership) != (was.directory_id, was.ownership):
+            return False
+        if loaded.files.is_foreign:
+            epochs = loaded.epochs.now(self.directory)
+            return epochs is loaded.epochs and now.state == was.state
+        return now.state == was.state or not is_other_log(
+            loaded.log, self.metadata().state, 0, is_foreign=False
         )
 
     def fail(self, error: OSError) -> NoReturn:
@@ -220,6 +230,21 @@ def _record_damage(loaded: LoadedLog) -> None:
         last = segments[-1]
         if damage.path == last.path and damage.position is not None:
             loaded.files.record_damage(last, damage.position)
+
+
+def _stale_cuts(metadata: PartitionMetadata, before: Observed | None) -> Cuts:
+    """The cuts of a log that logstore had recorded when its state did not count, or
+    could not be read. None of them is found again when it does.
+
+    Args:
+        before: the log as it was known.
+    """
+    if metadata.stale is not None:
+        return metadata.stale.cuts
+    if before is not None:
+        return before.cuts
+    # Logstore may have recorded some: then only those bytes show a cut that differ.
+    return UNKNOWN_CUTS if metadata.is_own else Cuts()
 
 
 def observed(

@@ -1,0 +1,152 @@
+"""A log that is loaded again while its writer changes it, or while its state cannot be
+read: only cuts that were recorded since the last look are reported."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.io.layout import PARTITION_STATE
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, FullDisk, Unsynced
+from support.values import config_of
+
+CUT = 12
+
+
+def test_cut_while_a_log_is_loaded_again_is_reported_where_it_was_made(
+    tmp_path: Path,
+) -> None:
+    """In front of each system call: the files are those after the cut, and the ends at
+    5 and 15 were seen. The end at 5 stands, and the cut was higher."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        for at in itertools.count(1):
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            append(partition, b"old", 5)
+            files, calls = FaultyFiles(), itertools.count(1)
+
+            def step(method: str, name: str) -> None:
+                if next(calls) == at:  # noqa: B023
+                    partition.truncate_to(CUT)  # noqa: B023
+                    append(partition, b"new", 20 - CUT)  # noqa: B023
+
+            with open_store(tmp_path, read_only=True, files=files) as reading:
+                beside = reading.topic("orders")[0]
+                follower = beside.follow(timeout=0.3, durable_only=False)
+                found = [next(follower) for _ in range(5)]
+                append(partition, b"old", 10)
+                found += [next(follower) for _ in range(10)]
+                # After a look that failed, the next one loads the log again.
+                partition.roll()
+                files.before = fail
+                with pytest.raises(logstore.StorageError):
+                    _ = beside.end_offset
+                files.before = step
+                assert beside.end_offset in (15, 20)
+                files.before = None
+                if next(calls) <= at:
+                    break
+                with pytest.raises(OffsetOutOfRangeError) as caught:
+                    next(follower)
+                assert caught.value.cut_to == CUT
+            store.delete_topic("orders")
+    assert at > 10
+
+
+@pytest.mark.parametrize("is_opened_before", [True, False])
+def test_cut_of_long_ago_is_not_reported_after_the_state_was_missing(
+    tmp_path: Path, is_opened_before: bool
+) -> None:
+    """A full disk has no room for the state of a log that a deletion has changed: it
+    is removed, and written again before the next append."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = log_with_a_cut(store)
+        state = tmp_path / "orders-0" / PARTITION_STATE
+        with open_store(tmp_path, read_only=True) as reading:
+            if is_opened_before:
+                follower = reading.topic("orders")[0].follow(3, timeout=0.3)
+                found = [next(follower).offset for _ in range(17)]
+            files.full = True
+            for name in (PARTITION_STATE, f"{PARTITION_STATE}.tmp"):
+                files.fail("write", errno.ENOSPC, name=name)
+            files.fail("create", errno.ENOSPC, name=f"{PARTITION_STATE}.tmp")
+            partition.delete_before(10)
+            assert not state.exists()
+            beside = reading.topic("orders")[0]
+            if not is_opened_before:
+                follower = beside.follow(10, timeout=0.3)
+                found = [next(follower).offset for _ in range(10)]
+            assert (beside.start_offset, beside.end_offset) == (10, 20)
+            files.heal()
+            files.full = False
+            append(partition, b"new", 3)
+            assert state.exists()
+            found += [record.offset for record in follower]
+        assert found == list(range(found[0], 23))
+
+
+def test_state_that_is_being_overwritten_neither_cuts_a_log_nor_gives_back_its_head(
+    tmp_path: Path,
+) -> None:
+    """On a full disk the state is overwritten in place. A reader that looks while half
+    of it is written knows no more than before."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = log_with_a_cut(store)
+        partition.delete_before(3)
+        state = tmp_path / "orders-0" / PARTITION_STATE
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            follower = beside.follow(timeout=0.3)
+            found = [next(follower).offset for _ in range(17)]
+            seen = []
+
+            def look(method: str, name: str) -> None:
+                if (method, name) == ("sync", PARTITION_STATE):
+                    whole = state.read_bytes()
+                    with state.open("r+b") as file:
+                        file.write(whole[:100] + b"?" * 20)
+                    for _ in range(2):
+                        bounds = beside.start_offset, beside.end_offset
+                        seen.append((*bounds, [r.offset for r in beside.read()]))
+                    with state.open("r+b") as file:
+                        file.write(whole)
+
+            files.full, files.before = True, look
+            files.fail("create", errno.ENOSPC, name=f"{PARTITION_STATE}.tmp")
+            partition.delete_before(10)
+            assert seen == [(3, 20, list(range(3, 20)))] * 2
+            files.heal()
+            files.full, files.before = False, None
+            append(partition, b"new", 3)
+            assert beside.start_offset == 10
+            found += [record.offset for record in follower]
+        assert found == list(range(3, 23))
+
+
+def fail(method: str, name: str) -> None:
+    """Fail a call of the system."""
+    raise OSError(errno.EIO, "failed by a test")
+
+
+def append(partition: logstore.Partition, value: bytes, count: int) -> None:
+    for _ in range(count):
+        partition.append(value)
+
+
+def log_with_a_cut(store: logstore.Store) -> logstore.Partition:
+    """A log of two segments, 0-10-20, that was cut to 2 long ago."""
+    partition = store.create_topic("orders", config=config_of(2))[0]
+    append(partition, b"old", 5)
+    partition.truncate_to(2)
+    append(partition, b"old", 8)
+    partition.roll()
+    append(partition, b"old", 10)
+    partition.flush()
+    return partition
