@@ -46,8 +46,8 @@ class DurablePoint:
         must_record: before the first append, and before the end of the log counts as
             recorded, the state file must be written: it says that a truncation is under
             way, so that an opening would cut what is appended; or there is none, so
-            that an opening would take our records for those of another program; or a
-            cut that was undone is not in it.
+            that an opening would take our records for those of another program; or the
+            cut of a failed append is not in it.
         is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync, or at opening if all
             of it was durable then; else that of no segment. It is one object, which C

@@ -266,6 +266,7 @@ class LogWriter:
         self.health.check(self.repair)
         if self.point.must_record:
             self.active.retire()  # `writable` writes the state file
+            self.health.is_blocked = self._has_reason
 
     def repair(self) -> None:
         """Finish what an interrupted call left half done.
@@ -298,6 +299,7 @@ class LogWriter:
         before the next one."""
         health, barrier = self.health, self.visibility.barrier
         is_held = health.suspended is not None or health.release is not None
+        is_held = is_held or (self.point.must_record and self.active.writer is not None)
         return not barrier.is_open or health.has_ended or is_held
 
     def _clean(self, writer: SegmentWriter) -> None:
@@ -310,10 +312,12 @@ class LogWriter:
 
     def _record_append_cut(self, writer: SegmentWriter) -> None:
         """Record that a failed append was cut again: a reader in another process may
-        have counted its records. If this fails, the next state file records it."""
+        have counted its records. If this fails, the next append does so first: only the
+        recorded cut shows that other records have their offsets."""
         if writer.is_cut:
             writer.is_cut = False
             self.record_cut(self.extent.end)
+            self.point.must_record = True
             self.point.record(self.extent, writer.state)
 
     def after_failed_write(self, writer: SegmentWriter, error: BaseException) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.io.layout import PARTITION_STATE
 from logstore.store.store import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, logs_in
@@ -327,3 +329,43 @@ def test_clean_mark_is_gone_before_the_first_append_is_written(tmp_path: Path) -
         gone = order.index("unlink.kafka_cleanshutdown")
         first = next(i for i, c in enumerate(order) if c.endswith(".log"))
         assert "sync_directory" in "".join(order[gone:first])
+
+
+@every_magic
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=str)
+def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
+    tmp_path: Path, magic: int, error: int
+) -> None:
+    """Before other records of the same size take their offsets: nothing else shows a
+    reader in another process that they are others. The disk may have had no room."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic)
+        fill(partition, 10)
+        partition.flush()
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            follower = beside.follow(timeout=0.3, durable_only=False)
+            seen = [next(follower) for _ in range(10)]
+
+            def look(method: str, name: str) -> None:
+                """The bytes of the append are in the file, and it is undone now."""
+                if method == "truncate" and len(seen) == 10:
+                    seen.append(next(follower))
+
+            files.fail("write", errno.EIO, name=".log", times=1, done=True)
+            files.fail("create", error, name=f"{PARTITION_STATE}.tmp")
+            files.fail("write", error, name=PARTITION_STATE)
+            files.before = look
+            with pytest.raises(logstore.StorageError):
+                partition.append(b"old")
+            assert seen[10].value == b"old"
+            with pytest.raises(logstore.StorageError, match="state"):
+                partition.append(b"new")
+            assert partition.end_offset == 10
+            files.heal()
+            partition.append(b"new")
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                next(follower)
+            assert caught.value.cut_to == 10
+            assert [r.value for r in beside.read(10)] == [b"new"]
