@@ -172,7 +172,8 @@ class Publications:
     def high_watermarks(
         self, cache_key: PublicationKey
     ) -> Mapping[TopicPartition, int] | None:
-        """Where readers have to stop, by partition, at the time of a cache key.
+        """Where readers have to stop, by partition, at the time of a cache key. A
+        journal counts as long as logstore is the writer of the store.
 
         Returns None if the publications of that time are over, and their outcome is
         unknown.
@@ -182,13 +183,14 @@ class Publications:
         """
         if cache_key[0] is None:
             return {}
+        key = cache_key, Ownership(self._root).cache_key()
         cached_key, high_watermarks = self._cached
-        if cache_key != cached_key:
+        if key != cached_key:
             journal = self.journal()
             if journal is None or self.cache_key() != cache_key:
                 return None
             high_watermarks = journal.bases if is_of(journal, self.owner_now()) else {}
-            self._cached = cache_key, high_watermarks
+            self._cached = key, high_watermarks
         return high_watermarks
 
     def owner_now(self) -> Ownership:

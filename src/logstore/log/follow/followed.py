@@ -27,7 +27,7 @@ class FollowedLog:
     Attributes:
         log, files: of the log.
         segments: in order.
-        writer: of logstore's own log: the mark of its writer when it was loaded.
+        writer: the mark of logstore's writer when it was loaded.
     """
 
     def __init__(self, loader: Loader, loaded: LoadedLog) -> None:
@@ -148,10 +148,10 @@ class FollowedLog:
         return is_newer and not self._directory.exists(segment_file(base, LOG))
 
     def _signs(self) -> Signs:
-        stamp, files = self._stamp, self.files
+        stamp = self._stamp
         return Signs(
             stamp.directory_id,
-            None if files.is_foreign else self.writer,
+            self.writer,
             self._mtime_ns,
             self._state,
             self._epochs.rows,
@@ -164,18 +164,17 @@ class FollowedLog:
         stamps, epochs = look.stamps(), self._epochs
         names, state = stamps["."], stamps[PARTITION_STATE]
         assert names is not None
-        writer = None
         if self.files.is_foreign:
             epochs = self._epochs_now(stamps)
-        else:
-            writer = stamps[WRITER]
         # If these differ, the names show it.
         is_same, has_next = (names[1], state) == (self._mtime_ns, self._state), False
         if is_same and names != self._without_next:
             has_next = self._has_next()
             if not has_next and settled(names[2], self._directory.files) >= 0:
                 self._without_next = names
-        return Signs(look.place, writer, names[1], state, epochs.rows, None, has_next)
+        return Signs(
+            look.place, stamps[WRITER], names[1], state, epochs.rows, None, has_next
+        )
 
     def _signs_of_ended(self) -> Signs:
         """The signs of a log with damage, or that is about to be cut: everything that
@@ -184,7 +183,7 @@ class FollowedLog:
         is_same = stamp == self._stamp and not self.files.is_last_other(self.segments)
         return Signs(
             stamp.directory_id,
-            None if self.files.is_foreign else stamp.ownership.owner,
+            stamp.ownership.owner,
             stamp.mtime_ns,
             stamp.state,
             self._epochs.rows,

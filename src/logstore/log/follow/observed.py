@@ -93,7 +93,7 @@ class Signs(NamedTuple):
 
     Attributes:
         place: device and inode of the directory.
-        writer: of logstore's own log: the mark of its writer in the root.
+        writer: the mark of logstore's writer in the root.
         mtime_ns: of the directory; -1: a later change may leave it as it is.
         state: the stamp of logstore's own state.
         epochs: the rows of the leader epochs of a foreign log.

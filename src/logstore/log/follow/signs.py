@@ -71,7 +71,7 @@ class Guards(NamedTuple):
         name = (last,) if last else ()
         if is_foreign:
             cut = LookNames(*CUT_BY_BROKER.names, *name)
-            names = LookNames(*cut.names, ".", *_PUBLICATIONS)
+            names = LookNames(*cut.names, WRITER, ".", *_PUBLICATIONS)
             return cls(cut, names, names, last)
         names = LookNames(*_OWN_GUARDS.names, *name)
         return cls(CUT_BY_LOGSTORE, _OWN_GUARDS, names, last)

@@ -8,6 +8,7 @@ import pytest
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
     Entry,
     Journal,
@@ -98,3 +99,23 @@ def test_oldest_are_forgotten_but_for_the_pinned_and_the_kept() -> None:
     assert len(published) == 10_001
     assert {"i1", "i2", "i4"} <= published.keys()
     assert evict(published) == []
+
+
+def test_journal_counts_as_long_as_logstore_is_the_writer(root: Directory) -> None:
+    """The journal stays as it is when another program takes the store over, or the
+    owner file is lost and put back."""
+    owner = Ownership(root)
+    owner.read_owner(lambda action: None)
+    owner.begin(lambda: None)
+    journal = {"version": 3, "generation": owner.store_epoch, **entry(row(A, 5))}
+    checkpoints.write_state(root, layout.PUBLICATION, journal)
+    publications = Publications(root)
+    cache_key = publications.cache_key()
+    for _ in range(2):
+        assert publications.high_watermarks(cache_key) == {A: 5}
+        root.rename(layout.OWNER, "aside")
+        assert publications.high_watermarks(cache_key) == {}
+        root.rename("aside", layout.OWNER)
+    assert publications.high_watermarks(cache_key) == {A: 5}
+    checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, {A: 9})
+    assert publications.high_watermarks(cache_key) == {}

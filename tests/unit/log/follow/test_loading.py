@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
-from logstore.io.layout import PARTITION_STATE
+from logstore.io.layout import OWNER, PARTITION_STATE
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, FullDisk, Unsynced
 from support.values import config_of
@@ -128,6 +128,21 @@ def test_state_that_is_being_overwritten_neither_cuts_a_log_nor_gives_back_its_h
             assert beside.start_offset == 10
             found += [record.offset for record in follower]
         assert found == list(range(3, 23))
+
+
+def test_log_whose_owner_file_is_put_back_is_logstores_own_again(
+    tmp_path: Path,
+) -> None:
+    """Nothing in the directory of the log has changed then."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        append(store.create_topic("orders", config=config_of(2))[0], b"old", 5)
+    aside = (tmp_path / OWNER).rename(tmp_path / "aside")
+    with open_store(tmp_path, read_only=True) as reading:
+        beside = reading.topic("orders")[0]
+        log = beside._log
+        assert (beside.end_offset, log.is_foreign) == (5, True)
+        aside.rename(tmp_path / OWNER)
+        assert (beside.end_offset, log.is_foreign) == (5, False)
 
 
 def fail(method: str, name: str) -> None:
