@@ -512,6 +512,7 @@ class Segment:
             return self.live_state.max_timestamp
         if self.max_timestamp is not None:
             return self.max_timestamp
+        size = self.size
         entries = self.time_entries()
         largest, place = -1, self.start
         if entries.count:
@@ -524,6 +525,8 @@ class Segment:
                 largest = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
         self.max_timestamp = largest
+        if self.size != size:
+            self.max_timestamp = None  # another thread has found that it has grown
         return largest
 
     def info(self, next_offset: int, *, is_active: bool) -> SegmentInfo:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore.segment import Segment
 from logstore.store.store import open_store
 from support.damage import FixedClock, logs_in
 from support.values import append_one, every_magic, expected, fill, new_partition
@@ -235,3 +238,34 @@ def test_reserved_space_is_given_back_at_roll_and_close(tmp_path: Path) -> None:
     for log in logs_in(tmp_path / "orders-0"):
         status = log.stat()
         assert status.st_blocks * 512 <= status.st_size + 8192
+
+
+def test_time_is_found_in_a_segment_that_grows_during_a_lookup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread takes in what was appended, when this one has read the headers for
+    the largest time: later lookups must not skip the segment."""
+    headers, looks = Segment.headers, []
+
+    def then_grow(segment: Segment, *place: Any) -> Iterator[Any]:
+        yield from headers(segment, *place)
+        if not looks:
+            looks.append(0)
+            append_at(partition, 5000)
+            assert beside.end_offset == 3
+
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        append_at(partition, 1000)
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            assert beside.end_offset == 1
+            append_at(partition, 1001)
+            assert beside.end_offset == 2
+            monkeypatch.setattr(Segment, "headers", then_grow)
+            assert beside.offset_for_time(9999) is None
+            assert looks
+            partition.roll()
+            append_at(partition, 9000)
+            assert beside.end_offset == 4
+            assert beside.offset_for_time(4000) == 2
