@@ -523,6 +523,20 @@ def test_hung_holder_of_the_mutex_is_a_named_error(
     assert one.committed(T0) == OffsetAndMetadata(10)
 
 
+def test_member_that_cannot_leave_says_why_and_is_gone(
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its locks end, so the others get its partitions."""
+    monkeypatch.setattr(open_group_module, "_WAIT_S", 0.02)
+    one, two = opened(), opened()
+    settle(one, two)
+    one._core.place.member.group.slots.locked(two.close, 10)
+    assert "cannot leave it: the mutex of group 'g' was not free" in caplog.text
+    until(lambda: len(one.assignment()) == 4, one)
+
+
 # ------------------------------------------------------------------ failures
 
 
