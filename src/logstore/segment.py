@@ -24,7 +24,6 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import (
-    STALE_DIGEST,
     UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
@@ -194,13 +193,6 @@ class Segment:
                 reason = "the segment file was replaced by another one"
                 raise self._gone(SegmentReplacedError, reason, pos) from error
             raise storage_error(error, "read", self.path) from error
-
-    def replace_file(self, moved_to: str) -> None:
-        """As `LocalFile.move`: the segment's readers start again."""
-        self.file.move(moved_to)
-        # Their next read starts again. Its indexes have other names, too.
-        self.version += 1
-        self.time_digest = STALE_DIGEST
 
     # -- its errors
 

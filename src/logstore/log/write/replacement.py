@@ -10,6 +10,7 @@ from typing import NamedTuple
 from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import LogStoreError, SyncFailedError, storage_error
+from logstore.index import STALE_DIGEST
 from logstore.io.full_disk import rename_or_unlink
 from logstore.io.layout import (
     CLEANED,
@@ -287,7 +288,10 @@ class Replacement:
             number = next(
                 n for n in itertools.count() if deleted_file(log_name, n) not in taken
             )
-            segment.replace_file(deleted_file(log_name, number))
+            segment.file.move(deleted_file(log_name, number))
+            # Its readers start again. Its indexes have other names, too.
+            segment.version += 1
+            segment.time_digest = STALE_DIGEST
             for suffix in SEGMENT_SUFFIXES:
                 if suffix == SNAPSHOT and base in {new.base_offset, *kept}:
                     continue  # the state of producers before it is what it was
