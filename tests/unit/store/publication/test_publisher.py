@@ -299,6 +299,8 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
             return has_grown
 
         monkeypatch.setattr(FollowedLog, "grow", grow)
+        # A change of the directory: it looks, however long ago it looked before.
+        Path(partition.path, "foreign").touch()
         assert live.end_offset == 20
 
 
