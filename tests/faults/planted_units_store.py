@@ -6,6 +6,13 @@ from faults.planted_bug import unit_bug
 
 BUGS_OF_STORES = (
     unit_bug(
+        "requests that wait behind answered ones wait for the next report",
+        "store/publication/hand_in.py",
+        "        while self._names and not waiting:\n",
+        "        if self._names:\n",
+        "store/publication/test_hand_in.py",
+    ),
+    unit_bug(
         "the active segment of an idle log is not counted",
         "store/measures.py",
         "            row[\"segments\"] = len(sizes) + 1\n",

@@ -223,8 +223,17 @@ class HandIn:
     def publish(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
         """Publish one's own requests, and in the same commit those that wait, unless
         the owner does not publish for others."""
+        is_done = False
         with self._publisher.lock:
-            return self._publish(own, self._waiting())
+            try:
+                outcomes = self._publish(own, self._waiting())
+                is_done = not self._names
+                return outcomes
+            finally:
+                if not is_done:
+                    # This call has taken the reports of further requests; and an
+                    # interrupt of this thread must not delay them.
+                    self._thread.wake()
 
     def serve(self) -> None:
         """Publish what waits, until nothing does."""
@@ -251,12 +260,7 @@ class HandIn:
     ) -> list[Outcome]:
         asked = [(one, one.request) for one in waiting if one.request is not None]
         requests = [*own, *(request for _, request in asked)]
-        try:
-            outcomes = self._publisher.publish_all(requests) if requests else []
-        except BaseException:
-            # An interrupt of this thread is not that of the others.
-            self._thread.wake()
-            raise
+        outcomes = self._publisher.publish_all(requests) if requests else []
         answered: list[_Waiting] = []
         for (one, _), outcome in zip(asked, outcomes[len(own) :], strict=True):
             if isinstance(outcome, StoreClosedError):
@@ -277,7 +281,8 @@ class HandIn:
         return outcomes[: len(own)]
 
     def _waiting(self) -> list[_Waiting]:
-        """The requests that wait now, for an owner that publishes for others."""
+        """Requests that wait now, for an owner that publishes for others; empty only
+        if none waits."""
         wakeups = self._thread.wakeups
         if wakeups is None:
             return []
@@ -291,13 +296,13 @@ class HandIn:
             names = [name for _, name in reports]
         self._names.update(filter(is_request, names))
         self._is_listed = wakeups.is_reporting
-        if not self._names:
-            return []
-        chosen = sorted(self._names)[:_REQUESTS_MAX]
-        waiting = waiting_requests(self._root, chosen)
-        if len(waiting) < len(chosen):
-            self._names.difference_update(chosen)
-            self._names.update([one.file.name for one in waiting])
+        waiting: list[_Waiting] = []
+        while self._names and not waiting:
+            chosen = sorted(self._names)[:_REQUESTS_MAX]
+            waiting = waiting_requests(self._root, chosen)
+            if len(waiting) < len(chosen):
+                self._names.difference_update(chosen)
+                self._names.update([one.file.name for one in waiting])
         return waiting
 
 

@@ -560,21 +560,26 @@ def test_lock_is_looked_at_once_as_long_as_nobody_has_closed_it(
         looks.clear()
 
 
+def hand_in_of(reader: Store, number: int, *, is_answered: bool = False) -> None:
+    """A request of the identity ``i<number>``, which may have its answer already."""
+    (log,) = staged_by(reader, 1, 1).logs
+    identity = f"i{number}"
+    data = requests.pack_request([list(log)], identity, 1, "", b"", None)
+    name = requests.request_name(identity, 1, requests.unique_part(log.file))
+    requests.RequestFile(reader._context.root, name, data).close()
+    if is_answered:
+        request = requests.OpenRequest(reader._context.root, name)
+        request.answer(requests.Answer(None, 0, (), True, "", b"", False))
+
+
 def test_more_requests_than_are_open_at_once_are_all_published(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the owner, and by one that is about to end."""
     monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
     for begin, config in ((1, SERVING), (11, StoreConfig())):
-        names = []
         for number in range(begin, begin + 8):
-            (log,) = staged_by(reader, 1, 1).logs
-            data = requests.pack_request([list(log)], f"i{number}", 1, "", b"", None)
-            name = requests.request_name(
-                f"i{number}", 1, requests.unique_part(log.file)
-            )
-            requests.RequestFile(reader._context.root, name, data).close()
-            names.append(name)
+            hand_in_of(reader, number)
         if config is SERVING:
             with logstore.open(path, config=config):
                 until(lambda: not requests_in(path))
@@ -583,3 +588,42 @@ def test_more_requests_than_are_open_at_once_are_all_published(
             assert not requests_in(path)
         found = [reader.published(f"i{n}") for n in range(begin, begin + 8)]
         assert found == [1] * 8
+
+
+@pytest.mark.parametrize("answered", [3, 4, 7])
+def test_requests_that_wait_behind_answered_ones_are_published(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, answered: int
+) -> None:
+    """An owner was killed between its answers and the removals. The next one must not
+    wait for a report before it comes to the requests behind them."""
+    hold_back(monkeypatch)
+    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    names = sorted(
+        (requests.request_name(f"i{n}", 1, "0"), n) for n in range(answered + 1)
+    )
+    for _, number in names[:-1]:
+        hand_in_of(reader, number, is_answered=True)
+    last = names[-1][1]
+    hand_in_of(reader, last)
+    with logstore.open(path, config=SERVING) as owner:
+        owner._hand_in.serve()
+        assert reader.published(f"i{last}") == 1
+    assert requests_in(path) == []
+
+
+def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publication of the owner's own has taken their reports."""
+    hold_back(monkeypatch)
+    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    with logstore.open(path, config=SERVING) as owner:
+        wakeups = owner._hand_in._thread.wakeups
+        assert wakeups is not None
+        for count, is_woken in ((3, False), (4, True)):
+            for number in range(count):
+                hand_in_of(reader, 10 * count + number)
+            owner._hand_in.publish([])
+            wakeups.take()  # the removals of the answered requests
+            assert wakeups.wait(0) == is_woken
+        assert len(requests_in(path)) == 1
