@@ -194,6 +194,13 @@ BUGS_OF_LOGS = (
         "log/read/test_transactions.py",
     ),
     unit_bug(
+        "a read of what is committed raises damage before the records in front of it",
+        "log/read/transactions.py",
+        "Cursor(view, offset, end, SKIP, follows=False)",
+        "Cursor(view, offset, end, RAISE, follows=False)",
+        "log/read/test_transactions.py",
+    ),
+    unit_bug(
         "what another log's writer told of its syncs is believed of this one",
         "log/follow/durable_news.py",
         "            self._log, self.offset = log, -1\n",

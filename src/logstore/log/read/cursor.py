@@ -463,6 +463,9 @@ class Cursor:
         if error is not None:
             damaged = Damaged(max(self.offset, last_offset + 1), None, error)
             if not self._policy.leaves_out(damaged):
+                if isinstance(error, CorruptRecordError):
+                    error.offset = damaged.first
+                    error.goes_on_at(error.next_offset)
                 raise error
 
     def _failure(

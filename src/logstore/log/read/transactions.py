@@ -49,12 +49,11 @@ class CommittedFilter:
 
     Reads ahead of the reader, headers only, as far as necessary: to the marker that
     ends the transaction of the batch in question. It must be called with the batches in
-    order.
+    order. Damage that it meets is raised, or left out, by the read that comes there;
+    but a transaction is undecided if the damage may be its end.
     """
 
-    def __init__(self, view: View, start: int, policy: DamagePolicy = RAISE) -> None:
-        # The caller is asked by the read, in the order of offsets.
-        self._policy = SKIP if policy.skips else RAISE
+    def __init__(self, view: View, start: int) -> None:
         self._markers: dict[int, deque[_Marker]] = {}
         # Damage that may have been the end of a transaction, in order.
         self._hidden: deque[Damaged] = deque()
@@ -64,7 +63,7 @@ class CommittedFilter:
     def begin_again(self, view: View, offset: int) -> None:
         """Read the markers again from an offset on: the log was changed."""
         end = view.end_offset
-        self._cursor = Cursor(view, offset, end, self._policy, follows=False)
+        self._cursor = Cursor(view, offset, end, SKIP, follows=False)
         self._ahead = _transaction_batches(self._cursor)
         self._markers.clear()
         self._hidden.clear()

@@ -201,11 +201,17 @@ class PartitionViews:
         may_be_compacted = is_foreign or view.compactions > 0
         return disproves(view, position, proof, may_be_compacted=may_be_compacted)
 
+    def _stable_end(self, view: View, first: int) -> int:
+        """Where a read that begins at `first` must end. The read itself meets damage,
+        after the records before it; so damage is left out here."""
+        return self.stable_of(view, first, SKIP)
+
     def stable_of(self, view: View, first: int, policy: DamagePolicy = RAISE) -> int:
         """The last stable offset of a view, for a read that begins at `first`.
 
         Raises:
             ChangedError: the log was changed meanwhile.
+            CorruptRecordError: damage that is not left out.
         """
         try:
             return self._stable.of(view, first, policy)
@@ -265,7 +271,7 @@ class PartitionViews:
                 end = min(self._resolve(view, "stop", stop, quiet), end)
             is_limited = to_stable or first > view.start_offset
             if options.is_committed and is_limited:
-                end = min(end, self.stable_of(view, first, policy))
+                end = min(end, self._stable_end(view, first))
             return view, first, end
 
         return unchanged(bounds)
@@ -307,7 +313,7 @@ class PartitionViews:
         free = view.transaction_free
         if view.end_offset <= first or (first in free and view.end_offset <= free.stop):
             return None  # no batch of a transaction is in the way
-        return producers.CommittedFilter(view, first, options.policy)
+        return producers.CommittedFilter(view, first)
 
     def log_of(self, start: Start, stop: Start, options: ReadOptions) -> Log:
         """This partition as a scan of data frames sees it, as of now."""
@@ -436,7 +442,7 @@ class PartitionViews:
             end = view.end_offset
             if options.is_committed:
                 try:
-                    end = min(end, self.stable_of(view, offset, options.policy))
+                    end = min(end, self._stable_end(view, offset))
                 except ChangedError:
                     end = offset  # the next refresh sees it
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,107 @@ def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> N
         skipped = [r.offset for r in p.read(1, on_corruption="skip", **committed)]
         assert not {o for o in skipped if offset <= o < behind}
         assert set(skipped) <= set(log.committed)
+
+
+def ways_of(p: logstore.Partition, start: int) -> dict[str, Iterator[int]]:
+    """Offsets that each way of reading delivers of what is committed."""
+    committed: dict[str, Any] = {"isolation": "read_committed"}
+
+    def of_batches() -> Iterator[int]:
+        for found in p.read_batches(start, **committed):
+            yield from (record.offset for record in found if record.offset >= start)
+
+    def of_arrow(threads: int) -> Iterator[int]:
+        for rows in p.read_arrow(start, threads=threads, **committed):
+            yield from rows["offset"].to_pylist()
+
+    def of_chunks(max_bytes: int) -> Iterator[int]:
+        pos = start
+        while (chunk := p.fetch(pos, max_bytes, **committed)).next_offset > pos:
+            yield from (record.offset for record in chunk)
+            pos = chunk.next_offset
+
+    return {
+        "read": (record.offset for record in p.read(start, **committed)),
+        "follow": (r.offset for r in p.follow(start, timeout=0, **committed)),
+        "read_batches": of_batches(),
+        "read_arrow": of_arrow(1),
+        "read_arrow, threads": of_arrow(2),
+        "fetch": of_chunks(1 << 20),
+        "fetch of batches": of_chunks(1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "undecided"), [(1, 3), (500, 5)], ids=["may-be-marker", "is-no-marker"]
+)
+def test_what_is_committed_is_read_before_damage(
+    tmp_path: Path, size: int, undecided: int
+) -> None:
+    """Each way delivers it from any start, and raises an error that tells the first
+    offset that was not delivered: no record is lost for a reader that continues at
+    `next_offset` after it has read the offsets between."""
+    log = Log()
+    for write in (
+        lambda: log.write(-1),
+        lambda: log.write(1),
+        lambda: log.finish(1, commit=True),
+        lambda: log.write(2),
+        lambda: log.write(-1),
+    ):
+        write()
+    damaged = batch(5, [(b"k", b"x" * size)], 3, control=False)
+    log.data += damaged[:-2] + bytes([damaged[-2] ^ 1]) + damaged[-1:]
+    log.end += 1
+    log.finish(2, commit=True)
+    log.write(-1)
+    log.put(tmp_path)
+    store, p = opened(tmp_path)
+    with store:
+        for start in (0, 1, 2, 3, 4):
+            # Only a read that comes to a transaction must know how it ended.
+            end = 5 if start > 3 else undecided
+            wanted = [o for o in (0, 1, 3, 4) if start <= o < end]
+            for way, offsets in ways_of(p, start).items():
+                got: list[int] = []
+                with pytest.raises(logstore.CorruptRecordError) as caught:
+                    got.extend(offsets)
+                assert (way, got) == (way, wanted)
+                assert (caught.value.offset, caught.value.next_offset) == (end, 6)
+            stopped = p.read(start, 5, isolation="read_committed")
+            if end == 5:
+                assert [record.offset for record in stopped] == wanted
+        for offset in (0, 1, 4):
+            assert p.get(offset, isolation="read_committed").offset == offset
+        for way, offsets in ways_of(p, 6).items():
+            assert (way, list(offsets)) == (way, [7])
+
+
+def test_damage_that_hides_an_end_leaves_no_later_end_to_decide(
+    tmp_path: Path,
+) -> None:
+    """The marker that aborts a transaction is damaged; the producer commits the next
+    one. The aborted records are delivered by no way of reading."""
+    log = Log()
+    log.write(-1)
+    log.write(1)
+    aborted = marker(2, 1, commit=False)
+    log.data += aborted[:-2] + bytes([aborted[-2] ^ 1]) + aborted[-1:]
+    log.end += 1
+    log.write(1)
+    log.finish(1, commit=True)
+    log.put(tmp_path)
+    store, p = opened(tmp_path)
+    with store:
+        for start, wanted in ((0, [0]), (1, [])):
+            for way, offsets in ways_of(p, start).items():
+                got: list[int] = []
+                with pytest.raises(logstore.CorruptRecordError) as caught:
+                    got.extend(offsets)
+                assert (way, got) == (way, wanted)
+                assert (caught.value.offset, caught.value.next_offset) == (1, 3)
+        for way, offsets in ways_of(p, 3).items():
+            assert (way, list(offsets)) == (way, [3])
 
 
 @pytest.mark.parametrize("bit", [62, 40, 4])
