@@ -222,11 +222,7 @@ class Segment:
                 offset=first,
             )
         return CorruptRecordError(
-            damage.reason,
-            path=self.path,
-            position=position,
-            offset=first,
-            next_offset=damage.next_offset,
+            damage.reason, path=self.path, position=position, offset=first
         )
 
     def _gone(

@@ -54,6 +54,37 @@ WAYS: dict[str, Reading] = {
 }
 
 
+def offsets_by_way(
+    partition: logstore.Partition, start: int, **options: Any
+) -> dict[str, Iterator[int]]:
+    """Offsets from `start` on that each way of reading delivers, to the end."""
+
+    def of_batches() -> Iterator[int]:
+        for batch in partition.read_batches(start, **options):
+            yield from (record.offset for record in batch if record.offset >= start)
+
+    def of_arrow(threads: int) -> Iterator[int]:
+        for rows in partition.read_arrow(start, threads=threads, **options):
+            yield from rows["offset"].to_pylist()
+
+    def of_chunks(max_bytes: int) -> Iterator[int]:
+        pos = start
+        while (chunk := partition.fetch(pos, max_bytes, **options)).next_offset > pos:
+            yield from (record.offset for record in chunk)
+            pos = chunk.next_offset
+
+    followed = partition.follow(start, timeout=0, **options)
+    return {
+        "read": (record.offset for record in partition.read(start, **options)),
+        "follow": (record.offset for record in followed),
+        "read_batches": of_batches(),
+        "read_arrow": of_arrow(1),
+        "read_arrow, threads": of_arrow(2),
+        "fetch": of_chunks(1 << 20),
+        "fetch of batches": of_chunks(1),
+    }
+
+
 @contextlib.contextmanager
 def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
     """The topic as the writer's process has it, or as another one does."""

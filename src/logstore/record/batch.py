@@ -120,9 +120,11 @@ class RecordBatch:
         position: int,
         limit: int,
         named: Callable[[Damage], Exception],
+        checks: int = native.CHECK_ALL,
     ) -> None:
         """`data` is the batch's bytes; `header` was scanned from them (pos 0); `named`
-        converts damage to the error that users see."""
+        converts damage to the error that users see. `checks` are those of its
+        segment: how the offset of a wrapper must agree with those of its messages."""
         self.header = header
         self._named = named
         self._limit = limit
@@ -157,7 +159,7 @@ class RecordBatch:
             decoder = native.Decoder(256)
             c = native.pointer(payload)
             base = decoder.decode_payload(
-                header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
+                header, c, len(payload), 0, native.OFFSET_MAX, checks
             )
             if decoder.error is not None:
                 raise self._named(damage_of(decoder.error, 0))

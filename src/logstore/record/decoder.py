@@ -56,7 +56,6 @@ class Damage(Exception):
         reason: the contradiction.
         pos: where the batch begins in the buffer.
         offset: the first offset that is not delivered; -1 unknown.
-        next_offset: first offset past the batch, if its frame is valid.
         unsupported: the batch is of an unknown form, which is no damage.
         too_large: the error to raise if the batch exceeds a limit.
     """
@@ -67,7 +66,6 @@ class Damage(Exception):
         pos: int,
         offset: int = -1,
         *,
-        next_offset: int | None = None,
         unsupported: bool = False,
         too_large: RecordTooLargeError | None = None,
     ) -> None:
@@ -75,7 +73,6 @@ class Damage(Exception):
         self.reason = reason
         self.pos = pos
         self.offset = offset
-        self.next_offset = next_offset
         self.unsupported = unsupported
         self.too_large = too_large
 
@@ -83,7 +80,6 @@ class Damage(Exception):
 def damage_of(
     error: native.NativeError,
     pos: int | None = None,
-    next_offset: int | None = None,
     *,
     offset: int = -1,
 ) -> Damage:
@@ -100,7 +96,6 @@ def damage_of(
         error.reason,
         error.pos if pos is None else pos,
         offset,
-        next_offset=next_offset,
         unsupported=error.is_unsupported,
         too_large=too_large,
     )
@@ -240,7 +235,7 @@ class ChunkReader:
         if decoder.count:
             yield Columns(decoder, c, slicer_of(payload), len(payload), payload)
         if error is not None:
-            raise damage_of(error, header.pos, header.last_offset + 1)
+            raise damage_of(error, header.pos)
         return base
 
     def _plain(
@@ -344,16 +339,9 @@ def open_payload(
             header.codec, memoryview(payload), header.magic, limit
         )
     except compression.CodecError as error:
-        raise Damage(
-            str(error), header.pos, next_offset=header.last_offset + 1
-        ) from error
+        raise Damage(str(error), header.pos) from error
     except RecordTooLargeError as error:
-        raise Damage(
-            str(error),
-            header.pos,
-            next_offset=header.last_offset + 1,
-            too_large=error,
-        ) from error
+        raise Damage(str(error), header.pos, too_large=error) from error
 
 
 def iter_records(columns: Columns) -> Iterator[Record]:

@@ -255,9 +255,13 @@ def make_batch(
 
     def named(damage: Damage) -> Exception:
         damage.pos = 0
-        return segment.error_of(damage, file_pos, max(header.base_offset, 0))
+        first = max(header.base_offset, 0)
+        return with_next_offset(
+            segment, segment.error_of(damage, file_pos, first), first
+        )
 
-    return RecordBatch(header._replace(pos=0), data, file_pos, limit, named)
+    checks = segment.checks
+    return RecordBatch(header._replace(pos=0), data, file_pos, limit, named, checks)
 
 
 def error_with_next_offset(

@@ -7,7 +7,7 @@ from logstore.errors import CorruptRecordError
 from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Chunk as Read
 from logstore.log.read.cursor import Cursor
-from logstore.log.read.damage import check_follows, check_last
+from logstore.log.read.damage import check_follows, check_last, with_next_offset
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
 from logstore.record.decoder import (
@@ -73,7 +73,8 @@ def fetch(
         cursor.check_for_change()
 
         def named(damage: Damage, read: Read = read) -> Exception:
-            return read.segment.error_of(damage, read.pos, offset)
+            error = read.segment.error_of(damage, read.pos, offset)
+            return with_next_offset(read.segment, error, offset)
 
         return Chunk(
             read.buffer.raw[:end],

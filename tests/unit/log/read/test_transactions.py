@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,10 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.log.read.transactions import ended_transactions
 from logstore.store.store import open_store
+from support.read_ways import offsets_by_way
 from support.transactions import batch, marker
+
+COMMITTED: Any = {"isolation": "read_committed"}
 
 
 class Log:
@@ -144,35 +146,6 @@ def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> N
         assert set(skipped) <= set(log.committed)
 
 
-def ways_of(p: logstore.Partition, start: int) -> dict[str, Iterator[int]]:
-    """Offsets that each way of reading delivers of what is committed."""
-    committed: dict[str, Any] = {"isolation": "read_committed"}
-
-    def of_batches() -> Iterator[int]:
-        for found in p.read_batches(start, **committed):
-            yield from (record.offset for record in found if record.offset >= start)
-
-    def of_arrow(threads: int) -> Iterator[int]:
-        for rows in p.read_arrow(start, threads=threads, **committed):
-            yield from rows["offset"].to_pylist()
-
-    def of_chunks(max_bytes: int) -> Iterator[int]:
-        pos = start
-        while (chunk := p.fetch(pos, max_bytes, **committed)).next_offset > pos:
-            yield from (record.offset for record in chunk)
-            pos = chunk.next_offset
-
-    return {
-        "read": (record.offset for record in p.read(start, **committed)),
-        "follow": (r.offset for r in p.follow(start, timeout=0, **committed)),
-        "read_batches": of_batches(),
-        "read_arrow": of_arrow(1),
-        "read_arrow, threads": of_arrow(2),
-        "fetch": of_chunks(1 << 20),
-        "fetch of batches": of_chunks(1),
-    }
-
-
 @pytest.mark.parametrize(
     ("size", "undecided"), [(1, 3), (500, 5)], ids=["may-be-marker", "is-no-marker"]
 )
@@ -203,7 +176,7 @@ def test_what_is_committed_is_read_before_damage(
             # Only a read that comes to a transaction must know how it ended.
             end = 5 if start > 3 else undecided
             wanted = [o for o in (0, 1, 3, 4) if start <= o < end]
-            for way, offsets in ways_of(p, start).items():
+            for way, offsets in offsets_by_way(p, start, **COMMITTED).items():
                 got: list[int] = []
                 with pytest.raises(logstore.CorruptRecordError) as caught:
                     got.extend(offsets)
@@ -214,7 +187,7 @@ def test_what_is_committed_is_read_before_damage(
                 assert [record.offset for record in stopped] == wanted
         for offset in (0, 1, 4):
             assert p.get(offset, isolation="read_committed").offset == offset
-        for way, offsets in ways_of(p, 6).items():
+        for way, offsets in offsets_by_way(p, 6, **COMMITTED).items():
             assert (way, list(offsets)) == (way, [7])
 
 
@@ -235,13 +208,13 @@ def test_damage_that_hides_an_end_leaves_no_later_end_to_decide(
     store, p = opened(tmp_path)
     with store:
         for start, wanted in ((0, [0]), (1, [])):
-            for way, offsets in ways_of(p, start).items():
+            for way, offsets in offsets_by_way(p, start, **COMMITTED).items():
                 got: list[int] = []
                 with pytest.raises(logstore.CorruptRecordError) as caught:
                     got.extend(offsets)
                 assert (way, got) == (way, wanted)
                 assert (caught.value.offset, caught.value.next_offset) == (1, 3)
-        for way, offsets in ways_of(p, 3).items():
+        for way, offsets in offsets_by_way(p, 3, **COMMITTED).items():
             assert (way, list(offsets)) == (way, [3])
 
 

@@ -1,0 +1,49 @@
+"""Reads of wrappers (magic 0 and 1) of which no checksum covers the offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support.damage import frames, overwrite
+from support.read_ways import offsets_by_way
+from support.values import config_of
+
+
+def written(path: Path, magic: int) -> Path:
+    """Write offsets 0 to 39 in 20 compressed batches; return the file."""
+    with logstore.open(path) as store:
+        topic = store.create_topic("t", config=config_of(magic, "gzip"))
+        for number in range(20):
+            topic[0].append_many([b"%d.%d" % (number, at) for at in range(2)])
+    return path / "t-0" / f"{0:020d}.log"
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("by", [10, 1 << 31])
+def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
+    tmp_path: Path, magic: int, by: int
+) -> None:
+    """Not at the offset that it states: that would lose intact records."""
+    log = written(tmp_path, magic)
+    frame = frames(log)[5]
+    overwrite(log, frame.pos, (frame.offset + by).to_bytes(8, "big"))
+    intact = [*range(10), *range(12, 40)]
+    with logstore.open(tmp_path, read_only=True) as store:
+        p = store.topic("t")[0]
+        for way, offsets in offsets_by_way(p, 0).items():
+            got: list[int] = []
+            with pytest.raises(logstore.CorruptRecordError) as caught:
+                got.extend(offsets)
+            assert (way, got, caught.value.next_offset) == (way, intact[:10], 12)
+        # A chunk is not decompressed before somebody iterates over it.
+        decoding = ("read", "follow", "read_batches", "read_arrow")
+        after, skipping = (
+            offsets_by_way(p, 12),
+            offsets_by_way(p, 0, on_corruption="skip"),
+        )
+        for way in decoding:
+            assert (way, list(after[way])) == (way, intact[10:])
+            assert (way, list(skipping[way])) == (way, intact)
