@@ -201,6 +201,13 @@ BUGS_OF_LOGS = (
         "log/read/test_transactions.py",
     ),
     unit_bug(
+        "a broker's log ends at the damage in its last segment after a clean stop",
+        "log/recover/survey.py",
+        "        is_known = metadata.clean and metadata.is_written\n",
+        "        is_known = metadata.clean\n",
+        "log/recover/test_load_damaged.py",
+    ),
+    unit_bug(
         "what another log's writer told of its syncs is believed of this one",
         "log/follow/durable_news.py",
         "            self._log, self.offset = log, -1\n",

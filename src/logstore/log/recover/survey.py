@@ -253,7 +253,9 @@ class _Surveyor:
         """`has_more`, `is_misplaced` and `readable_end` of a walk, if they must be
         known."""
         metadata = self.context.metadata
-        if scan.is_whole or not question.is_last or metadata.clean:
+        # A log that logstore has closed ends where its state says.
+        is_known = metadata.clean and metadata.is_written
+        if scan.is_whole or not question.is_last or is_known:
             return False, False, -1
         segment = self.segment(question.base)
         segment.size, segment.next_offset = scan.size, native.OFFSET_MAX

@@ -22,6 +22,7 @@ from support.damage import (
     zero,
 )
 from support.killed import COUNT, killed_store, labels, the_log
+from support.transactions import batch
 from support.values import append_one, expected, few_formats, fill, write_store
 
 DAMAGE: dict[str, Callable[[Path, logstore.RecordBatch], None]] = {
@@ -70,6 +71,36 @@ def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
                 with pytest.raises(logstore.CorruptRecordError):
                     append_one(partition)
         assert log.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("is_clean", "point"),
+    # After an unclean stop, what is above the recovery point may be torn.
+    [(False, None), (False, 20), (False, 40)]
+    + [(True, point) for point in (None, 0, 3, 20, 40)],
+)
+def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
+    tmp_path: Path, point: int | None, is_clean: bool
+) -> None:
+    """Also after a clean stop, whatever the recovery point says: `verify` lists the
+    damaged offsets, and reading goes on after them."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    rows = [batch(n, [(b"k", b"v")], -1, control=False) for n in range(40)]
+    for bad in (5, 25):
+        rows[bad] = rows[bad][:-1] + bytes([rows[bad][-1] ^ 1])
+    (directory / f"{0:020d}.log").write_bytes(b"".join(rows))
+    if is_clean:
+        (tmp_path / ".kafka_cleanshutdown").write_bytes(b'{"version":0}')
+    if point is not None:
+        text = f"0\n1\nt 0 {point}\n"
+        (tmp_path / "recovery-point-offset-checkpoint").write_text(text)
+    lost = [p.first_offset for p in logstore.verify(tmp_path).problems]
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        found = [record.offset for record in partition.read(on_corruption="skip")]
+        assert partition.end_offset == 40
+    assert (lost, found) == ([5, 25], [n for n in range(40) if n not in lost])
 
 
 def test_closed_store_that_lost_its_end_is_damaged_and_not_shorter(
