@@ -14,6 +14,7 @@ of which a `fetch` or a poll makes a new one each time.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -88,6 +89,12 @@ class _Block:
             and self.pos <= pos < self.end
             and not (self.is_dropped and self.size < 0)
         )
+
+    def take_failure(self) -> BaseException | None:
+        """The error of its request, for one reader; None: another one has it."""
+        with contextlib.suppress(IndexError):
+            return self.failures.pop()
+        return None
 
 
 class _Stream:
@@ -182,9 +189,13 @@ class FarPlace(ABC):
             self._wait(segment, block.task)
             if block.failures:
                 self._drop(stream)
-                if not is_old:
-                    raise block.failures.pop()
-                is_retried = True  # it failed before it was needed
+                failure = block.take_failure()
+                if failure is not None and not is_old:
+                    try:
+                        raise failure
+                    finally:
+                        del failure  # it has this frame
+                is_retried |= is_old  # it failed before it was needed
                 continue
             if block.size < 0:
                 continue  # it was dropped, or another reader has raised its error
@@ -375,7 +386,7 @@ class FarPlace(ABC):
     def _forget_idle(self, now: float) -> None:
         """Drop what has no reader any more, before there is one more stream."""
         lookups = [stream for stream in self._streams if not stream.window]
-        for stream in lookups[: len(lookups) - _LOOKUPS_MAX + 1]:
+        for stream in lookups[: max(len(lookups) - _LOOKUPS_MAX + 1, 0)]:
             self._drop_now(stream)
         for stream in list(self._streams):
             if stream.used > now - _IDLE_S:

@@ -283,6 +283,66 @@ def test_lookups_do_not_drop_the_blocks_of_a_reader(make: Callable[..., Log]) ->
     assert len(log._streams) <= 17
 
 
+def test_lookups_in_sixteen_places_keep_their_blocks(make: Callable[..., Log]) -> None:
+    """The block of the one that was used least recently goes for the next."""
+    far = 64 << 20
+    log = make(*[far] * 17)
+    for _ in range(3):
+        for number in range(16):
+            log.get(number, far // 2, KB)
+    assert len(log.settled()) == 16
+    log.get(16, far // 2, KB)
+    log.get(0, far // 2, KB)
+    assert len(log.settled()) == 18
+
+
+def test_failure_that_another_reader_raises_is_tried_again(
+    make: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two wait for one block: one raises its error, the other requests it again."""
+    log = make(1 << 20)
+    failed: list[int] = []
+    met = threading.Barrier(2)
+
+    def answer(segment: int, pos: int, size: int) -> int:
+        if not failed:
+            failed.append(pos)
+            wait_for(lambda: len(waiting) == 2)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return size
+
+    waiting: list[None] = []
+    real, real_wait, dropping = log._drop, log._wait, [0]
+
+    def wait(segment: Any, task: Any) -> None:
+        waiting.append(None)
+        real_wait(segment, task)
+
+    def drop(stream: Any) -> None:
+        dropping[0] += 1
+        if dropping[0] <= 2:
+            met.wait(WAIT_S)  # both have seen the failure
+        real(stream)
+
+    log.answer = answer
+    monkeypatch.setattr(log, "_drop", drop)
+    monkeypatch.setattr(log, "_wait", wait)
+    results: list[Any] = []
+
+    def read() -> None:
+        try:
+            results.append(log.get(0, 0, KB))
+        except OSError as error:
+            results.append(error.errno)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(results) == sorted([errno.EIO, KB])
+
+
 def test_stream_without_a_reader_is_dropped(make: Callable[..., Log]) -> None:
     """When there is another one."""
     log = make(10 * BLOCK, 10 * BLOCK)
