@@ -302,10 +302,14 @@ class Chunk:
         data = self.buffer.obj
         c = native.pointer(data)
         runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)
+        first = self._start
         try:
             for columns in runs:
+                first = int(columns.decoder.offset[columns.decoder.count - 1]) + 1
                 yield from iter_records(columns)
         except Damage as damage:
+            if damage.offset < 0:
+                damage.offset = first
             raise self._raise(damage) from damage
 
     def first(self, limit: int) -> Chunk:

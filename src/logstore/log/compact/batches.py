@@ -166,7 +166,8 @@ class BatchWalk:
         segment.check_end(header.last_offset, pos)
         if header.base_offset < 0:
             limit = min(self._decompressed_max, _INT32_MAX)
-            batch = make_batch(segment, header, walk.buffer, pos, limit)
+            first = max(segment.base_offset, walk.last_offset + 1)
+            batch = make_batch(segment, header, walk.buffer, pos, limit, first)
             check_wrapper(segment, batch, walk.last_offset)
         return header
 

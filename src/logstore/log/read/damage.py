@@ -249,13 +249,17 @@ def make_batch(
     buffer: native.Buffer,
     file_pos: int,
     limit: int,
+    least: int = 0,
 ) -> RecordBatch:
-    """A `RecordBatch` with its own copy of the bytes."""
+    """A `RecordBatch` with its own copy of the bytes.
+
+    `least` is the first offset that a wrapper may have, whose header does not tell it.
+    """
     data = buffer.raw[header.pos : header.pos + header.size]
 
     def named(damage: Damage) -> Exception:
         damage.pos = 0
-        first = max(header.base_offset, 0)
+        first = header.base_offset if header.base_offset >= 0 else least
         return with_next_offset(
             segment, segment.error_of(damage, file_pos, first), first
         )

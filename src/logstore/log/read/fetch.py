@@ -74,7 +74,7 @@ def fetch(
 
         def named(damage: Damage, read: Read = read) -> Exception:
             error = read.segment.error_of(damage, read.pos, offset)
-            return with_next_offset(read.segment, error, offset)
+            return with_next_offset(read.segment, error, damage.offset)
 
         return Chunk(
             read.buffer.raw[:end],

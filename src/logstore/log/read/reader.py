@@ -184,7 +184,12 @@ def read_batches(
         pos = chunk.pos + header.pos
         try:
             batch = make_batch(
-                chunk.segment, header, chunk.buffer, pos, view.decompressed_max
+                chunk.segment,
+                header,
+                chunk.buffer,
+                pos,
+                view.decompressed_max,
+                max(cursor.offset, before + 1),
             )
             if header.base_offset < 0:
                 check_wrapper(chunk.segment, batch, before)

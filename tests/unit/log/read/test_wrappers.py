@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
-from support.damage import frames, overwrite
+from support.damage import fix_crc, frames, overwrite
 from support.read_ways import offsets_by_way
 from support.values import config_of
 
@@ -38,6 +39,7 @@ def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
             with pytest.raises(logstore.CorruptRecordError) as caught:
                 got.extend(offsets)
             assert (way, got, caught.value.next_offset) == (way, intact[:10], 12)
+            assert (way, caught.value.offset) == (way, 10)
         # A chunk is not decompressed before somebody iterates over it.
         decoding = ("read", "follow", "read_batches", "read_arrow")
         after, skipping = (
@@ -47,3 +49,54 @@ def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
         for way in decoding:
             assert (way, list(after[way])) == (way, intact[10:])
             assert (way, list(skipping[way])) == (way, intact)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["raise", "asks"])
+def test_error_of_damaged_content_says_the_first_offset_not_delivered(
+    tmp_path: Path, magic: int, policy: str
+) -> None:
+    """The checksum of the batch is right: its content is found to be damaged when it
+    is decompressed, for a chunk and a batch of magic 2 when somebody iterates."""
+    log = written(tmp_path, magic)
+    frame = frames(log)[5]
+    last = frame.pos + frame.size - 6  # of the checksum in the gzip stream
+    overwrite(log, last, bytes([log.read_bytes()[last] ^ 0xFF]))
+    fix_crc(log, frame)
+    asked: list[tuple[int, int | None, int | None]] = []
+
+    def ask(damaged: logstore.Damaged) -> bool:
+        asked.append((damaged.first, damaged.next_offset, damaged.error.offset))
+        return False
+
+    with logstore.open(tmp_path, read_only=True) as store:
+        p = store.topic("t")[0]
+        options: Any = {"on_corruption": ask} if policy == "asks" else {}
+        for start in (0, 3):
+            for way, offsets in offsets_by_way(p, start, **options).items():
+                got: list[int] = []
+                with pytest.raises(logstore.CorruptRecordError) as caught:
+                    got.extend(offsets)
+                assert (way, got) == (way, [*range(start, 10)])
+                assert (caught.value.offset, caught.value.next_offset) == (10, 12)
+    assert set(asked) <= {(10, 12, 10)}
+    assert bool(asked) == (policy == "asks")
+
+
+def test_compaction_names_the_first_offset_of_a_damaged_wrapper(tmp_path: Path) -> None:
+    config = config_of(1, "gzip", cleanup_policy="compact")
+    with logstore.open(tmp_path) as store:
+        p = store.create_topic("t", config=config)[0]
+        for number in range(20):
+            p.append_many([b"%d" % number] * 2, keys=[b"k", b"%d" % number])
+        p.roll()
+        p.append(b"active", key=b"k")
+    log = tmp_path / "t-0" / f"{0:020d}.log"
+    frame = frames(log)[5]
+    last = frame.pos + frame.size - 6
+    overwrite(log, last, bytes([log.read_bytes()[last] ^ 0xFF]))
+    fix_crc(log, frame)
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            store.topic("t")[0].compact(force=True)
+        assert (caught.value.offset, caught.value.next_offset) == (10, 12)
