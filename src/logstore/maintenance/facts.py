@@ -208,6 +208,10 @@ def look_at(
         holder = holder_of(root)
     except FileNotFoundError:
         holder = None
+    except OSError:
+        if root.stat(layout.LOCK).is_file:
+            raise
+        holder = None  # `verify` lists it; nobody can lock it
     found = []
     for name in directories if only is None else [only]:
         key = layout.parse_partition_directory(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.maintenance import facts as collected
 from support import golden, reports
 from support.damage import FaultyFiles, cut, flip_bit, logs_in, snapshot_of
 from support.reports import DAY, HOUR, NOW, SMALL, Checker, filled, kinds
@@ -497,3 +499,34 @@ def test_broker_cuts_damage_that_it_recovers(store: Path) -> None:
         len(logs_in(store / f"orders-{number}")) for number in range(2)
     )
     assert 400 - int(log.stem) - 10 <= broker["cut_records"] <= 400 - int(log.stem)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_lock_file_that_is_no_file_is_told(store: Path, kind: str) -> None:
+    """It holds up no tool: `verify` lists it, and so the report is not good."""
+    lock = store / ".lock"
+    lock.unlink()
+    if kind == "link":
+        lock.symlink_to("elsewhere")
+    else:
+        os.mkfifo(lock)
+    (problem,) = logstore.verify(store).problems
+    assert (problem.kind, problem.path) == ("not-a-regular-file", str(lock))
+    report = logstore.report(store)
+    assert not report.ok
+    assert any(".lock" in str(one) for one in report.findings)
+    checked = logstore.check_handover(store, from_kafka=False, release="3.9")
+    assert any(one.path == str(lock) for one in checked.findings)
+
+
+def test_lock_file_that_cannot_be_looked_at_is_an_error(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows then whether the store has a writer."""
+
+    def refuse(root: Any) -> int | None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(collected, "holder_of", refuse)
+    with pytest.raises(logstore.StorageError):
+        logstore.report(store)
