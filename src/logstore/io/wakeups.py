@@ -295,6 +295,7 @@ class ServiceThread:
                 # It has another try, also if there was no memory to say so.
                 with contextlib.suppress(BaseException):
                     self._log_error(error)
+                with contextlib.suppress(BaseException):
                     time.sleep(self._pause_s)
                 continue
             finally:

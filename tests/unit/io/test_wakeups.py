@@ -383,6 +383,24 @@ def test_thread_goes_on_after_an_error(service: Service) -> None:
     assert service.logged == [error]
 
 
+def test_thread_pauses_after_an_error_that_cannot_be_logged(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would take all of a processor for as long as the error lasts."""
+    pauses: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+
+    def log_error(error: BaseException) -> None:
+        raise MemoryError
+
+    service.thread._log_error = log_error
+    service.error = OSError()
+    service.thread.start()
+    assert service.is_called()
+    assert service.is_called()
+    assert pauses == [0.001]
+
+
 def test_thread_ends_with_the_object_that_it_serves(root: Directory) -> None:
     """It keeps it not alive, and does not wait for a change to end."""
     service = Service(root)
