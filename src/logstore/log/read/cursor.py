@@ -233,7 +233,7 @@ class Cursor:
             return None
         if not self._is_filled:
             if self._keeps and self._is_used:
-                walk.buffer, self._is_used = self._new_buffer(), False
+                walk.buffer, self._is_used = self._new_buffer(segment), False
             walk.n = segment.read(walk.room(), walk.pos, self._segments, self._end)
         self._is_filled = False
         if not self._is_exact:
@@ -256,12 +256,19 @@ class Cursor:
             return native.Buffer(max(size, FRAME_BYTES))
         if self._keeps and self._is_used:
             self._is_used = False
-            return self._new_buffer()
+            return self._new_buffer(segment)
         return self._walk.buffer
 
-    def _new_buffer(self) -> native.Buffer:
+    def _size_for(self, segment: Segment) -> int:
+        """The bytes of a buffer for a segment. The caller of a fetch may ask for more
+        than there is memory."""
+        if self._pool is not None:
+            return self._buffer_bytes
+        return min(self._buffer_bytes, max(segment.size, READ_BYTES))
+
+    def _new_buffer(self, segment: Segment) -> native.Buffer:
         if self._pool is None:
-            return native.Buffer(self._buffer_bytes)
+            return native.Buffer(self._size_for(segment))
         return self._pool.take()
 
     def _end_segment(self, segment: Segment, last: int) -> None:
@@ -295,8 +302,8 @@ class Cursor:
                 self._chunk = self._segment = None
                 return
             walk.advance(consumed, stop, last_offset, self.offset)
-            if walk.buffer.capacity < self._buffer_bytes:
-                walk.buffer = self._new_buffer()
+            if walk.buffer.capacity < self._size_for(chunk.segment):
+                walk.buffer = self._new_buffer(chunk.segment)
             self._is_used = walk.buffer is chunk.buffer
         except ChangedError as changed:
             self._go_on_in(changed.view)

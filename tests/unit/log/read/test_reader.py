@@ -14,6 +14,7 @@ import logstore
 from logstore import Record
 from logstore.log.write.segment_writer import SegmentWriter
 from logstore.store.store import open_store
+from support import transactions
 from support.damage import Unsynced, flip_bit, frames, logs_in
 from support.orders import COUNT, open_orders
 from support.values import (
@@ -529,3 +530,20 @@ def test_read_while_an_append_is_shown_is_no_damage(
         assert len(lines) >= 3
         assert not errors
         assert list(p.read()) == expected(magic, 0, 3)
+
+
+@pytest.mark.parametrize("max_bytes", [1 << 40, (1 << 63) - 1, 1 << 64])
+def test_fetch_of_more_bytes_than_there_is_memory_gives_what_is_there(
+    tmp_path: Path, max_bytes: int
+) -> None:
+    """Also in a gap at the end of a segment, from which it goes on in the next one."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for base, size in ((0, 1), (10, 400_000)):
+        rows = transactions.batch(base, [(b"k", b"v" * size)], -1, control=False)
+        (directory / f"{base:020d}.log").write_bytes(rows)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        for offset, found in ((0, [0]), (5, [10]), (10, [10])):
+            chunk = partition.fetch(offset, max_bytes)
+            assert [record.offset for record in chunk] == found
