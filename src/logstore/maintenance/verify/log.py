@@ -383,21 +383,26 @@ class LogWalk:
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
         next_batch = next_valid(segment, pos, last, log.next_offset)
+        is_contradicted = False
         if next_batch is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
             next_batch = next_valid(segment, pos, log.base - 1, log.next_offset)
+            is_contradicted = next_batch is not None
         if next_batch is None:
             # So may the last one, and the batches after it may contradict it.
             before = self._before_last(segment, last)
             if before is not None:
                 next_batch = next_valid(segment, pos, before, log.next_offset)
-                last = last if next_batch is None else before
+                is_contradicted = next_batch is not None
+                last = before if is_contradicted else last
         fault = _fault_of(error, stop)
         end = size if next_batch is None else next_batch.pos
         log.is_skipped = True
         log.gaps.append((pos, end))
         log.state.raw.bytes_since = 1
         following = self._following(next_batch)
+        if is_contradicted and following is not None:
+            judges.contradict(log, following)
         if fault[0] == UNSUPPORTED:
             log.is_foreign |= self._is_framed(segment, pos, last)
         log.is_intact = False
@@ -448,6 +453,8 @@ class LogWalk:
         before = self._before_last(segment, last)
         log.last_good = max(log.last_good, last)
         offsets = first, header.last_offset
+        if before is not None and first <= last:
+            judges.contradict(log, first)
         log.findings.append(judges.misplaced(log, pos, offsets, last, before))
 
     def _step_over(

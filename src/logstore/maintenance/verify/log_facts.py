@@ -184,6 +184,8 @@ def misplaced(
     # before jumps ahead: then its offsets are wrong.
     is_gap = first > last_before + 1
     begin, end = log.last_good + 1, first - 1 if is_gap else last
+    if log.next_offset is not None:
+        end = min(end, log.next_offset - 1)  # no checksum covers the offset
     if jumped_from is not None and not is_gap and jumped_from < first:
         begin, end = jumped_from + 1, max(first - 1, jumped_from + 1)
     text = (
@@ -191,6 +193,18 @@ def misplaced(
         f"{where}" + (": the log was written without gaps" if is_gap else "")
     )
     return _problem(OFFSETS, log.path, text, position, begin, end)
+
+
+def contradict(log: LogFacts, following: int) -> None:
+    """Shorten the finding about the last batch, which jumps ahead: the next batch has
+    offsets from `following` on, so only those below are lost."""
+    jump = log.findings[-1] if log.findings else None
+    if jump is None or jump.kind != OFFSETS:
+        return
+    first, last = jump.first_offset, jump.last_offset
+    if first is not None and last is not None:
+        last = max(first, min(last, following - 1))
+        log.findings[-1] = dataclasses.replace(jump, last_offset=last)
 
 
 def far_offsets(log: LogFacts, position: int, last: int, limit: int) -> Finding:

@@ -75,6 +75,20 @@ def test_batch_that_jumped_ahead_is_the_wrong_one() -> None:
     assert place(found) == (50, 110, 119)
 
 
+def test_jump_that_the_next_batch_contradicts_loses_what_lies_below_that() -> None:
+    """A gap ends at the latest where the segment does: no checksum covers an offset."""
+    log = facts()
+    log.findings.append(judges.misplaced(log, 50, (1000, 1009), 119, None))
+    assert place(log.findings[0]) == (50, 120, 199)
+    judges.contradict(log, 130)
+    assert place(log.findings[0]) == (50, 120, 129)
+    judges.contradict(log, 120)
+    assert place(log.findings[0]) == (50, 120, 120)
+    log.findings.append(judges.bad_batch(log, 60, 130, 139, "it is damaged"))
+    judges.contradict(log, 131)
+    assert place(log.findings[1]) == (60, 130, 139)
+
+
 def test_first_batch_is_compared_with_the_name_of_its_segment() -> None:
     found = judges.misplaced(facts(last_good=99), 0, (90, 95), 99, None)
     assert "the segment begins at 100" in found.message
