@@ -57,6 +57,8 @@ class Damage(Exception):
         pos: where the batch begins in the buffer.
         offset: the first offset that is not delivered; -1 unknown.
         unsupported: the batch is of an unknown form, which is no damage.
+        is_order: its offsets contradict those of the batch before, and either of the
+            two may be wrong.
         too_large: the error to raise if the batch exceeds a limit.
     """
 
@@ -67,6 +69,7 @@ class Damage(Exception):
         offset: int = -1,
         *,
         unsupported: bool = False,
+        is_order: bool = False,
         too_large: RecordTooLargeError | None = None,
     ) -> None:
         super().__init__(reason)
@@ -74,6 +77,7 @@ class Damage(Exception):
         self.pos = pos
         self.offset = offset
         self.unsupported = unsupported
+        self.is_order = is_order
         self.too_large = too_large
 
 
@@ -97,6 +101,7 @@ def damage_of(
         error.pos if pos is None else pos,
         offset,
         unsupported=error.is_unsupported,
+        is_order=error.status == native.E_OFFSET,
         too_large=too_large,
     )
 
@@ -224,6 +229,7 @@ class ChunkReader:
                     f"a batch begins at offset {base} where {before + 1} must follow",
                     header.pos,
                     before + 1,
+                    is_order=True,
                 )
             if header.magic < 2 and base <= before:
                 raise Damage(
@@ -231,6 +237,7 @@ class ChunkReader:
                     f"{before}",
                     header.pos,
                     before + 1,
+                    is_order=True,
                 )
         if decoder.count:
             yield Columns(decoder, c, slicer_of(payload), len(payload), payload)

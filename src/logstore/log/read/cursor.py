@@ -425,11 +425,21 @@ class Cursor:
         """
         chunk = self._chunk
         assert chunk is not None
+        if self._is_beyond(chunk.segment, damage, last_offset):
+            self._chunk = self._segment = None
+            return
         self.on_damage(
             chunk.segment.error_of(damage, chunk.pos, self.offset),
             chunk.pos + damage.pos,
             last_offset,
         )
+
+    def _is_beyond(self, segment: Segment, damage: Damage, last_offset: int) -> bool:
+        """Whether the read ends in this segment, before the damage: it has passed over
+        all that it wants. In a log that may have gaps, the batch after them must show
+        that the offsets of the last one are right."""
+        is_passed = last_offset + 1 >= self.stop and self.stop < segment.next_offset
+        return is_passed and segment.is_contiguous and not damage.is_order
 
     def on_damage(
         self,

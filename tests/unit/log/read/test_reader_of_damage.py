@@ -350,3 +350,53 @@ def test_read_that_starts_behind_damage_is_not_concerned_by_it(
             assert caught.value.offset == first
             if codec == "none":
                 assert caught.value.next_offset == 30
+
+
+BAD_BYTES = {
+    "checksum": (17, bytes(4)),
+    "length": (8, (3).to_bytes(4, "big")),
+    "magic": (16, b"\xc8"),
+    "zeros": (0, bytes(60)),
+}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("what", [*BAD_BYTES, "offset"])
+def test_damage_where_a_read_ends_is_none_of_it(
+    tmp_path: Path, what: str, codec: str, isolation: str
+) -> None:
+    """An intact record can be had by every call, whatever the batch after it is like.
+    A batch that does not follow the one before is an error: either may be wrong."""
+    with logstore.open(tmp_path) as store:
+        writing = new_partition(store, 2, codec)
+        for number in range(20):
+            writing.append(b"%d" % number)
+    partition = open_orders(tmp_path)
+    log = logs_in(Path(partition.path))[0]
+    frame = frames(log)[11]
+    pos, data = BAD_BYTES.get(what, (0, (12).to_bytes(8, "big")))
+    overwrite(log, frame.pos + pos % frame.size, data[: frame.size - pos % frame.size])
+    options = {"isolation": isolation}
+    ways: dict[str, Callable[[], list[int]]] = {
+        "get": lambda: [partition.get(10, **options).offset],
+        "read": lambda: [r.offset for r in partition.read(10, 11, **options)],
+        "batches": lambda: [
+            b.base_offset for b in partition.read_batches(10, 11, **options)
+        ],
+        "arrow": lambda: (
+            partition.read_arrow(10, 11, **options).read_all()["offset"].to_pylist()
+        ),
+    }
+    for way, read in ways.items():
+        if what == "offset":
+            with pytest.raises(CorruptRecordError) as caught:
+                read()
+            assert (way, caught.value.offset) == (way, 11)
+        else:
+            assert (way, read()) == (way, [10])
+    for found in (partition.read(10, 12, **options), partition.read(10, **options)):
+        records, error = delivered(found)
+        assert [record.offset for record in records] == [10]
+        assert isinstance(error, CorruptRecordError)
+        assert error.offset == 11
