@@ -250,10 +250,10 @@ class Wakes:
 
     def close(self) -> None:
         """Stop, and wake all: their store is closed."""
-        for timer in (self._checking, self._polling, self._resting):
+        for timer in (self._checking, self._polling):
             if timer is not None:
                 timer.cancel()
-        self._checking = self._polling = self._resting = None
+        self._checking = self._polling = None
         self._stop_reading()
         if self._reports is not None:
             self._reports.close()
@@ -314,6 +314,10 @@ class Wakes:
         self.loop().add_reader(reports.fd, self._reported)
 
     def _stop_reading(self) -> None:
+        """Let the loop not report, also not after the rest that it may be in."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         if self._reports is not None and self._is_reading:
             self._is_reading = False
             with contextlib.suppress(RuntimeError):  # a loop that is closed

@@ -189,6 +189,33 @@ def test_reports_of_partitions_that_nobody_follows_are_ended(tmp_path: Path) -> 
     run(main())
 
 
+def test_loop_reads_no_reports_when_nobody_waits(tmp_path: Path) -> None:
+    """Also if the look once a second finds that while the loop rests from reports."""
+
+    async def main() -> None:
+        async with logstore.aio.open(tmp_path) as writing:
+            topic = await writing.create_topic("orders")
+            async with logstore.aio.open(tmp_path, read_only=True) as store:
+                task = await waiting(store.topic("orders")[0].follow())
+                wakes = store._wakes
+                assert wakes._is_reading
+                # A report comes at once after the last one.
+                wakes._woken_at = wakes.loop().time() + 60
+                topic.blocking[0].append(b"unseen")
+                await until(lambda: wakes._resting is not None)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                wakes._check()
+                assert (wakes._is_reading, wakes._resting) == (False, None)
+                wakes._woken_at = 0.0
+                again = await waiting(store.topic("orders")[0].follow(1))
+                assert wakes._is_reading
+                await topic[0].append(b"seen")
+                assert (await again).value == b"seen"
+
+    run(main())
+
+
 def test_appends_one_by_one_do_not_wake_a_follower_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
