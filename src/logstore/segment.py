@@ -246,11 +246,33 @@ class Segment:
             offset,
         )
 
-    def check_end(self, last_offset: int, file_pos: int) -> None:
-        """Raise if batches at `file_pos` end after the end of their segment."""
-        if last_offset >= self.next_offset:
-            far = self.too_far(last_offset, 0, self.base_offset)
-            raise self.error_of(far, file_pos, self.base_offset)
+    def check_end(
+        self,
+        last_offset: int,
+        buffer: native.Buffer,
+        n: int,
+        pos: int,
+        file_pos: int,
+        before: int,
+    ) -> None:
+        """Raise if batches end after the end of their segment, with the place of the
+        first one that does.
+
+        Args:
+            last_offset: of the last one.
+            buffer: its first `n` bytes have them, from `pos` on; they were read at
+                `file_pos`.
+            before: where the batch before them ends; `OFFSET_UNKNOWN`.
+        """
+        if last_offset < self.next_offset:
+            return
+        for header in native.Headers(buffer.c, n, pos=pos, checks=0):
+            pos, last_offset = header.pos, header.last_offset
+            if last_offset >= self.next_offset:
+                break
+            before = last_offset
+        first = max(self.base_offset, before + 1)
+        raise self.error_of(self.too_far(last_offset, pos, first), file_pos, first)
 
     def missing(self, position: int, offset: int) -> CorruptRecordError:
         """The error for a part of the log that is missing."""

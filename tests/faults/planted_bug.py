@@ -145,10 +145,10 @@ BUGS_OF_HAND_IN = (
     Bug(
         "a request is removed before it is published",
         "store/publication/hand_in.py",
-        (("            outcomes = self._publisher.publish_all(requests) if requests",
-          "            for one, _ in asked:\n"
-          "                self._root.unlink(one.name, missing_ok=True)\n"
-          "            outcomes = self._publisher.publish_all(requests) if requests"),),
+        (("        outcomes = self._publisher.publish_all(requests) if requests",
+          "        for one, _ in asked:\n"
+          "            self._root.unlink(one.name, missing_ok=True)\n"
+          "        outcomes = self._publisher.publish_all(requests) if requests"),),
         "hand_ins",
         quick=1,
     ),

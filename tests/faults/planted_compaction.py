@@ -89,8 +89,8 @@ BUGS_OF_COMPACTION = (
         # The survey and the passes ask for it.
         "a compaction believes every offset of a batch",
         "segment.py",
-        (("        if last_offset >= self.next_offset:\n            far",
-          "        if False:\n            far"),),
+        (("        if last_offset < self.next_offset:\n            return\n        for",
+          "        if True:\n            return\n        for"),),
         "lying_disk",
         (".compacted",),
         quick=10,

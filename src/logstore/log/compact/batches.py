@@ -76,7 +76,7 @@ class BatchWalk:
                     checks=segment.checks,
                 )
                 # In a new segment they would be the offsets of other records.
-                segment.check_end(walked.last_offset, walk.pos + walk.at)
+                _check_end(segment, walk, walked.last_offset)
                 stop = walked.stop
                 self._take(walk, walked)
                 if stop == native.STOP_FULL:
@@ -121,7 +121,7 @@ class BatchWalk:
                     last_offset=walk.last_offset,
                     checks=segment.checks,
                 )
-                segment.check_end(walked.last_offset, walk.pos + walk.at)
+                _check_end(segment, walk, walked.last_offset)
                 if walked.bytes:
                     self._filled = max(self._filled, walked.bytes)
                     write(self._out.view[: walked.bytes])
@@ -163,7 +163,7 @@ class BatchWalk:
         scan = native.first_header(walk.buffer.c, walk.n, pos=walk.at, checks=0)
         header = scan.headers[0]
         pos = walk.pos + header.pos
-        segment.check_end(header.last_offset, pos)
+        _check_end(segment, walk, header.last_offset)
         if header.base_offset < 0:
             limit = min(self._decompressed_max, _INT32_MAX)
             first = max(segment.base_offset, walk.last_offset + 1)
@@ -216,3 +216,9 @@ class BatchWalk:
             made.max_timestamp,
             _INT32_MAX,
         )
+
+
+def _check_end(segment: Segment, walk: FileWalk, last_offset: int) -> None:
+    """`Segment.check_end` of the batches from the place of a walk on."""
+    before = walk.last_offset
+    segment.check_end(last_offset, walk.buffer, walk.n, walk.at, walk.pos, before)

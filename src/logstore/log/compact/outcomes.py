@@ -231,7 +231,10 @@ def _headers(
                 last_offset=walk.last_offset,
                 checks=segment.checks,
             )
-            segment.check_end(scan.last_offset, walk.pos + walk.at)
+            before, at = walk.last_offset, walk.at
+            segment.check_end(
+                scan.last_offset, walk.buffer, walk.n, at, walk.pos, before
+            )
             for header in scan.headers:
                 found.append((header, _marker_type(segment, header, walk)))
             stop = scan.stop

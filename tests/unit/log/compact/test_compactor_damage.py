@@ -28,7 +28,7 @@ from support.compacting import (
     marker,
     messages,
 )
-from support.damage import overwrite
+from support.damage import fixed_crc, overwrite
 
 
 def items(first: int, count: int, key: bytes = b"k") -> list[Item]:
@@ -50,7 +50,7 @@ def written(path: Path, segments: dict[int, list[Batch]]) -> Path:
 
 def check_is_refused(
     path: Path, segments: dict[int, list[Batch]], name: int, last_offset: int
-) -> None:
+) -> logstore.CorruptRecordError:
     """A compaction of segments ends with a named error, and the log stays, if the last
     batch of one of them says that it ends at another offset."""
     folder = written(path, segments)
@@ -65,11 +65,12 @@ def check_is_refused(
     damaged.write_bytes(data[:at] + first.to_bytes(8, "big") + data[at + 8 :])
     with logstore.open(path) as store:
         before = {one.name: one.read_bytes() for one in folder.glob("*.log")}
-        with pytest.raises(logstore.CorruptRecordError, match=r"offset"):
+        with pytest.raises(logstore.CorruptRecordError, match=r"offset") as caught:
             store.topic("t")[0].compact(force=True)
         assert not [*folder.glob("*.cleaned"), *folder.glob("*.swap")]
         after = {one.name: one.read_bytes() for one in folder.glob("*.log")}
         assert after == before
+    return caught.value
 
 
 ACTIVE = [batch2(items(40, 2, b"a"))]
@@ -83,7 +84,9 @@ def test_offsets_that_reach_into_the_next_segment_are_refused(
     last = batch2(items(10, 5), codec=codec)
     segments = {0: [batch2(items(0, 10)), last]}
     segments[20] = [batch2(items(20, 5), codec=codec)]
-    check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, to)
+    error = check_is_refused(tmp_path, {**segments, 40: ACTIVE}, 0, to)
+    place = len(segments[0][0].data), 10
+    assert (error.position, error.offset) == place
 
 
 @pytest.mark.parametrize("kind", [COMMIT, ABORT])
@@ -191,3 +194,16 @@ def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
     at = len(data) - len(later)
     assert (caught.value.position, caught.value.offset) == (at, 10)
     directory.close()
+
+
+def test_damaged_wrapper_is_named_by_its_first_offset(tmp_path: Path) -> None:
+    """Its header does not tell it: it follows the batch before."""
+    first, second = (messages(items(base, 10), 1, "gzip")[0].data for base in (0, 10))
+    bad = second[:-6] + bytes([second[-6] ^ 0xFF]) + second[-5:]
+    folder = written(tmp_path, {0: [], 40: ACTIVE})
+    (folder / f"{0:020d}.log").write_bytes(first + fixed_crc(bad))
+    with logstore.open(tmp_path) as store:
+        store.topic("t").configure(CONFIG)
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            store.topic("t")[0].compact(force=True)
+    assert (caught.value.position, caught.value.offset) == (len(first), 10)

@@ -81,22 +81,3 @@ def test_error_of_damaged_content_says_the_first_offset_not_delivered(
                 assert (caught.value.offset, caught.value.next_offset) == (10, 12)
     assert set(asked) <= {(10, 12, 10)}
     assert bool(asked) == (policy == "asks")
-
-
-def test_compaction_names_the_first_offset_of_a_damaged_wrapper(tmp_path: Path) -> None:
-    config = config_of(1, "gzip", cleanup_policy="compact")
-    with logstore.open(tmp_path) as store:
-        p = store.create_topic("t", config=config)[0]
-        for number in range(20):
-            p.append_many([b"%d" % number] * 2, keys=[b"k", b"%d" % number])
-        p.roll()
-        p.append(b"active", key=b"k")
-    log = tmp_path / "t-0" / f"{0:020d}.log"
-    frame = frames(log)[5]
-    last = frame.pos + frame.size - 6
-    overwrite(log, last, bytes([log.read_bytes()[last] ^ 0xFF]))
-    fix_crc(log, frame)
-    with logstore.open(tmp_path) as store:
-        with pytest.raises(logstore.CorruptRecordError) as caught:
-            store.topic("t")[0].compact(force=True)
-        assert (caught.value.offset, caught.value.next_offset) == (10, 12)
