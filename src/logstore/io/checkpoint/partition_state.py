@@ -18,7 +18,7 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.durable_page import read_page
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.log_tail import LogTail
-from logstore.io.checkpoint.state_fields import boolean, integer
+from logstore.io.checkpoint.state_fields import boolean, integer, integers
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
 from logstore.io.layout import OFFSET_MAX, PARTITION_STATE
@@ -235,6 +235,9 @@ STATE_FIELDS: Final = (
 
 
 _INT64_MIN: Final = -(1 << 63)
+_COUNTS: Final = {"base_offset", "size", "bytes_since", "index_entries", "time_entries"}
+# A record may have any timestamp.
+_ACTIVE_LOWS: Final = {n: 0 if n in _COUNTS else _INT64_MIN for n in STATE_FIELDS}
 _INTEGERS: Final = {int}
 
 
@@ -303,10 +306,7 @@ def _text(what: str, value: object) -> str:
 
 def _active(fields: Mapping[str, Any]) -> dict[str, int]:
     """The fields of the active segment. Invariant: base - 1 <= last offset."""
-    # A record may have any timestamp.
-    active = {name: _int64(name, fields[name], _INT64_MIN) for name in STATE_FIELDS}
-    for name in ("base_offset", "size", "bytes_since", "index_entries", "time_entries"):
-        _int64(name, active[name], 0)
+    active = integers(fields, _ACTIVE_LOWS)
     last, base = active["last_offset"], active["base_offset"]
     # One below the end of the offset space, because the end offset must also fit.
     integer("last_offset", last, base - 1, OFFSET_MAX - 1)

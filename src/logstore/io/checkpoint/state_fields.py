@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from logstore.config import PARTITIONS_MAX
@@ -39,6 +39,7 @@ __all__ = [
     "check_journal",
     "check_partition_count",
     "integer",
+    "integers",
 ]
 
 # Bytes that are kept with a publication.
@@ -61,6 +62,17 @@ def integer(what: str, value: object, low: int, high: int) -> int:
     if not low <= value <= high:
         raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
     return value
+
+
+def integers(fields: Mapping[str, object], lows: Mapping[str, int]) -> dict[str, int]:
+    """The fields of these names, each an integer in [its low, OFFSET_MAX].
+
+    Raises:
+        KeyError, ValueError: a field is missing, or no such integer.
+    """
+    return {
+        name: integer(name, fields[name], low, OFFSET_MAX) for name, low in lows.items()
+    }
 
 
 def boolean(what: str, value: object) -> bool:
