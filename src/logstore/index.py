@@ -78,6 +78,7 @@ class Entries:
             in one before it, leaves pages that count as clean.
     """
 
+    _form: struct.Struct
     entry_bytes: int = 0
     __slots__ = ("_data", "count", "synced", "written")
 
@@ -121,8 +122,10 @@ class Entries:
     def upto(self, target: int) -> Iterator[tuple[int, int]]:
         """The greatest entry <= a target, and the ones before it, nearest first; a few:
         a reader for which none of them is right begins at the start."""
-        slot = self.slot_of(target)
-        return map(self.entry, range(slot, max(slot - _TRIED_MAX, -1), -1))
+        end = self.slot_of(target) + 1
+        data = self.data(max(end - _TRIED_MAX, 0), end)
+        entries: list[tuple[int, int]] = [*self._form.iter_unpack(data)]
+        return reversed(entries)
 
     def slot_of(self, target: int) -> int:
         """Slot of the greatest entry <= a target; -1 if there is none."""
@@ -130,7 +133,12 @@ class Entries:
 
     def entry(self, slot: int) -> tuple[int, int]:
         """The two numbers in a slot."""
-        raise NotImplementedError
+        first, second = self._form.unpack_from(self._data, slot * self.entry_bytes)
+        return first, second
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        entries: Iterator[tuple[int, int]] = self._form.iter_unpack(self.data())
+        return entries
 
     def data(self, first: int = 0, end: int | None = None) -> bytes:
         """The bytes of the entries from slot `first` to slot `end` (exclusive)."""
@@ -140,8 +148,9 @@ class Entries:
 
 
 class OffsetEntries(Entries):
-    """Entries of an offset index: relative offset and position, 4 bytes each."""
+    """Entries of an offset index: (relative offset, position), 4 bytes each."""
 
+    _form = _INDEX_ENTRY
     entry_bytes = INDEX_ENTRY_BYTES
     __slots__ = ()
 
@@ -154,9 +163,8 @@ class OffsetEntries(Entries):
     def floor(self, relative_offset: int) -> tuple[int, int]:
         """(slot, position) of the greatest entry <= the offset; slot -1 if none."""
         count, data = self.count, self._data
-        slot, _, pos = native.offset_index_floor(
-            data, count, min(relative_offset, _INT32_MAX)
-        )
+        target = min(relative_offset, _INT32_MAX)
+        slot, _, pos = native.index_floor(data, count, target, False)
         return slot, pos
 
     def slot_of(self, target: int) -> int:
@@ -174,18 +182,11 @@ class OffsetEntries(Entries):
         """
         return native.find_record(fd, self._data, self.count, *segment, offset)
 
-    def entry(self, slot: int) -> tuple[int, int]:
-        """(relative offset, position) in a slot."""
-        offset, pos = _INDEX_ENTRY.unpack_from(self._data, slot * INDEX_ENTRY_BYTES)
-        return offset, pos
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return _INDEX_ENTRY.iter_unpack(self.data())
-
 
 class TimeEntries(Entries):
-    """Entries of a time index: timestamp (8 bytes), relative offset (4)."""
+    """Entries of a time index: (timestamp, relative offset), 8 bytes and 4."""
 
+    _form = _TIME_ENTRY
     entry_bytes = TIME_ENTRY_BYTES
     __slots__ = ()
 
@@ -245,15 +246,7 @@ class TimeEntries(Entries):
         )  # fmt: skip
 
     def slot_of(self, target: int) -> int:
-        return native.time_index_floor(self._data, self.count, target)[0]
-
-    def entry(self, slot: int) -> tuple[int, int]:
-        """(timestamp, relative offset) in a slot."""
-        timestamp, offset = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_BYTES)
-        return timestamp, offset
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return _TIME_ENTRY.iter_unpack(self.data())
+        return native.index_floor(self._data, self.count, target, True)[0]
 
 
 def add_closing_entry(state: native.SegmentState, times: TimeEntries) -> None:

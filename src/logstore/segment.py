@@ -316,15 +316,20 @@ class Segment:
             walk.take(headers)
 
     def seek(
-        self, place: OffsetPosition, offset: int, reads_max: int | None = None
+        self, place: OffsetPosition | None, offset: int, reads_max: int | None = None
     ) -> tuple[OffsetPosition, native.BatchHeader] | None:
-        """The first batch with a last offset >= `offset`, from a place on: its place
-        and header. None if there is none, or not in the first `reads_max` reads.
+        """The first batch with a last offset >= `offset`, from a place on (None: that
+        of `locate`): its place and header. None if there is none, or not in the first
+        `reads_max` reads.
 
         Raises:
             CorruptRecordError, UnsupportedError: damage before it.
         """
-        walk, reads = FileWalk(self, place, native.Buffer(LOOKUP_BYTES)), 0
+        buffer, reads = native.Buffer(LOOKUP_BYTES), 0
+        if place is None:
+            walk = self.walk_from(offset, buffer)
+        else:
+            walk = FileWalk(self, place, buffer)
         while reads != reads_max and walk.read():
             scan = native.seek_batch(
                 walk.buffer.c,
@@ -458,7 +463,7 @@ class Segment:
         stop: int = native.OFFSET_MAX,
     ) -> FileWalk:
         """A walk from there on. It has the bytes that were read to find the place, if
-        any were: its `n` is not 0. `rest`, `stop`: as in `read`."""
+        any were. `rest`, `stop`: as in `read`."""
         is_doubtful, relative = False, offset - self.base_offset
         for last, pos in self.offset_entries().upto(relative) if relative > 0 else ():
             first = self.first_header(pos, buffer, rest, stop)
@@ -467,7 +472,7 @@ class Segment:
             if walk is not None and (is_said or is_doubtful):
                 return walk
             is_doubtful = walk is not None and not self.is_contiguous
-        return FileWalk(self, self.start, buffer)
+        return FileWalk(self, self.start, buffer, checks=self.checks)
 
     def _walk_before(
         self,
@@ -485,8 +490,8 @@ class Segment:
         if not is_before:
             return None, last
         before = native.OFFSET_UNKNOWN if base < 0 else base - 1
-        walk = FileWalk(self, (pos, before), first[1])
-        walk.n = first[2]
+        walk = FileWalk(self, (pos, before), first[1], checks=self.checks)
+        walk.n, walk.is_filled = first[2], True
         return walk, last
 
     def locate_time(self, timestamp: int) -> OffsetPosition:
@@ -507,7 +512,7 @@ class Segment:
         if offset >= self.next_offset:
             return None
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
-            found = self.seek(self.locate(offset), offset)
+            found = self.seek(None, offset)
             if found is not None and found[1].max_timestamp == timestamp:
                 return found[0]
         return None

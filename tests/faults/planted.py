@@ -68,8 +68,8 @@ BUGS = (
     Bug(
         "checksums not checked by readers",
         "log/read/reader.py",
-        (("reader.begin(chunk.last_offset, chunk.segment.checks)",
-          "reader.begin(chunk.last_offset, chunk.segment.checks - native.CHECK_CRC)"),),
+        (("            chunk.checks,\n",
+          "            chunk.checks - native.CHECK_CRC,\n"),),
         "lying_disk",
         quick=10,
     ),
@@ -533,8 +533,8 @@ BUGS = (
     Bug(
         "a chunk goes on where its last pass ended",
         "record/batch.py",
-        (("                yield from iter_records(columns)\n",
-          "                yield from iter_records(columns)\n"
+        (("                yield from native.decoded_records(columns)\n",
+          "                yield from native.decoded_records(columns)\n"
           "                self._start = self.next_offset\n"),),
         "second_use",
         quick=1,

@@ -85,8 +85,8 @@ BUGS_OF_LIVES = (
     Bug(
         "a read that may end in a gap does not look behind it",
         "log/read/damage.py",
-        (("    if segment.is_contiguous or pos >= segment.size:\n        return\n"
-          "    following", "    if pos >= 0:\n        return\n    following"),),
+        (("    if pos >= segment.size:\n        return\n    following",
+          "    if pos >= 0:\n        return\n    following"),),
         "damages",
     ),
     Bug(

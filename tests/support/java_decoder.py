@@ -24,7 +24,7 @@ import logstore
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.record import compression
-from logstore.record.decoder import ChunkReader, Damage, iter_records
+from logstore.record.decoder import ChunkReader, Damage
 from support.values import FORMATS
 
 _HEADER = struct.Struct(">ibiqqq")
@@ -209,16 +209,24 @@ def verdict_of_c(given: Input) -> Verdict:
     """What logstore's own reader says, which reads one chunk after the other."""
     reader = _reader_of_limit(given.limit)
     checks = native.CHECK_ALL | (native.CHECK_OWN if given.contiguous else 0)
-    reader.begin(given.before, checks)
     count = checksum = 0
     end = ENDED
-    c = native.pointer(given.data)
-    size = len(given.data)
+    runs = reader.columns(
+        native.pointer(given.data),
+        given.data,
+        len(given.data),
+        given.before,
+        checks,
+        given.start,
+        given.stop,
+    )
     try:
-        for run in reader.columns(c, given.data, size, 0, given.start, given.stop):
+        for run in runs:
             decoder = run.decoder
             pairs = zip(
-                iter_records(run), decoder.header_count[0 : decoder.count], strict=True
+                native.decoded_records(run),
+                decoder.header_count[0 : decoder.count],
+                strict=True,
             )
             for record, headers in pairs:
                 checksum = zlib.crc32(

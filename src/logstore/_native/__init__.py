@@ -28,10 +28,12 @@ from logstore._native._records import (
     Record,
     SharedSync,
     TopicRecord,
+    look,
 )
 from logstore._native._records import configure as configure_records
 from logstore._native._records import find as find_record
 from logstore._native._records import find_time as find_offset_since
+from logstore._native._records import floor as index_floor
 from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
     Headers,
@@ -118,6 +120,7 @@ from logstore._native.core import (
 from logstore._native.decoding import (
     VIEW_BYTES,
     ArrowRows,
+    Columns,
     Decoder,
     address_of,
     copy_bytes,
@@ -144,9 +147,7 @@ from logstore._native.segments import (
     RollLimits,
     SegmentState,
     offset_index_check,
-    offset_index_floor,
     time_index_check,
-    time_index_floor,
 )
 from logstore._native.system import (
     STAMP_BYTES,
@@ -162,7 +163,6 @@ from logstore._native.system import (
     add_watch,
     close,
     fs_type,
-    look,
     new_watch,
     open_at,
     read_at,
@@ -242,6 +242,7 @@ __all__ = [
     "BufferPool",
     "Call",
     "Calls",
+    "Columns",
     "CompactedCounts",
     "Compaction",
     "Decoder",
@@ -295,6 +296,7 @@ __all__ = [
     "has_producer",
     "hash_key",
     "held",
+    "index_floor",
     "int32_array",
     "int64_array",
     "last_batch",
@@ -302,7 +304,6 @@ __all__ = [
     "murmur2",
     "new_watch",
     "offset_index_check",
-    "offset_index_floor",
     "open_at",
     "partition_keys",
     "place_batches",
@@ -327,7 +328,6 @@ __all__ = [
     "sync_all",
     "sync_data",
     "time_index_check",
-    "time_index_floor",
     "times_array",
     "topic_record",
     "truncate",

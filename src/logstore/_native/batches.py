@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
 from logstore._native.core import (
@@ -16,9 +17,17 @@ from logstore._native.core import (
     BatchHeader,
     NativeError,
     allocate,
-    headers_of,
     native_error,
 )
+
+# The fields of `ls_batch`, which are those of `BatchHeader`, and four bytes of padding.
+_BATCH: Final = struct.Struct("=7q4iI6i4x")
+
+
+def headers_of(batches: Any, count: int = 1) -> list[BatchHeader]:
+    """The headers of an array of `count` ``ls_batch``."""
+    data = ffi.buffer(batches, count * _BATCH.size)
+    return [*map(BatchHeader._make, _BATCH.iter_unpack(data))]
 
 
 class Scan(NamedTuple):

@@ -59,6 +59,7 @@ PYTHON_MODULES = {
         "pyrecords_core.c",
         "pyrecords_find.c",
         "pyrecords_iterators.c",
+        "pyrecords_look.c",
         "pyrecords_record.c",
         "pyrecords_arrow.c",
         "pyrecords_rows.c",

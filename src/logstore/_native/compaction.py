@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
-from logstore._native.batches import Scan
+from logstore._native.batches import Scan, headers_of
 from logstore._native.core import (
     BatchHeader,
     Buffer,
     NativeError,
     allocate,
-    headers_of,
     native_error,
     pointer,
     raw_header,

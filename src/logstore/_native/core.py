@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -174,16 +173,6 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return self.magic == 2 and bool(self.attributes & 0x10)
-
-
-# The fields of `ls_batch`, which are those of `BatchHeader`, and four bytes of padding.
-_BATCH: Final = struct.Struct("=7q4iI6i4x")
-
-
-def headers_of(batches: Any, count: int = 1) -> list[BatchHeader]:
-    """The headers of an array of `count` ``ls_batch``."""
-    data = ffi.buffer(batches, count * _BATCH.size)
-    return [*map(BatchHeader._make, _BATCH.iter_unpack(data))]
 
 
 def raw_header(header: BatchHeader) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 from logstore._native._ls import ffi, lib
-from logstore._native._records import DecodedRecords, connect
+from logstore._native._records import DecodedRecords, Record, TopicRecord, connect
 from logstore._native.core import (
     CHECK_ALL,
     E_NO_SPACE,
@@ -42,6 +43,7 @@ _CALLED: Final = (
     "ls_has_producer",
     "ls_check_sequences",
     "ls_add_sequences",
+    "ls_sys_look",
 )
 
 
@@ -66,8 +68,11 @@ class Decoder:
     """Columns of decoded records and the state of a walk; reused for many calls.
 
     After `decode` or `decode_payload`: the columns hold `count` records, `pos` is the
-    end of the walk, `stop` its reason, `error` the damage met (after those records),
-    `last_offset` that of the batch walked over last.
+    end of the walk, `stop` its reason, `error` the damage met (after those records).
+
+    Attributes:
+        last_offset: of the batch that was walked over last. The next one must lie after
+            it; the caller may set it.
     """
 
     __slots__ = (
@@ -111,8 +116,8 @@ class Decoder:
         self.pos = 0
         self.stop = 0
         self.error: NativeError | None = None
+        self.last_offset = -1
         self._resize(capacity)
-        self.begin()
 
     def _resize(self, capacity: int) -> None:
         self.capacity = capacity
@@ -136,10 +141,6 @@ class Decoder:
             setattr(self, name, array)
             setattr(columns, name, array)
 
-    def begin(self, last_offset: int = -1) -> None:
-        """Reset the walk; the next batch must lie after `last_offset`."""
-        self.last_offset = self._walk.last_offset = last_offset
-
     def decode(
         self,
         data: Any,
@@ -152,7 +153,7 @@ class Decoder:
         """Decode uncompressed batches of data[pos, size); return why it stopped."""
         walk = self._walk
         columns = self._columns
-        walk.pos = pos
+        walk.pos, walk.last_offset = pos, self.last_offset
         while True:
             columns.count = 0
             status = lib.ls_decode(
@@ -176,7 +177,7 @@ class Decoder:
         Without columns the records are only checked and counted."""
         walk = self._walk
         columns = self._columns if with_columns else self._counted
-        walk.pos = pos
+        walk.pos, walk.last_offset = pos, self.last_offset
         while True:
             columns.count = 0
             status = lib.ls_verify(data, size, checks, columns, index_check.raw, walk)
@@ -266,30 +267,40 @@ class Decoder:
         return int(lib.ls_sum_lengths(column + begin, end - begin))
 
 
-def decoded_records(
-    decoder: Decoder,
-    base: Any,
-    size: int,
-    owner: Any,
-    topic: str | None = None,
-    partition: int = 0,
-) -> DecodedRecords:
-    """An iterator over the records in a decoder's columns, which must stay as they are
-    until it has ended; `TopicRecord` objects if a topic is given.
+class Columns(NamedTuple):
+    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`).
 
-    Args:
-        base: pointer to the bytes that the columns point into, and
-        size: how many they are.
-        owner: keeps these bytes alive.
+    Attributes:
+        owner: keeps these bytes alive and unchanged, if the reader promises that; None:
+            they are valid until the next run is requested.
     """
-    d = decoder
+
+    decoder: Decoder
+    c: Any
+    raw: Any
+    size: int
+    owner: Any = None
+
+
+@overload
+def decoded_records(columns: Columns) -> Iterator[Record]: ...
+@overload
+def decoded_records(
+    columns: Columns, topic: str, partition: int
+) -> Iterator[TopicRecord]: ...
+def decoded_records(
+    columns: Columns, topic: str | None = None, partition: int = 0
+) -> Iterator[Any]:
+    """The records of decoded columns, which must stay as they are until the iterator
+    has ended. Each is made when it is asked for; with a topic, as a `TopicRecord`."""
+    d, base, owner, size, _ = columns
 
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
     has_headers = d.has_headers
     return DecodedRecords(
-        (decoder, owner),
+        (d, owner),
         d.count,
         size,
         at(base),

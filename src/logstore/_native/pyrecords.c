@@ -1,7 +1,7 @@
 /*
  * pyrecords.c - what cffi cannot do fast enough: Python objects for decoded columns, and columns of Python
- * objects, one record at a time.  A module of its own (stable ABI, CPython 3.10 and later); everything else is
- * in the C core.
+ * objects, one record at a time; and the small questions that each read asks.  A module of its own (stable ABI, CPython
+ * 3.10 and later); everything else is in the C core.
  *
  * Trusts the addresses and the count that logstore._native passes: columns that ls_decode has filled, whose
  * positions it has checked against the buffer they point into.  Holds the GIL throughout.
@@ -13,6 +13,8 @@ static PyMethodDef pyrecords_methods[] = {
     {"connect", pyrecords_connect, METH_VARARGS, "Give the addresses of functions of the core."},
     {"find", pyrecords_find, METH_VARARGS, "One record by its offset."},
     {"find_time", pyrecords_find_time, METH_VARARGS, "The first offset of a segment since a time."},
+    {"floor", pyrecords_floor, METH_VARARGS, "The greatest entry of an index up to a target."},
+    {"look", pyrecords_look, METH_VARARGS, "Examine a directory and files."},
     {"of_topic", pyrecords_of_topic, METH_VARARGS, "A record with its topic and partition."},
     {"pack_times", pyrecords_pack_times, METH_O, "A list of timestamps as int64."},
     {"point", pyrecords_point, METH_O, "Where the bytes of a list of bytes are, and their lengths."},

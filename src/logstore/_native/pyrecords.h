@@ -40,6 +40,7 @@ typedef struct {
     int32_t (*has_producer)(const uint8_t *, int64_t);
     int32_t (*check_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t, int64_t, int64_t);
     void (*add_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t);
+    int32_t (*look)(int32_t, const char *, const char *, int64_t, int32_t, const uint8_t *, int64_t *);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
@@ -100,6 +101,8 @@ int pyrecords_rows_of(const pyrecords_lists *lists, ls_records *rows);
 PyObject *pyrecords_connect(PyObject *module, PyObject *args);
 PyObject *pyrecords_find(PyObject *module, PyObject *args);
 PyObject *pyrecords_find_time(PyObject *module, PyObject *args);
+PyObject *pyrecords_floor(PyObject *module, PyObject *args);
+PyObject *pyrecords_look(PyObject *module, PyObject *args);
 PyObject *pyrecords_configure(PyObject *module, PyObject *kinds);
 PyObject *pyrecords_of_topic(PyObject *module, PyObject *args);
 PyObject *pyrecords_pack_times(PyObject *module, PyObject *items);

@@ -523,3 +523,29 @@ PyObject *pyrecords_find_time(PyObject *module, PyObject *args)
     }
     return PyLong_FromLongLong(since.offset);
 }
+
+/* ------------------------------------------------------------------ one entry */
+
+/*
+ * floor(entries, count, target, is_time) -> (slot, first, second): the greatest entry of an index whose first number is
+ * at most a target, and its two numbers; slot -1: there is none.
+ */
+PyObject *pyrecords_floor(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *entries;
+    Py_ssize_t count;
+    long long target;
+    int is_time;
+    if (!PyArg_ParseTuple(args, "OnLp", &entries, &count, &target, &is_time)) {
+        return NULL;
+    }
+    const uint8_t *data = pyrecords_bytes_of(entries, count, is_time ? LS_TIME_ENTRY_BYTES : LS_INDEX_ENTRY_BYTES);
+    if (data == NULL) {
+        return NULL;
+    }
+    int64_t first = 0, second = 0;
+    int64_t slot = is_time ? pyrecords_core.time_floor(data, count, target, &first, &second)
+                           : pyrecords_core.index_floor(data, count, target, &first, &second);
+    return Py_BuildValue("LLL", (long long)slot, (long long)first, (long long)second);
+}

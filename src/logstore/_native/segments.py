@@ -256,30 +256,6 @@ class RollLimits(NamedTuple):
     time_entries_max: int
 
 
-def offset_index_floor(
-    entries: ReadableBuffer, count: int, relative_offset: int
-) -> tuple[int, int, int]:
-    """(slot, relative offset, position) of the greatest entry <= target; slot -1."""
-    offset = ffi.new("int64_t *")
-    pos = ffi.new("int64_t *")
-    slot = lib.ls_offset_index_floor(
-        pointer(entries), count, relative_offset, offset, pos
-    )
-    return slot, offset[0], pos[0]
-
-
-def time_index_floor(
-    entries: ReadableBuffer, count: int, timestamp: int
-) -> tuple[int, int, int]:
-    """(slot, timestamp, relative offset) of the greatest entry <= target; slot -1."""
-    entry_timestamp = ffi.new("int64_t *")
-    offset = ffi.new("int64_t *")
-    slot = lib.ls_time_index_floor(
-        pointer(entries), count, timestamp, entry_timestamp, offset
-    )
-    return slot, entry_timestamp[0], offset[0]
-
-
 def offset_index_check(entries: ReadableBuffer, count: int, file_size: int) -> int:
     """The first slot that breaks the order or points outside the file, else `count`."""
     return int(lib.ls_offset_index_check(pointer(entries), count, file_size))

@@ -28,7 +28,14 @@ def read_at(fd: int, buffer: WriteableBuffer, pos: int) -> int:
     Raises:
         OSError: the system refuses.
     """
-    return _transfer(lib.ls_sys_read, fd, buffer, pos)
+    view, result = memoryview(buffer), -errno.EINTR
+    # As `pointer` and `_made`, without their calls: a reader asks for each chunk.
+    out = ffi.cast("uint8_t *", ffi.from_buffer("uint8_t[]", view))
+    while result == -errno.EINTR:
+        result = lib.ls_sys_read(fd, out, view.nbytes, pos)
+    if result < 0:
+        _refuse(result)
+    return result
 
 
 def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
@@ -39,24 +46,15 @@ def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
         OSError: the system refuses.
     """
     if type(buffer) is not bytes:
-        return _transfer(lib.ls_sys_write, fd, buffer, pos)
+        size = memoryview(buffer).nbytes
+        return _made(lib.ls_sys_write, (fd, pointer(buffer), size, pos))
     size, result = len(buffer), -errno.EINTR
-    # As `_transfer`, without its calls: most small writes are of bytes.
+    # As `_made`, without its call: most small writes are of bytes.
     while result == -errno.EINTR:
         result = lib.ls_sys_write(fd, buffer, size, pos)
     if result < 0:
         _refuse(result)
     return result
-
-
-def _transfer(
-    call: Callable[[int, Any, int, int], int],
-    fd: int,
-    buffer: ReadableBuffer,
-    pos: int,
-) -> int:
-    """One read or write."""
-    return _made(call, (fd, pointer(buffer), memoryview(buffer).nbytes, pos))
 
 
 # ------------------------------------------------------------------ not in os
@@ -75,34 +73,6 @@ def write_back(fd: int, pos: int, size: int) -> int:
 def fs_type(fd: int) -> int:
     """The f_type of statfs, or a negative errno."""
     return int(lib.ls_sys_fs_type(fd))
-
-
-def look(
-    dir_fd: int, name: str, names: bytes, count: int, before: bytes | None
-) -> tuple[int, bytes]:
-    """Examine a directory in an open one, and files in it and beside it
-    (``ls_sys_look``): the time of the call in ms, and 16 bytes of the directory and
-    `STAMP_BYTES` of each name.
-
-    Args:
-        names: `count` names, each with its NUL.
-        before: the bytes of another look at these names. If they are the same now, the
-            result has this object.
-
-    Raises:
-        OSError: the system refuses; FileNotFoundError if there is no directory.
-    """
-    out, size = allocate("int64_t[]", 3 + 4 * count), 16 + STAMP_BYTES * count
-    known = ffi.NULL if before is None else ffi.from_buffer("uint8_t[]", before)
-    encoded, result = _encoded(name), -errno.EINTR
-    # As `_made`, without its call: a reader looks after each read.
-    while result == -errno.EINTR:
-        result = lib.ls_sys_look(dir_fd, encoded, names, len(names), count, known, out)
-    if result < 0:
-        _refuse(result, name)
-    if result and before is not None:
-        return out[0], before
-    return out[0], ffi.buffer(out)[8 : 8 + size]
 
 
 def new_watch() -> int:

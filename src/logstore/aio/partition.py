@@ -16,7 +16,7 @@ from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
 from logstore.log.retention import Deletion, RetentionPolicy
-from logstore.record.arguments import Start, as_limit, as_timeout
+from logstore.record.arguments import Start, as_timeout
 from logstore.record.encoder import (
     Column,
     as_bytes,
@@ -412,10 +412,10 @@ class Partition:
 
         Args, Raises: as `logstore.Partition.follow`; `EventLoopError`.
         """
-        timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        timeout = as_timeout(timeout)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         followed = OnePartition(self.blocking, self.place, start, options)
-        return Follower(self._services.binding, followed, timeout, limit)
+        return Follower(self._services.binding, followed, timeout, options.limit)
 
     # ------------------------------------------------------------ other changes
 

@@ -15,7 +15,7 @@ from logstore.config import TopicConfig
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
 from logstore.log.retention import Deletion, RetentionPolicy
-from logstore.record.arguments import as_limit, as_timeout
+from logstore.record.arguments import as_timeout
 from logstore.record.encoder import check_payload_type
 from logstore.record.partitioner import Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
@@ -214,15 +214,15 @@ class Topic:
         Args, Raises: as `logstore.Topic.follow`; `EventLoopError`.
         """
         merging.check_order(order)
-        timeout, limit = as_timeout(timeout), as_limit(limit)
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        timeout = as_timeout(timeout)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         starts = merging.per_partition("start", start, self.blocking.partitions)
 
         def partitions() -> list[tuple[BlockingPartition, Place]]:
             return [(each.blocking, each.place) for each in self.partitions]
 
         followed = SomePartitions(partitions, starts, order, options)
-        return Follower(self._services.binding, followed, timeout, limit)
+        return Follower(self._services.binding, followed, timeout, options.limit)
 
     # ------------------------------------------------------------ other changes
 

@@ -81,10 +81,8 @@ def as_offset(name: str, value: Any, *, or_time: bool = False) -> int:
     return as_integer(name, value, expected)
 
 
-def as_limit(value: Any) -> int | None:
-    """``limit=``: the largest number of records; None: no limit."""
-    if value is None:
-        return None
+def as_limit(value: Any) -> int:
+    """``limit=``: the largest number of records."""
     limit = as_integer("limit", value, "a number of records (int) or None")
     if limit < 0:
         raise ConfigError(f"limit={limit} is below 0", name="limit", value=limit)

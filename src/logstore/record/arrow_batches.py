@@ -16,7 +16,7 @@ import pyarrow as pa
 from logstore import _native as native
 from logstore.config import check_kind
 from logstore.errors import ConfigError, UnsupportedError
-from logstore.record.decoder import Columns, read_headers
+from logstore.record.decoder import read_headers
 
 __all__ = [
     "SCHEMA",
@@ -229,7 +229,7 @@ class _Batch:
         """How many more records it may have."""
         return self._capacity - self.count
 
-    def accepts(self, run: Columns) -> bool:
+    def accepts(self, run: native.Columns) -> bool:
         """Whether it may point into the bytes of a run, and is prepared to."""
         if not self._view:
             return True
@@ -242,7 +242,7 @@ class _Batch:
         self._owner_sizes[-1] = max(self._owner_sizes[-1], run.size)
         return True
 
-    def grow(self, run: Columns, first: int, count: int) -> bool:
+    def grow(self, run: native.Columns, first: int, count: int) -> bool:
         """Make room for the bytes of the next records of a run; False if the batch is
         as large as it may be."""
         if self._view:
@@ -333,7 +333,7 @@ class BatchMaker:
         self._memory = memory
         self._batch: _Batch | None = None
 
-    def batches(self, runs: Iterable[Columns]) -> Iterator[Any]:
+    def batches(self, runs: Iterable[native.Columns]) -> Iterator[Any]:
         """Record batches, full except for the last one, and those of views. Records
         read before damage are yielded before the error is raised."""
         try:
@@ -348,7 +348,7 @@ class BatchMaker:
         if self._batch is not None and self._batch.count:
             yield self._finish(self._batch)
 
-    def _add(self, run: Columns) -> Iterator[Any]:
+    def _add(self, run: native.Columns) -> Iterator[Any]:
         total, first = run.decoder.count, 0
         while first < total:
             batch = self._batch
@@ -371,7 +371,9 @@ class BatchMaker:
             if not has_room or not batch.left:
                 yield self._finish(batch)
 
-    def _add_headers(self, batch: _Batch, run: Columns, first: int, n: int) -> int:
+    def _add_headers(
+        self, batch: _Batch, run: native.Columns, first: int, n: int
+    ) -> int:
         """Read the headers of as many of the next n records as there is room for:
         returns how many."""
         del batch.headers[batch.count :]
@@ -425,7 +427,7 @@ def reader_of(
     columns: Sequence[str],
     batch_records: int,
     memory: Memory,
-    runs: Iterable[Columns],
+    runs: Iterable[native.Columns],
 ) -> Any:
     """A RecordBatchReader over runs of decoded records; it closes the memory."""
     maker = BatchMaker(columns, batch_records, memory)

@@ -13,10 +13,8 @@ from logstore.config import CODECS
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.decoder import (
     ChunkReader,
-    Columns,
     Damage,
     damage_of,
-    iter_records,
     memoryview_slicer,
     open_payload,
     slicer_of,
@@ -193,7 +191,9 @@ class RecordBatch:
             )
         if decoder.error is not None:
             raise self._named(damage_of(decoder.error, 0))
-        return iter_records(Columns(decoder, c, slicer_of(payload), len(payload)))
+        return native.decoded_records(
+            native.Columns(decoder, c, slicer_of(payload), len(payload))
+        )
 
     def __iter__(self) -> Iterator[Record]:
         return iter(()) if self.is_control else self._records()
@@ -298,15 +298,21 @@ class Chunk:
         capacity = min(16384, len(self.buffer) // 12 + 1)
         batch_filter = None if self._delivered is None else _Decided(self._delivered)
         reader = ChunkReader(self._limit, batch_filter=batch_filter, capacity=capacity)
-        reader.begin(self._before, self._checks)
         data = self.buffer.obj
-        c = native.pointer(data)
-        runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)
+        runs = reader.columns(
+            native.pointer(data),
+            data,
+            len(self.buffer),
+            self._before,
+            self._checks,
+            self._start,
+            self._stop,
+        )
         first = self._start
         try:
             for columns in runs:
                 first = int(columns.decoder.offset[columns.decoder.count - 1]) + 1
-                yield from iter_records(columns)
+                yield from native.decoded_records(columns)
         except Damage as damage:
             if damage.offset < 0:
                 damage.offset = first

@@ -8,12 +8,11 @@ which the caller converts when it knows the file.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, RecordTooLargeError, UnsupportedError
 from logstore.record import compression
-from logstore.record.record import Record, TopicRecord
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChunkReader",
-    "Columns",
     "Damage",
     "StopReading",
     "BatchFilter",
-    "iter_records",
-    "iter_topic_records",
 ]
 
 
@@ -106,21 +102,6 @@ def damage_of(
     )
 
 
-class Columns(NamedTuple):
-    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`).
-
-    Attributes:
-        owner: keeps these bytes alive and unchanged, if the reader promises that; None:
-            they are valid until the next run is requested.
-    """
-
-    decoder: native.Decoder
-    c: Any
-    raw: Any
-    size: int
-    owner: Any = None
-
-
 class ChunkReader:
     """Decodes a buffer of batches, compressed or not, into columns.
 
@@ -152,27 +133,27 @@ class ChunkReader:
         self.compacted_end = 0
         self.checks = native.CHECK_ALL
 
-    def begin(self, last_offset: int, checks: int) -> None:
-        """The next batch must lie after `last_offset`; `checks` says how exactly."""
-        self.decoder.begin(last_offset)
-        self.checks = checks
-        self.ended = False
-
     def columns(
         self,
         c: Any,
         raw: Any,
         size: int,
-        pos: int,
-        start: int,
-        stop: int,
+        last_offset: int,
+        checks: int,
+        start: int = 0,
+        stop: int = native.OFFSET_MAX,
+        *,
+        pos: int = 0,
         owner: Any = None,
-    ) -> Iterator[Columns]:
+    ) -> Iterator[native.Columns]:
         """Records with start <= offset < stop of the batches in c[pos, size).
 
         Args:
+            last_offset: the first batch must lie after it; `checks` says how exactly.
             owner: keeps these bytes alive and unchanged; None: nothing does.
         """
+        self.decoder.last_offset, self.checks = last_offset, checks
+        self.ended = False
         if self.batch_filter is not None:
             yield from self._filtered_columns(c, raw, size, pos, start, stop, owner)
             return
@@ -183,7 +164,7 @@ class ChunkReader:
             self.stop = reason
             error = decoder.error
             if decoder.count:
-                yield Columns(decoder, c, raw, size, owner)
+                yield native.Columns(decoder, c, raw, size, owner)
             if error is not None:
                 raise damage_of(error)
             if reason == native.STOP_FULL:
@@ -205,15 +186,15 @@ class ChunkReader:
             if not header.is_control:
                 base = yield from self._one(header, raw, start, stop, last_offset)
                 if base >= stop:
-                    decoder.begin(last_offset)
+                    decoder.last_offset = last_offset
                     self.stop = native.STOP_OFFSET
                     return
-            decoder.begin(header.last_offset)
+            decoder.last_offset = header.last_offset
             pos = self.pos = header.pos + header.size
 
     def _one(
         self, header: native.BatchHeader, raw: Any, start: int, stop: int, before: int
-    ) -> Generator[Columns, None, int]:
+    ) -> Generator[native.Columns, None, int]:
         """The records of one compressed batch; the one before ended at `before`. Its
         first offset."""
         decoder = self.decoder
@@ -240,7 +221,7 @@ class ChunkReader:
                     is_order=True,
                 )
         if decoder.count:
-            yield Columns(decoder, c, slicer_of(payload), len(payload), payload)
+            yield native.Columns(decoder, c, slicer_of(payload), len(payload), payload)
         if error is not None:
             raise damage_of(error, header.pos)
         return base
@@ -253,20 +234,20 @@ class ChunkReader:
         start: int,
         stop: int,
         owner: Any,
-    ) -> Iterator[Columns]:
+    ) -> Iterator[native.Columns]:
         """The records of one uncompressed batch."""
         decoder = self.decoder
-        decoder.begin(native.OFFSET_UNKNOWN)
+        decoder.last_offset = native.OFFSET_UNKNOWN
         end = header.pos + header.size
         decoder.decode(c, end, header.pos, start, stop, self.checks)
         if decoder.count:
-            yield Columns(decoder, c, raw, end, owner)
+            yield native.Columns(decoder, c, raw, end, owner)
         if decoder.error is not None:
             raise damage_of(decoder.error)
 
     def _filtered_columns(
         self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int, owner: Any
-    ) -> Iterator[Columns]:
+    ) -> Iterator[native.Columns]:
         batch_filter = self.batch_filter
         assert batch_filter is not None
         last_offset = self.decoder.last_offset
@@ -276,7 +257,7 @@ class ChunkReader:
         for header in headers:
             self.pos = header.pos
             if max(header.base_offset, last_offset + 1) >= stop:
-                self.decoder.begin(last_offset)
+                self.decoder.last_offset = last_offset
                 self.stop = native.STOP_OFFSET
                 return
             deliver = header.last_offset >= start and not header.is_control
@@ -285,21 +266,21 @@ class ChunkReader:
                 try:
                     deliver = batch_filter(header)
                 except StopReading:
-                    self.decoder.begin(last_offset)
+                    self.decoder.last_offset = last_offset
                     self.ended = True
                     self.stop = native.STOP_OFFSET
                     return
             if deliver and header.codec:
                 base = yield from self._one(header, raw, start, stop, last_offset)
                 if base >= stop:
-                    self.decoder.begin(last_offset)
+                    self.decoder.last_offset = last_offset
                     self.stop = native.STOP_OFFSET
                     return
             elif deliver:
                 yield from self._plain(header, c, raw, start, stop, owner)
             last_offset = header.last_offset
         self.pos, self.stop = headers.pos, headers.stop
-        self.decoder.begin(last_offset)
+        self.decoder.last_offset = last_offset
         if headers.error is not None:
             if last_offset + 1 < stop:
                 raise damage_of(headers.error)
@@ -349,23 +330,6 @@ def open_payload(
         raise Damage(str(error), header.pos) from error
     except RecordTooLargeError as error:
         raise Damage(str(error), header.pos, too_large=error) from error
-
-
-def iter_records(columns: Columns) -> Iterator[Record]:
-    """The records of decoded columns, each made when it is asked for."""
-    decoder, c, raw, size, _ = columns
-    return native.decoded_records(decoder, c, size, raw)
-
-
-def iter_topic_records(
-    columns: Columns, topic: str, partition: int
-) -> Iterator[TopicRecord]:
-    """The same with the topic and the partition that they are from."""
-    decoder, c, raw, size, _ = columns
-    records: Iterator[Any] = native.decoded_records(
-        decoder, c, size, raw, topic, partition
-    )
-    return records
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:

@@ -84,6 +84,9 @@ class FileWalk:
         pos: of its first byte in the file.
         at: where the next call begins in the buffer.
         last_offset: of the batch before; `native.OFFSET_UNKNOWN` if it is unknown.
+        checks: how the batches are checked.
+        is_filled: whether the buffer has the bytes that the next `read` would read.
+        into: the part of the buffer that it would read them into.
 
     Args:
         place: (pos, last_offset) where the walk begins.
@@ -95,7 +98,10 @@ class FileWalk:
         "_end",
         "at",
         "buffer",
+        "checks",
         "file",
+        "into",
+        "is_filled",
         "last_offset",
         "n",
         "pos",
@@ -107,14 +113,17 @@ class FileWalk:
         place: tuple[int, int],
         buffer: native.Buffer,
         *,
+        checks: int = native.CHECK_ALL,
         end: int | None = None,
     ) -> None:
         self.file = file
+        self.checks = checks
+        self.is_filled = False
         self.pos, self.last_offset = place
-        self.buffer = buffer
         self.n = self.at = 0
         self._end = end
         self._batch_bytes = 0  # 0: reads fill their buffer
+        self.use(buffer)
 
     @property
     def end(self) -> int:
@@ -122,21 +131,26 @@ class FileWalk:
         size = self.file.size
         return size if self._end is None else min(size, self._end)
 
-    def room(self) -> memoryview:
-        """The part of the buffer to read into."""
-        view, length = self.buffer.view, self._batch_bytes
+    def use(self, buffer: native.Buffer) -> None:
+        """Read into a buffer from now on."""
+        view, length = buffer.view, self._batch_bytes
         if 0 < length < len(view):
             view = view[: len(view) // length * length]
-        return view if self._end is None else view[: max(self._end - self.pos, 0)]
+        if self._end is not None:
+            view = view[: max(self._end - self.pos, 0)]
+        self.buffer, self.into = buffer, view
 
     def read(self) -> bool:
         """Read the next bytes into the buffer. False: the walk has reached its end.
 
         Raises: as `read` of the file.
         """
+        if self.is_filled:
+            self.is_filled = False
+            return True
         if self.pos >= self.end:
             return False
-        self.n, self.at = self.file.read(self.room(), self.pos), 0
+        self.n, self.at = self.file.read(self.into, self.pos), 0
         return True
 
     def headers(self, checks: int) -> native.Headers:
@@ -185,23 +199,25 @@ class FileWalk:
         Raises:
             CorruptRecordError: the walk cannot continue although the file does.
         """
-        before = self._batch_bytes
+        buffer, before = self.buffer, self._batch_bytes
         if stop != native.STOP_END:
             self._batch_bytes = 0
         if stop == native.STOP_PARTIAL:
-            if not consumed and 0 < before < self.buffer.capacity:
+            if not consumed and 0 < before < buffer.capacity:
+                self.use(buffer)
                 return  # a batch may be there if the whole buffer is filled
             if self.n - consumed >= max(self.n // _AGAIN, FRAME_BYTES):
-                self._batch_bytes = _frame_bytes(self.buffer, self.n, consumed)
+                self._batch_bytes = _frame_bytes(buffer, self.n, consumed)
         self.pos, self.last_offset = self.pos + consumed, last_offset
         # The few bytes after the last batch of a buffer may be zeros that begin an
         # offset: zeros are significant only at the start of a buffer.
         room = 0 if consumed else self.end - self.pos
         if room > 0:
-            larger = larger_buffer(self.buffer, self.n, room)
+            larger = larger_buffer(buffer, self.n, room)
             if larger is None or stop != native.STOP_PARTIAL:
                 raise self.file.missing(self.pos, offset)
-            self.buffer = larger
+            buffer = larger
+        self.use(buffer)
 
     def error(self, error: native.NativeError, offset: int) -> Exception:
         """The error for damage in the buffer; `offset` is the first one not delivered,

@@ -27,7 +27,7 @@ from unit._native.kafka_bytes import (
 )
 
 from logstore import _native as native
-from logstore._native import core
+from logstore._native import batches, core
 from logstore._native._ls import ffi, lib
 
 V0 = message(3, b"key", b"value", magic=0)
@@ -574,14 +574,14 @@ def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
     marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
     data = marker + plain_batch(6, 40)
     decoder = native.Decoder(8)
-    decoder.begin(4)
+    decoder.last_offset = 4
     assert decoder.decode(data, len(data), 0, 0, OFFSET_MAX) == lib.LS_STOP_END
     assert (decoder.count, decoder.pos, decoder.error) == (40, len(data), None)
     state, none = native.SegmentState(5), native.IndexCursor()
     check = native.IndexCheck(state, none, native.IndexCursor())
     check.begin()
     decoder = native.Decoder(8)
-    decoder.begin(4)
+    decoder.last_offset = 4
     stop = decoder.verify(data, len(data), 0, ALL, check, with_columns=True)
     assert (stop, decoder.count, decoder.error) == (lib.LS_STOP_END, 40, None)
     assert (check.commit(len(data)), state.last_offset) == (2, 45)
@@ -605,6 +605,6 @@ def test_header_goes_back_to_c_as_it_came():
     assert names == [*native.BatchHeader._fields, "pad"]
     header = native.BatchHeader(*range(len(native.BatchHeader._fields)))
     raw = core.raw_header(header)
-    assert core.headers_of(raw) == [header]
+    assert batches.headers_of(raw) == [header]
     assert {name: getattr(raw, name) for name in header._fields} == header._asdict()
-    assert ffi.sizeof("ls_batch") == core._BATCH.size
+    assert ffi.sizeof("ls_batch") == batches._BATCH.size

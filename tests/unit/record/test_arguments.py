@@ -52,8 +52,7 @@ def test_text_that_is_no_time_is_refused_by_name() -> None:
     assert caught.value.name == "start"
 
 
-def test_limit_and_timeout_may_be_none_and_have_bounds() -> None:
-    assert as_limit(None) is None
+def test_limit_and_timeout_have_bounds_and_a_timeout_may_be_none() -> None:
     assert as_limit(0) == 0
     with pytest.raises(ConfigError, match="limit=-1 is below 0"):
         as_limit(-1)

@@ -202,7 +202,7 @@ def after(length: int, *, end: int = 100, n: int = 600) -> FileWalk:
 
 def test_first_read_fills_the_buffer() -> None:
     """Nothing is known of the batches before the first read."""
-    assert len(walk_of(MemoryFile(b""), 1000).room()) == 1000
+    assert len(walk_of(MemoryFile(b""), 1000).into) == 1000
 
 
 @pytest.mark.parametrize(
@@ -211,19 +211,19 @@ def test_first_read_fills_the_buffer() -> None:
 )
 def test_read_after_a_cut_batch_ends_with_a_batch(length: int, room: int) -> None:
     """The next read is of as many batches of that length as fit."""
-    assert len(after(min(length, (1 << 31) - 1)).room()) == room
+    assert len(after(min(length, (1 << 31) - 1)).into) == room
 
 
 @pytest.mark.parametrize("length", [0, 12, -1, -(1 << 30)])
 def test_length_that_is_no_length_fills_the_buffer(length: int) -> None:
     """A length is not trusted: one that cannot be true changes nothing that matters."""
-    assert len(after(length).room()) > 900
+    assert len(after(length).into) > 900
 
 
 def test_little_that_is_read_again_fills_the_buffer() -> None:
     """Less than a part in 32 is no reason to read less, nor is a part of a frame."""
-    assert len(after(400, end=982, n=1000).room()) == 1000
-    assert len(after(400, end=100, n=110).room()) == 1000
+    assert len(after(400, end=982, n=1000).into) == 1000
+    assert len(after(400, end=100, n=110).into) == 1000
 
 
 def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
@@ -233,11 +233,11 @@ def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
     assert walk.read()
     walk.buffer.view[:40] = frame(2000)
     walk.advance(0, native.STOP_PARTIAL, 0, 1)
-    assert (walk.pos, len(walk.room()), walk.buffer.capacity) == (100, 1000, 1000)
+    assert (walk.pos, len(walk.into), walk.buffer.capacity) == (100, 1000, 1000)
     assert walk.read()
     walk.buffer.view[:40] = frame(2000)
     walk.advance(0, native.STOP_PARTIAL, 0, 1)
-    assert (walk.pos, len(walk.room()), walk.buffer.capacity) == (100, 2000, 2000)
+    assert (walk.pos, len(walk.into), walk.buffer.capacity) == (100, 2000, 2000)
 
 
 def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
@@ -245,9 +245,9 @@ def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
     walk = after(400)
     assert walk.read()
     walk.advance(800, native.STOP_END, 0, 1)
-    assert len(walk.room()) == 800
+    assert len(walk.into) == 800
     walk.advance(10, native.STOP_ZEROS, 0, 1)
-    assert len(walk.room()) == 1000
+    assert len(walk.into) == 1000
 
 
 def test_larger_buffer_is_as_large_as_the_batch() -> None:

@@ -38,7 +38,7 @@ from logstore.group.file.slots import Slots, lock_file_of
 from logstore.group.file.state import GroupState
 from logstore.group.file.synced_file import SyncedFile
 from logstore.io.directory import Directory
-from logstore.record.decoder import ChunkReader, Damage, damage_of, iter_records
+from logstore.record.decoder import ChunkReader, Damage, damage_of
 
 __all__ = ["End", "GroupLog"]
 
@@ -250,9 +250,9 @@ class GroupLog:
                 self._opened().begins_with(data)
             capacity = min(16384, walk.pos // RECORD_BYTES + 1)
             reader = ChunkReader(BATCH_BYTES_MAX, capacity=capacity)
-            reader.begin(self.last_offset, native.CHECK_ORDER)
-            for run in reader.columns(c, data, walk.pos, 0, 0, native.OFFSET_MAX):
-                self._records.take_in(iter_records(run), self._end)
+            checks = native.CHECK_ORDER
+            for run in reader.columns(c, data, walk.pos, self.last_offset, checks):
+                self._records.take_in(native.decoded_records(run), self._end)
             self._end, self.last_offset = self._end + walk.pos, walk.last_offset
         if walk.error is not None:
             raise damage_of(walk.error)

@@ -147,7 +147,8 @@ class BatchWalk:
         self._note_memory()
         if walk.pos > pos:
             if walk.buffer.capacity > BUFFER_BYTES:
-                walk.buffer = self._buffer = native.Buffer(BUFFER_BYTES)
+                self._buffer = native.Buffer(BUFFER_BYTES)
+                walk.use(self._buffer)
             if self._out.capacity > BUFFER_BYTES:
                 self._out = native.Buffer(BUFFER_BYTES)
                 self._filled = BUFFER_BYTES

@@ -19,7 +19,6 @@ from logstore.io.directory import Directory
 from logstore.io.layout import DELETED, LOG, SWAP, parse_segment_file
 from logstore.io.stamps import FileStamp, settled, stamp_of
 from logstore.log.follow.observed import End
-from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, Segment
 
 __all__ = [
@@ -410,8 +409,7 @@ def last_batch_at(segment: Segment) -> int | None:
     """The position of the last batch of a segment; None if it cannot be found."""
     last = None
     with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
-        place = segment.locate(segment.next_offset - 1)
-        walk = FileWalk(segment, place, native.Buffer(READ_BYTES))
+        walk = segment.walk_from(segment.next_offset - 1, native.Buffer(READ_BYTES))
         while walk.read():
             at, scan = native.last_batch(walk.buffer.c, walk.n)
             if at >= 0:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.log.frames.log import Log
+from logstore.log.read.view import slot_of
 from logstore.segment import Segment
 
 __all__ = [
@@ -45,11 +46,14 @@ class Piece(NamedTuple):
 
 def segments_of(log: Log) -> Iterator[Piece]:
     """One piece for each segment that has offsets to read."""
-    run = log.view.from_offset(log.start)
-    while run:
-        segment = run.popleft()
+    segments = log.view.segments
+    for number in range(slot_of(segments, log.start), len(segments)):
+        segment = segments[number]
         first = max(log.start, segment.base_offset)
-        end = min(log.stop, run.base(log.stop))
+        if number + 1 < len(segments):
+            end = min(log.stop, segments[number + 1].base_offset)
+        else:
+            end = log.stop
         if first >= end:
             if segment.base_offset >= log.stop:
                 return

@@ -18,6 +18,7 @@ from logstore import _native as native
 from logstore.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
+    StorageError,
     UnsupportedError,
 )
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
@@ -27,7 +28,7 @@ from logstore.log.read.damage import (
     place_past,
     with_next_offset,
 )
-from logstore.log.read.view import ChangedError, View
+from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
 from logstore.record.decoder import Damage, damage_of
 from logstore.record.file_walk import FRAME_BYTES, FileWalk
@@ -42,6 +43,35 @@ from logstore.segment import (
 __all__ = ["Chunk", "Cursor"]
 
 
+class _Left:
+    """The segments that are left to be read, without a copy: there may be a hundred
+    thousand, and a read needs one."""
+
+    __slots__ = ("_at", "_segments")
+
+    def __init__(self, segments: tuple[Segment, ...], at: int) -> None:
+        self._segments = segments
+        self._at = at
+
+    def __len__(self) -> int:
+        return len(self._segments) - self._at
+
+    def __getitem__(self, number: int) -> Segment:
+        """The segment of this number; 0 is the first one left."""
+        return self._segments[self._at + number]
+
+    def base(self, end: int) -> int:
+        """The base offset of the first one; `end` if there is none."""
+        at, segments = self._at, self._segments
+        return segments[at].base_offset if at < len(segments) else end
+
+    def popleft(self) -> Segment:
+        """Remove and return the first one."""
+        segment = self._segments[self._at]
+        self._at += 1
+        return segment
+
+
 class Chunk(NamedTuple):
     """Bytes of a segment: whole batches, and perhaps the beginning of one more.
 
@@ -49,6 +79,7 @@ class Chunk(NamedTuple):
         buffer: its first `n` bytes are the chunk, until the next one is requested.
         pos: of its first byte in the file.
         last_offset: where the batch before it ends; `OFFSET_UNKNOWN`.
+        checks: of its batches.
     """
 
     segment: Segment
@@ -56,6 +87,7 @@ class Chunk(NamedTuple):
     n: int
     pos: int
     last_offset: int
+    checks: int
 
 
 class Cursor:
@@ -123,19 +155,20 @@ class Cursor:
         self._is_to_end = stop >= view.end_offset
         self._walk: FileWalk | None = None
         self._is_used = False
-        # The walk has its bytes already.
-        self._is_filled = False
         self._chunk: Chunk | None = None
-        self._place = place
         self._begin_in(view)
+        self._place = place
 
     def _begin_in(self, view: View) -> None:
         self.view = view
         self._end = min(self.stop, view.end_offset)
-        self._segments = view.from_offset(self.offset)
+        self._segments = _Left(view.segments, slot_of(view.segments, self.offset))
         self.bound = self._end
         self._segment: Segment | None = None
         self._is_first = True
+        # Where to go on in the segment if the walk is not there yet; None: the index
+        # says where.
+        self._place = None
         # One past the last offset of the segment before, if the next must follow.
         self._ended_at: int | None = None
 
@@ -178,7 +211,9 @@ class Cursor:
     def _enter(self) -> None:
         """Begin the next segment."""
         if not self._is_first and self._follows:
-            again = self.view.now(self.offset)
+            again: View | None = None
+            with contextlib.suppress(StorageError):  # reading on does not need it
+                again = self.view.now(self.offset)
             if again is not None:
                 raise ChangedError(again)
         segment = self._segments.popleft()
@@ -196,58 +231,52 @@ class Cursor:
         # A segment that is not the last ends where the next one begins.
         self.bound = min(self._end, self._segments.base(self._end))
         self.offset = max(self.offset, segment.base_offset)
-        buffer, place = self._buffer_for(segment), self._place
-        self._place = None
-        if place is None and self._is_exact:
-            # Its chunk begins elsewhere: little is read to find that.
-            place = segment.locate(self.offset)
-        if place is None:
-            self._walk = segment.walk_from(
-                self.offset, buffer, self._segments, self._end
-            )
-        else:
-            self._walk = FileWalk(segment, place, buffer)
-        self._is_filled = self._walk.n > 0
-        self._is_exact_now = not self._is_exact
+        self._is_placed = False
 
-    def _move(self, place: OffsetPosition) -> None:
-        assert self._walk is not None
-        self._walk.pos, self._walk.last_offset = place
-        self._is_filled = False
-        self._is_exact_now = not self._is_exact
+    def _move(self, place: OffsetPosition | None) -> None:
+        self._place, self._is_placed = place, False
+
+    def _begin_walk(self, segment: Segment) -> FileWalk:
+        """A walk from where the read goes on in a segment."""
+        place, self._place = self._place, None
+        buffer = self._buffer_for(segment)
+        if self._is_exact:
+            # Its chunk begins elsewhere: little is read to find that.
+            found = segment.seek(place, self.offset)
+            place = found[0] if found else OffsetPosition(segment.size, self.offset - 1)
+        if place is None:
+            return segment.walk_from(self.offset, buffer, self._segments, self._end)
+        return FileWalk(segment, place, buffer, checks=segment.checks)
 
     def _read(self) -> Chunk | None:
-        segment, walk = self._segment, self._walk
+        segment = self._segment
         assert segment is not None
-        assert walk is not None
         if segment.version != self._version:
             # A failed append was undone; this read may have seen part of it.
             self.check_for_change()
             self._version = segment.version
-            self._move(segment.locate(self.offset))
-        if not self._is_exact_now:
-            self._seek(segment, walk)
+            self._move(None)
+        if not self._is_placed:
+            self._walk, self._is_placed = self._begin_walk(segment), True
+        walk = self._walk
+        assert walk is not None
         if walk.pos >= segment.size:
             self.check_for_change()
             self._end_segment(segment, walk.last_offset)
             return None
-        if not self._is_filled:
+        if not walk.is_filled:
             if self._keeps and self._is_used:
-                walk.buffer, self._is_used = self._new_buffer(segment), False
-            walk.n = segment.read(walk.room(), walk.pos, self._segments, self._end)
-        self._is_filled = False
+                walk.use(self._new_buffer(segment))
+                self._is_used = False
+            walk.n = segment.read(walk.into, walk.pos, self._segments, self._end)
+        walk.is_filled = False
         if not self._is_exact:
             self.check_for_change()
         if segment.version != self._version:
             return None
-        return Chunk(segment, walk.buffer, walk.n, walk.pos, walk.last_offset)
-
-    def _seek(self, segment: Segment, walk: FileWalk) -> None:
-        """Go to the batch that has the offset, or the one after it."""
-        self._is_exact_now = True
-        found = segment.seek(OffsetPosition(walk.pos, walk.last_offset), self.offset)
-        end = OffsetPosition(segment.size, self.offset - 1)
-        walk.pos, walk.last_offset = found[0] if found else end
+        return Chunk(
+            segment, walk.buffer, walk.n, walk.pos, walk.last_offset, walk.checks
+        )
 
     def _buffer_for(self, segment: Segment) -> native.Buffer:
         """The buffer to begin a segment with."""
@@ -303,7 +332,7 @@ class Cursor:
                 return
             walk.advance(consumed, stop, last_offset, self.offset)
             if walk.buffer.capacity < self._size_for(chunk.segment):
-                walk.buffer = self._new_buffer(chunk.segment)
+                walk.use(self._new_buffer(chunk.segment))
             self._is_used = walk.buffer is chunk.buffer
         except ChangedError as changed:
             self._go_on_in(changed.view)
@@ -319,7 +348,7 @@ class Cursor:
         for chunk in self.chunks():
             segment, last = chunk.segment, chunk.last_offset
             headers = native.Headers(
-                chunk.buffer.c, chunk.n, last_offset=last, checks=segment.checks
+                chunk.buffer.c, chunk.n, last_offset=last, checks=chunk.checks
             )
             damage: Damage | None = None
             for header in headers:
@@ -390,10 +419,10 @@ class Cursor:
     def check_for_change(self) -> None:
         """Raise `ChangedError` if the log was cut: the bytes that were read may have
         been written since."""
-        if self._follows:
-            again = self.view.if_cut(self.offset)
-        else:
-            again = self.view.if_changed()
+        view = self.view
+        if view.source.is_as_it_was(view.life, view.cuts.serial):
+            return
+        again = view.now(self.offset) if self._follows else view.if_changed()
         if again is not None:
             raise ChangedError(again)
 
@@ -403,7 +432,7 @@ class Cursor:
 
         Raises: as `chunks`.
         """
-        self._go_on_in(self.view.if_cut(self.offset) or view)
+        self._go_on_in(self.view.now(self.offset) or view)
 
     def _go_on_in(self, view: View) -> None:
         if not self._follows:

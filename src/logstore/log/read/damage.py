@@ -131,12 +131,13 @@ def check_follows(
 ) -> None:
     """Raise if the offsets of the batch at `pos` are not above `last_offset`, where the
     batch before it ends. One of the two has a wrong offset, which no checksum covers:
-    in a log that may have gaps, only the next header shows that.
+    in a log that may have gaps, only the next header shows that. (Without gaps, the
+    walk checks it.)
 
     `offset` is the first offset that was not delivered. One that lies also behind
     `before`, where the last but one ends, is wrong itself: a read of it raises that.
     """
-    if segment.is_contiguous or pos >= segment.size:
+    if pos >= segment.size:
         return
     following = segment.first_header(pos)
     if following is None:
@@ -169,7 +170,7 @@ def check_stop(
         raise _behind(segment, pos, first, max(before, offset - 1), offset)
     if last >= segment.next_offset:
         raise segment.error_of(segment.too_far(last, 0, offset), pos, offset)
-    if before + 1 < stop:
+    if before + 1 < stop and not segment.is_contiguous:
         check_follows(segment, pos + beyond.size, last, offset, before)
 
 
@@ -196,7 +197,7 @@ def check_last(segment: Segment, pos: int, offset: int) -> None:
 
     `offset` is the first offset that was not delivered.
     """
-    if segment.is_contiguous or pos >= segment.size:
+    if pos >= segment.size:
         return
     following = segment.first_header(pos)
     if following is not None and following[0].last_offset >= segment.next_offset:
@@ -227,12 +228,11 @@ def unreadable(active: Segment, place: OffsetPosition) -> tuple[int, str] | None
     # Batches that decompress to more are left to readers, which have their own limit.
     limit = StoreConfig().max_batch_decompressed_bytes
     reader = ChunkReader(limit, with_headers=False)
-    reader.begin(place.last_offset, active.checks)
     walk = FileWalk(active, place, native.Buffer(READ_BYTES))
     while walk.read():
-        c, raw = walk.buffer.c, walk.buffer.raw
+        c, raw, last_offset = walk.buffer.c, walk.buffer.raw, walk.last_offset
         try:
-            for _ in reader.columns(c, raw, walk.n, 0, 0, native.OFFSET_MAX):
+            for _ in reader.columns(c, raw, walk.n, last_offset, active.checks):
                 pass
         except Damage as damage:
             if damage.unsupported or damage.too_large is not None:

@@ -85,7 +85,7 @@ def fetch(
             named,
             delivered,
             read.last_offset,
-            read.segment.checks,
+            read.checks,
         )
     return Chunk(
         b"",
@@ -126,14 +126,14 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         read.buffer.c,
         read.n,
         last_offset=read.last_offset,
-        checks=read.segment.checks,
+        checks=read.checks,
     )
     if end and last >= cursor.bound:
         end, last = _up_to(read.buffer, read.n, cursor.bound)
         stop = native.STOP_OFFSET
     elif end == 0 and error is not None:
         raise damage_of(error, offset=cursor.offset)
-    if end:
+    if end and not read.segment.is_contiguous:
         end, last = _without_doubtful(cursor, read, end, last)
     return end, last, stop
 

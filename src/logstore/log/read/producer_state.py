@@ -116,7 +116,7 @@ def producer_batches(
 
     Raises: as `read_producers`.
     """
-    walk = FileWalk(segment, segment.locate(begin), native.Buffer(READ_BYTES))
+    walk = segment.walk_from(begin, native.Buffer(READ_BYTES))
     while walk.last_offset < end and walk.read():
         walked = native.walk_batches(
             walk.buffer.c, walk.n, last_offset=walk.last_offset, checks=segment.checks

@@ -47,7 +47,7 @@ def _batch_at(view: View, offset: int) -> _Batch | None:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
         for segment in view.from_offset(offset):
-            found = segment.seek(segment.locate(offset), offset)
+            found = segment.seek(None, offset)
             if found is not None:
                 return _Batch(view, segment, found[1], offset, found[0].pos)
     return None

@@ -11,15 +11,14 @@ from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_wrapper, make_batch
+from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     BatchFilter,
     ChunkReader,
-    Columns,
     Damage,
     StopReading,
-    iter_records,
 )
 from logstore.record.record import Record
 
@@ -38,7 +37,7 @@ def read_columns(
     buffer_bytes: int | None = None,
     pool: native.BufferPool | None = None,
     keeps: bool = False,
-) -> Iterator[Columns]:
+) -> Iterator[native.Columns]:
     """Runs of decoded records with start <= offset < stop.
 
     The columns of a run become invalid when the next run is requested. Damage that is
@@ -64,7 +63,7 @@ def read_columns(
 
 def decoded(
     cursor: Cursor, reader: ChunkReader, *, keeps: bool = False
-) -> Iterator[Columns]:
+) -> Iterator[native.Columns]:
     """The same, of the chunks of a cursor."""
     view = cursor.view
     for chunk in cursor.chunks():
@@ -73,17 +72,18 @@ def decoded(
             if reader.batch_filter is not None:
                 reader.batch_filter.begin_again(view, cursor.offset)
         buffer = chunk.buffer
-        reader.begin(chunk.last_offset, chunk.segment.checks)
+        runs = reader.columns(
+            buffer.c,
+            buffer.raw,
+            chunk.n,
+            chunk.last_offset,
+            chunk.checks,
+            cursor.offset,
+            cursor.bound,
+            owner=buffer if keeps else None,
+        )
         try:
-            for run in reader.columns(
-                buffer.c,
-                buffer.raw,
-                chunk.n,
-                0,
-                cursor.offset,
-                cursor.bound,
-                buffer if keeps else None,
-            ):
+            for run in runs:
                 cursor.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                 yield run
         except Damage as damage:
@@ -107,14 +107,15 @@ def read_records(
     stop: int,
     reader: ChunkReader,
     *,
-    policy: DamagePolicy = RAISE,
+    options: ReadOptions,
     buffer_bytes: int | None = None,
 ) -> Iterator[Record]:
     """The same as `Record` objects."""
     runs = read_columns(
-        view, start, stop, reader, policy=policy, buffer_bytes=buffer_bytes
+        view, start, stop, reader, policy=options.policy, buffer_bytes=buffer_bytes
     )
-    return native.Flattened(map(iter_records, runs))
+    records = native.Flattened(map(native.decoded_records, runs))
+    return first_of(records, options.limit)
 
 
 def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:
@@ -122,7 +123,9 @@ def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:
     return items if limit is None else itertools.islice(items, limit)
 
 
-def first_columns(runs: Iterator[Columns], limit: int | None) -> Iterator[Columns]:
+def first_columns(
+    runs: Iterator[native.Columns], limit: int | None
+) -> Iterator[native.Columns]:
     """The first `limit` records of runs; None: all."""
     if limit is None:
         yield from runs

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore import _native as native
-from logstore.record.decoder import ChunkReader, Columns
+from logstore.record.decoder import ChunkReader
 
 __all__ = ["Tail", "tail_columns"]
 
@@ -40,12 +40,19 @@ class Tail(NamedTuple):
 
 def tail_columns(
     tail: Tail, start: int, stop: int, reader: ChunkReader
-) -> Iterator[Columns]:
+) -> Iterator[native.Columns]:
     """Runs of decoded records with start <= offset < stop; as `ChunkReader.columns`.
 
     Raises:
         Damage: after the records before it.
     """
-    reader.begin(tail.start_offset - 1, tail.checks)
-    buffer = tail.buffer
-    yield from reader.columns(buffer.c, buffer.raw, tail.size, tail.pos, start, stop)
+    return reader.columns(
+        tail.buffer.c,
+        tail.buffer.raw,
+        tail.size,
+        tail.start_offset - 1,
+        tail.checks,
+        start,
+        stop,
+        pos=tail.pos,
+    )

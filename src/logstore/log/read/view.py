@@ -12,17 +12,17 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from logstore._native import Record
 from logstore.errors import (
     LogStoreError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
-    StorageError,
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.read.tail import Tail
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
-__all__ = ["Bounds", "ChangedError", "Source", "View", "slot_of"]
+__all__ = ["Bounds", "ChangedError", "Source", "View", "find_in", "slot_of"]
 
 
 _BASE_OFFSET = operator.attrgetter("base_offset")
@@ -31,6 +31,19 @@ _BASE_OFFSET = operator.attrgetter("base_offset")
 def slot_of(segments: Sequence[Segment], offset: int) -> int:
     """The number of the first segment in which offsets >= `offset` can be."""
     return max(bisect.bisect_right(segments, offset, key=_BASE_OFFSET) - 1, 0)
+
+
+def find_in(
+    segments: tuple[Segment, ...], start: int, end: int, offset: int
+) -> Record | None:
+    """`Segment.find` of the segment with an offset in [start, end); None if there is
+    none, or if it was cut meanwhile."""
+    if not segments or not start <= offset < end:
+        return None
+    segment = segments[slot_of(segments, offset)]
+    version = segment.version
+    record = segment.find(offset)
+    return record if segment.version == version else None
 
 
 class Bounds(NamedTuple):
@@ -71,41 +84,6 @@ class Source(Protocol):
         cheap: it is called after each call that reads."""
 
 
-class Run:
-    """The segments of a tuple from one on, without a copy: there may be a hundred
-    thousand, and a read needs one."""
-
-    __slots__ = ("_at", "_segments")
-
-    def __init__(self, segments: tuple[Segment, ...], at: int) -> None:
-        self._segments = segments
-        self._at = at
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._segments)
-
-    def __len__(self) -> int:
-        return len(self._segments) - self._at
-
-    def __getitem__(self, number: int) -> Segment:
-        """The segment of this number; 0 is the first one left."""
-        return self._segments[self._at + number]
-
-    def __iter__(self) -> Iterator[Segment]:
-        return (self._segments[at] for at in range(self._at, len(self._segments)))
-
-    def base(self, end: int) -> int:
-        """The base offset of the first one; `end` if there is none."""
-        at, segments = self._at, self._segments
-        return segments[at].base_offset if at < len(segments) else end
-
-    def popleft(self) -> Segment:
-        """Remove and return the first one."""
-        segment = self._segments[self._at]
-        self._at += 1
-        return segment
-
-
 class View(NamedTuple):
     """A log as a read sees it.
 
@@ -141,9 +119,11 @@ class View(NamedTuple):
                 offset, self.start_offset, end, partition=self.name
             )
 
-    def from_offset(self, offset: int) -> Run:
+    def from_offset(self, offset: int) -> Iterator[Segment]:
         """The segments in which offsets >= `offset` can be."""
-        return Run(self.segments, slot_of(self.segments, offset))
+        segments = self.segments
+        numbers = range(slot_of(segments, offset), len(segments))
+        return map(segments.__getitem__, numbers)
 
     def again(self, offset: int, error: Exception) -> View | None:
         """Call before reporting damage that a read met at `offset`: the log may have
@@ -176,24 +156,8 @@ class View(NamedTuple):
         return max(end, self.end_offset)
 
     def now(self, offset: int) -> View | None:
-        """Call before a read continues, at `offset`, in another segment. Returns the
-        view to continue with if the log was changed during the read, else None; None
-        also if the log cannot be examined now, since reading on does not need it.
-        Raises: as `again`, except `StorageError`.
-        """
-        try:
-            return self._changed(offset, self.source.refreshed())
-        except StorageError:
-            return None
-
-    def if_cut(self, offset: int) -> View | None:
-        """Call after a call that has read bytes, and before using them: if the log was
-        cut, they may have been written since. Returns the view with which to continue
-        at `offset`, and to read them again; None: the bytes are right.
-        Raises: as `again`.
-        """
-        if self.source.is_as_it_was(self.life, self.cuts.serial):
-            return None
+        """The view with which a read continues at `offset`, if the log was changed
+        since it began; None: it was not. Raises: as `again`."""
         return self._changed(offset, self.source.refreshed())
 
     def if_changed(self, error: Exception | None = None) -> View | None:

@@ -13,7 +13,6 @@ from logstore.maintenance.verify.log_facts import (
 from logstore.maintenance.verify.report import Run
 from logstore.record.batch import ABORT, RecordBatch
 from logstore.record.decoder import (
-    Columns,
     Damage,
     memoryview_slicer,
     open_payload,
@@ -44,7 +43,7 @@ class Contents:
         self._checks = checks
         self._aborted = aborted
 
-    def headers(self, columns: Columns) -> None:
+    def headers(self, columns: native.Columns) -> None:
         """Decode the record headers of a run."""
         decoder = columns.decoder
         if not decoder.has_headers:
@@ -92,7 +91,7 @@ class Contents:
                         records += 1  # or more: unknown
                     else:
                         records += header.last_offset - decoder.last_offset
-                decoder.begin(header.last_offset)
+                decoder.last_offset = header.last_offset
                 pos = header.pos + header.size
             if scan.error is not None or scan.stop != native.STOP_FULL:
                 error = scan.error
@@ -135,7 +134,9 @@ class Contents:
         if reason or jump:
             self._bad(position, first, end, reason or jump, is_bad=bool(reason))
         else:
-            self.headers(Columns(decoder, c, memoryview_slicer(payload), len(payload)))
+            self.headers(
+                native.Columns(decoder, c, memoryview_slicer(payload), len(payload))
+            )
         return decoder.count
 
     def _wrapper_fault(self, header: native.BatchHeader) -> str:

@@ -13,10 +13,8 @@ from logstore import _native as native
 from logstore.maintenance.verify import unchecked
 from logstore.record.batch import RECORD_BYTES_MIN
 from logstore.record.decoder import (
-    Columns,
     Damage,
     damage_of,
-    iter_records,
     memoryview_slicer,
     open_payload,
     slicer_of,
@@ -144,7 +142,9 @@ class LogFrame:
         )
         decoder.decode_payload(header, c, size, 0, native.OFFSET_MAX, native.CHECK_ALL)
         if decoder.error is None:
-            yield from iter_records(Columns(decoder, c, slicer_of(payload), size))
+            yield from native.decoded_records(
+                native.Columns(decoder, c, slicer_of(payload), size)
+            )
         else:
             yield from unchecked.records(header, data, self._frames.limit)
 

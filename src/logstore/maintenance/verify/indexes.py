@@ -274,7 +274,7 @@ class TimeIndexCheck(IndexFile):
         timestamp, offset = entry
         slot, largest, at = -1, *self.largest
         if count:
-            slot, t, o = native.time_index_floor(table.times, count, timestamp)
+            slot, t, o = native.index_floor(table.times, count, timestamp, True)
             if slot >= 0:
                 largest, at = t, o
         after = self._entry_of(table, slot + 1, count)

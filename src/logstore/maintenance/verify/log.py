@@ -31,7 +31,6 @@ from logstore.maintenance.verify.indexes import (
 )
 from logstore.maintenance.verify.log_facts import LogFacts, SoundRun
 from logstore.maintenance.verify.report import Run
-from logstore.record.decoder import Columns
 from logstore.record.file_walk import larger_buffer
 from logstore.segment import OffsetPosition, Segment
 
@@ -197,7 +196,7 @@ class LogWalk:
             native.IndexCursor() if self._index is None else self._index.cursor,
             native.IndexCursor() if self._times is None else self._times.cursor,
         )
-        run.decoder.begin(log.last_offset)
+        run.decoder.last_offset = log.last_offset
         while pos < size:
             n = files.read(fd, buffer.view[: min(buffer.capacity, size - pos)], pos)
             if n == 0:
@@ -276,7 +275,7 @@ class LogWalk:
             records += decoder.count
             pos, error = decoder.pos, decoder.error
             if log.is_deep and decoder.count:
-                self._contents.headers(Columns(decoder, buffer.c, buffer.raw, n))
+                self._contents.headers(native.Columns(decoder, buffer.c, buffer.raw, n))
             if error is not None or stop not in (
                 native.STOP_FULL,
                 native.STOP_COMPRESSED,
@@ -378,7 +377,7 @@ class LogWalk:
                 self._forgiven = pos
                 self._out_of_order(pos, segment, last, batch[0])
                 # The first offset of a wrapper is inside of it.
-                decoder.begin(stored - 1 if is_known else native.OFFSET_UNKNOWN)
+                decoder.last_offset = stored - 1 if is_known else native.OFFSET_UNKNOWN
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
@@ -412,7 +411,7 @@ class LogWalk:
         if next_batch is not None:
             base = next_batch.header.base_offset
             is_in_order = base > decoder.last_offset
-            decoder.begin(base - 1 if is_in_order else native.OFFSET_UNKNOWN)
+            decoder.last_offset = base - 1 if is_in_order else native.OFFSET_UNKNOWN
         return end
 
     def _following(self, next_batch: Sound | None) -> int | None:
@@ -467,7 +466,7 @@ class LogWalk:
         log.is_skipped = log.is_foreign = True
         log.gaps.append((pos, pos + size))
         log.state.raw.bytes_since = 1
-        self.run_of.decoder.begin(native.OFFSET_UNKNOWN)
+        self.run_of.decoder.last_offset = native.OFFSET_UNKNOWN
         place = pos, last + 1, _last_offset_of(buffer)
         log.findings.append(
             judges.not_looked_into(log.path, PROBLEM, place, error.reason)

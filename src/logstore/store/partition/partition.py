@@ -204,8 +204,8 @@ class Partition(ArrowSource):
             CorruptRecordError: after every record before the damage. A read that begins
                 at the error's ``next_offset`` continues after the damage.
         """
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
-        return self._reads.records(start, stop, options, limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
+        return self._reads.records(start, stop, options)
 
     def get(
         self,
@@ -228,7 +228,8 @@ class Partition(ArrowSource):
             record = self._views.find(offset, durable_only)
             if record is not None:
                 return record
-        return self._reads.record(offset, ReadOptions.of(durable_only, isolation))
+        options = ReadOptions.of(durable_only, isolation, limit=1)
+        return self._reads.record(offset, options)
 
     def follow(
         self,
@@ -253,8 +254,8 @@ class Partition(ArrowSource):
         `TopicNotFoundError` when the topic was deleted, or, in another process,
         `PartitionNotFoundError`.
         """
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
-        return self._reads.follow(start, timeout, options, limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
+        return self._reads.follow(start, timeout, options)
 
     def fetch(
         self,
@@ -278,8 +279,8 @@ class Partition(ArrowSource):
         Raises:
             OffsetOutOfRangeError, CorruptRecordError.
         """
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
-        return self._reads.chunk(offset, max_bytes, options, limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
+        return self._reads.chunk(offset, max_bytes, options)
 
     def read_batches(
         self,
@@ -297,8 +298,8 @@ class Partition(ArrowSource):
         also leaves out those of aborted transactions. With `limit`, the last batch is
         the one that holds the last of the `limit` records. Raises: as `read`.
         """
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
-        return self._reads.batches(start, stop, options, limit)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
+        return self._reads.batches(start, stop, options)
 
     def read_arrow(
         self,
@@ -331,9 +332,9 @@ class Partition(ArrowSource):
 
         Raises: as `read`; damage is raised after the batches before it.
         """
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         return self._reads.arrow(
-            start, stop, columns, batch_records, options, limit, view, threads
+            start, stop, columns, batch_records, options, view, threads
         )
 
     def byte_ranges(

@@ -21,7 +21,6 @@ from logstore.record.arguments import (
     Start,
     as_integer,
     as_items,
-    as_limit,
     as_offset,
     as_timeout,
     check_choice,
@@ -52,54 +51,46 @@ class PartitionReads:
         self._views = views
 
     def records(
-        self,
-        start: Start,
-        stop: Start,
-        options: ReadOptions,
-        limit: int | None,
-        share: int = 1,
+        self, start: Start, stop: Start, options: ReadOptions, share: int = 1
     ) -> Iterator[Record]:
         """As `Partition.read`, as one of `share` reads at the same time."""
-        limit = as_limit(limit)
-        view, first, end = self._views.bounds(start, stop, options)
-        decoder = self._views.decoder(view, first, options, limit=limit, share=share)
-        size = max(READ_BYTES // share, LOOKUP_BYTES)
-        records = reader.read_records(
-            view, first, end, decoder, policy=options.policy, buffer_bytes=size
+        view, first, end, decoder = self._views.reading(
+            start, stop, options, share=share
         )
-        return reader.first_of(records, limit)
+        size = max(READ_BYTES // share, LOOKUP_BYTES)
+        return reader.read_records(
+            view, first, end, decoder, options=options, buffer_bytes=size
+        )
 
     def record(self, offset: int, options: ReadOptions) -> Record:
         """As `Partition.get`."""
 
         def lookup() -> Record:
-            view, first, end = self._views.bounds(offset, None, options, to_stable=True)
+            view, first, end, decoder = self._views.reading(
+                offset, None, options, to_stable=True
+            )
             if first >= end:
                 raise OffsetOutOfRangeError(
                     offset, view.start_offset, end, partition=self._views.name
                 )
-            decoder = self._views.decoder(view, first, options, limit=1)
-            records = reader.read_records(
+            runs = reader.read_columns(
                 view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
             )
             # To its end: the next batch may show that this one has a wrong offset.
-            for record in list(records):
-                return record
-            raise RecordNotFoundError(offset, partition=self._views.name)
+            found = [record for run in runs for record in native.decoded_records(run)]
+            if not found:
+                raise RecordNotFoundError(offset, partition=self._views.name)
+            return found[0]
 
         return unchanged(lookup)
 
     def follow(
-        self,
-        start: Start,
-        timeout: float | None,
-        options: ReadOptions,
-        limit: int | None,
+        self, start: Start, timeout: float | None, options: ReadOptions
     ) -> Iterator[Record]:
         """As `Partition.follow`."""
         turns = self._views.turns(start, options)
         runs = self._paused(turns, as_timeout(timeout))
-        return reader.first_of(native.Flattened(runs), as_limit(limit))
+        return reader.first_of(native.Flattened(runs), options.limit)
 
     def _paused(
         self, turns: Iterator[Iterator[Record] | Turn], timeout: float | None
@@ -123,44 +114,40 @@ class PartitionReads:
                     return
                 new_records.wait([views], remaining)
 
-    def chunk(
-        self, offset: int, max_bytes: int, options: ReadOptions, limit: int | None
-    ) -> Chunk:
+    def chunk(self, offset: int, max_bytes: int, options: ReadOptions) -> Chunk:
         """As `Partition.fetch`."""
-        max_bytes = as_integer("max_bytes", max_bytes, "a number of bytes (int)")
+        if type(max_bytes) is not int:
+            max_bytes = as_integer("max_bytes", max_bytes, "a number of bytes (int)")
         if max_bytes < 1:
             raise ConfigError(
                 f"max_bytes={max_bytes} is not positive",
                 name="max_bytes",
                 value=max_bytes,
             )
-        offset, limit = as_offset("offset", offset), as_limit(limit)
+        if type(offset) is not int:
+            offset = as_offset("offset", offset)
 
         def fetched() -> Chunk:
-            view, first, end = self._views.bounds(offset, None, options, to_stable=True)
-            chunk = fetch(
-                view,
-                first,
-                end,
-                max_bytes,
-                policy=options.policy,
-                batch_filter=self._views.batch_filter(view, first, options),
+            policy = options.policy
+            view, first, end, batch_filter = self._views.filtered(
+                offset, None, options, to_stable=True
             )
-            return chunk if limit is None else chunk.first(limit)
+            return fetch(
+                view, first, end, max_bytes, policy=policy, batch_filter=batch_filter
+            )
 
-        return unchanged(fetched)
+        chunk = unchanged(fetched)
+        return chunk if options.limit is None else chunk.first(options.limit)
 
     def batches(
-        self, start: Start, stop: Start, options: ReadOptions, limit: int | None
+        self, start: Start, stop: Start, options: ReadOptions
     ) -> Iterator[RecordBatch]:
         """As `Partition.read_batches`."""
-        limit = as_limit(limit)
-        view, first, end = self._views.bounds(start, stop, options)
-        batch_filter = self._views.batch_filter(view, first, options)
+        view, first, end, batch_filter = self._views.filtered(start, stop, options)
         batches = reader.read_batches(
             view, first, end, policy=options.policy, batch_filter=batch_filter
         )
-        return reader.first_batches(batches, limit, first)
+        return reader.first_batches(batches, options.limit, first)
 
     def arrow(
         self,
@@ -169,14 +156,12 @@ class PartitionReads:
         columns: Sequence[str],
         batch_records: int,
         options: ReadOptions,
-        limit: int | None,
         view: bool,
         threads: int,
     ) -> pyarrow.RecordBatchReader:
         """As `Partition.read_arrow`."""
         arrow = arrow_batches_module()
         names = arrow.check_columns(as_items("columns", columns, of="names"))
-        limit = as_limit(limit)
         arrow.check_view(view)
         batch_records = as_integer("batch_records", batch_records, "a number (int)")
         if not 1 <= batch_records <= 1 << 24:
@@ -187,15 +172,14 @@ class PartitionReads:
             )
         if threads != 1:
             frames_module("stream").usable_threads(threads)
-            if limit is None and not options.policy.asks:
+            if options.limit is None and not options.policy.asks:
                 log = self._views.log_of(start, stop, options)
                 interchange = frames_module("interchange")
                 return interchange.read_arrow(
                     [log], names, batch_records, threads, view=view
                 )
-        log_view, first, end = self._views.bounds(start, stop, options)
-        decoder = self._views.decoder(
-            log_view, first, options, with_headers="headers" in names, limit=limit
+        log_view, first, end, decoder = self._views.reading(
+            start, stop, options, with_headers="headers" in names
         )
         memory = arrow.Memory(view=view)
         runs = reader.read_columns(
@@ -207,7 +191,7 @@ class PartitionReads:
             pool=memory.reads,
             keeps=memory.view,
         )
-        runs = reader.first_columns(runs, limit)
+        runs = reader.first_columns(runs, options.limit)
         return arrow.reader_of(names, batch_records, memory, runs)
 
     def byte_ranges(self, start: int, stop: int, isolation: str) -> ByteRanges | None:

@@ -19,7 +19,7 @@ from logstore.log.compact.compactor import (
 from logstore.log.compact.dry_log import DryLog
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.read import reader
-from logstore.log.read.view import View
+from logstore.log.read.view import View, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import as_integer, as_items
 from logstore.store.partition.partition_views import PartitionViews, infos_of
@@ -114,8 +114,7 @@ class PartitionUpkeep:
                     f"{batch.next_offset}",
                     offset=offset,
                 )
-            segment = view.from_offset(batch.base_offset)[0]
-            return view.segments.index(segment), batch.position
+            return slot_of(view.segments, batch.base_offset), batch.position
         # In the gap that an earlier cut has left at the end.
         return len(view.segments) - 1, view.segments[-1].size
 

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from logstore import _native as native
 from logstore._native.locks import Signal
 from logstore.errors import (
     OffsetOutOfRangeError,
@@ -28,7 +29,7 @@ from logstore.log.read.time_lookup import (
     LargestTimestamps,
     first_offset_at,
 )
-from logstore.log.read.view import Bounds, ChangedError, View, slot_of
+from logstore.log.read.view import Bounds, ChangedError, View, find_in, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     Start,
@@ -39,10 +40,7 @@ from logstore.record.arguments import (
 from logstore.record.decoder import (
     BatchFilter,
     ChunkReader,
-    Columns,
     Damage,
-    iter_records,
-    iter_topic_records,
 )
 from logstore.record.record import Record, TopicRecord
 from logstore.segment import Segment, SegmentInfo
@@ -116,7 +114,7 @@ class PartitionViews:
         """The record at an offset, if it is found at once in the log as it is now;
         None: a reader has to look for it, and finds out why."""
         self.guard()
-        return self.log.at_once(_find, durable_only, offset)
+        return self.log.at_once(find_in, durable_only, offset)
 
     def find_since(self, timestamp: int) -> int | None:
         """As `find`: the first offset whose record has this timestamp or more."""
@@ -276,6 +274,35 @@ class PartitionViews:
 
         return unchanged(bounds)
 
+    def filtered(
+        self,
+        start: Start,
+        stop: Start,
+        options: ReadOptions,
+        *,
+        to_stable: bool = False,
+    ) -> tuple[View, int, int, BatchFilter | None]:
+        """As `bounds`, with the `batch_filter` of what is between them."""
+        view, first, end = self.bounds(start, stop, options, to_stable=to_stable)
+        return view, first, end, self.batch_filter(view, first, options)
+
+    def reading(
+        self,
+        start: Start,
+        stop: Start,
+        options: ReadOptions,
+        *,
+        to_stable: bool = False,
+        with_headers: bool = True,
+        share: int = 1,
+    ) -> tuple[View, int, int, ChunkReader]:
+        """As `bounds`, with the `decoder` of what is between them."""
+        view, first, end = self.bounds(start, stop, options, to_stable=to_stable)
+        decoder = self.decoder(
+            view, first, options, with_headers=with_headers, share=share
+        )
+        return view, first, end, decoder
+
     def decoder(
         self,
         view: View,
@@ -283,24 +310,17 @@ class PartitionViews:
         options: ReadOptions,
         *,
         with_headers: bool = True,
-        limit: int | None = None,
         share: int = 1,
     ) -> ChunkReader:
         """The decoder. It decodes not many more records at a time than are wanted, or
         than its share if several partitions are read at the same time."""
-        batch_filter = self.batch_filter(view, first, options)
-        most = self.decompressed_max
-        if limit is None and share == 1:
-            return ChunkReader(
-                most, with_headers=with_headers, batch_filter=batch_filter
-            )
-        capacity = _DECODED // share
+        capacity, limit = _DECODED // share, options.limit
         if limit is not None:
             capacity = min(capacity, limit)
         return ChunkReader(
-            most,
+            self.decompressed_max,
             with_headers=with_headers,
-            batch_filter=batch_filter,
+            batch_filter=self.batch_filter(view, first, options),
             capacity=max(capacity, _DECODED_MIN),
         )
 
@@ -356,7 +376,10 @@ class PartitionViews:
                 `refreshed_bounds`.
         """
         items = self._column_turns(start, options, look, Latest())
-        return (one if isinstance(one, Turn) else iter_records(one) for one in items)
+        return (
+            one if isinstance(one, Turn) else native.decoded_records(one)
+            for one in items
+        )
 
     def topic_turns(
         self, start: Start, options: ReadOptions, latest: Latest
@@ -369,7 +392,7 @@ class PartitionViews:
         name, number = self.topic, self.number
         items = self._column_turns(start, options, None, latest)
         return (
-            one if isinstance(one, Turn) else iter_topic_records(one, name, number)
+            one if isinstance(one, Turn) else native.decoded_records(one, name, number)
             for one in items
         )
 
@@ -379,7 +402,7 @@ class PartitionViews:
         options: ReadOptions,
         look: Callable[[], Bounds] | None,
         latest: Latest,
-    ) -> Iterator[Columns | Turn]:
+    ) -> Iterator[native.Columns | Turn]:
         view, first, end = self.bounds(start, None, options, to_stable=True)
         latest.view = view
         look = look or self.log.refreshed
@@ -393,7 +416,7 @@ class PartitionViews:
         options: ReadOptions,
         look: Callable[[], Bounds],
         latest: Latest,
-    ) -> Iterator[Columns | Turn]:
+    ) -> Iterator[native.Columns | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
@@ -462,19 +485,6 @@ class PartitionViews:
         return is_cut or max(seen.start, end) != view.end_offset
 
 
-def _find(
-    segments: tuple[Segment, ...], start: int, end: int, offset: int
-) -> Record | None:
-    """`Segment.find` of the segment with an offset in [start, end); None if there is
-    none, or if it was cut meanwhile."""
-    if not segments or not start <= offset < end:
-        return None
-    segment = segments[slot_of(segments, offset)]
-    version = segment.version
-    record = segment.find(offset)
-    return record if segment.version == version else None
-
-
 def _runs(
     view: View,
     tail: Tail | None,
@@ -482,10 +492,12 @@ def _runs(
     stop: int,
     decoder: ChunkReader,
     policy: DamagePolicy,
-) -> Iterator[Columns]:
+) -> Iterator[native.Columns]:
     """The records of a view with start <= offset < stop, from memory if the refresh has
     read them."""
     offset = start
+    if start >= stop:
+        return  # most turns of a follower find nothing new
     if tail is not None and decoder.batch_filter is None and tail.has(start, stop):
         with contextlib.suppress(Damage):
             for run in tail_columns(tail, start, stop, decoder):

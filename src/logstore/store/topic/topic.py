@@ -22,7 +22,6 @@ from logstore.log.read.options import ReadOptions
 from logstore.record.arguments import (
     Start,
     as_items,
-    as_limit,
     as_timeout,
     refuse_pickling,
 )
@@ -342,12 +341,11 @@ class Topic(ArrowSource):
         Raises: as `Partition.read`; an error of one partition ends it.
         """
         merging.check_order(order)
-        limit = as_limit(limit)
         partitions = self.partitions
         # In order of time, each has a buffer of its own: smaller ones, if there are
         # many.
         share = len(partitions) if order == "time" else 1
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         starts = merging.per_partition("start", start, partitions)
         stops = merging.per_partition("stop", stop, partitions)
         records = [
@@ -357,13 +355,12 @@ class Topic(ArrowSource):
                     starts[partition.number],
                     stops[partition.number],
                     options,
-                    limit,
                     share,
                 ),
             )
             for partition in partitions
         ]
-        return merging.merged(records, order, limit)
+        return merging.merged(records, order, options.limit)
 
     def follow(
         self,
@@ -389,7 +386,7 @@ class Topic(ArrowSource):
         Raises: as `Partition.follow`.
         """
         merging.check_order(order)
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         partitions = self.partitions
         starts = merging.per_partition("start", start, partitions)
         cursors = {
@@ -407,7 +404,7 @@ class Topic(ArrowSource):
 
         root = partitions[0]._views.log.directory.root
         records = merging.follow(added, root, order, as_timeout(timeout))
-        return merging.first_of(records, as_limit(limit))
+        return merging.first_of(records, options.limit)
 
     def read_arrow(
         self,
@@ -441,12 +438,12 @@ class Topic(ArrowSource):
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
         interchange = frames_module("interchange")
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         logs = self._logs(start, stop, options)
         if options.policy.asks:
             threads = min(threads, 1)
         reader: pyarrow.RecordBatchReader = interchange.read_arrow(
-            logs, columns, batch_records, threads, as_limit(limit), view=view
+            logs, columns, batch_records, threads, options.limit, view=view
         )
         return reader
 

@@ -111,11 +111,12 @@ def test_buffer_makes_no_difference(
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (2, "none"), (2, "lz4")])
-@pytest.mark.parametrize("way", ["read", "batches", "keeps"])
+@pytest.mark.parametrize("way", ["read", "batches", "keeps", "fetch"])
 def test_place_of_an_index_entry_is_read_once(
     tmp_path: Path, bytes_read: list[int], magic: int, codec: str, way: str
 ) -> None:
-    """The bytes that confirm the entry are those of the first chunk."""
+    """The bytes that confirm the entry are those of the first chunk. A fetch finds its
+    batch in them, and reads its chunk from there."""
     if way == "keeps":
         pytest.importorskip("pyarrow")
     with logstore.open(tmp_path) as store:
@@ -132,10 +133,13 @@ def test_place_of_an_index_entry_is_read_once(
                 table = partition.read_arrow(offset, offset + 1, view=True).read_all()
                 assert table["offset"].to_pylist() == [offset]
                 assert table["value"].to_pylist() == [b"%03d" % offset * 50]
+            elif way == "fetch":
+                record = next(iter(partition.fetch(offset, max_bytes=3000)))
+                assert record.value == b"%03d" % offset * 50
             else:
                 [record] = partition.read(offset, offset + 1)
                 assert record.value == b"%03d" % offset * 50
-            assert len(bytes_read) == 1
+            assert len(bytes_read) == (2 if way == "fetch" else 1)
 
 
 def test_bytes_of_an_entry_that_is_wrong_are_not_delivered(
