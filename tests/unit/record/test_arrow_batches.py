@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import _native as native
-from logstore.record.decoder import ChunkReader
+from logstore.store.partition import partition_views
 from support.arrow import batches as arrow_batches
 from support.arrow import pa
 from support.values import (
@@ -174,15 +174,8 @@ def test_reader_that_failed_goes_on_failing(
     write_store(tmp_path, 60, 2, call=5)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     wanted = [(r.key, r.value) for r in partition.read()]
-    monkeypatch.setattr(native.Decoder.__init__, "__defaults__", (16,))
-    monkeypatch.setattr(
-        ChunkReader.__init__,
-        "__kwdefaults__",
-        {
-            **(ChunkReader.__init__.__kwdefaults__ or {}),
-            "capacity": 16,
-        },
-    )
+    monkeypatch.setattr(partition_views, "_DECODED", 16)
+    monkeypatch.setattr(partition_views, "_DECODED_MIN", 16)
     fill = native.ArrowRows.fill
     calls = itertools.count()
 
