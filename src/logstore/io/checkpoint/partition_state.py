@@ -202,9 +202,11 @@ class StateGrowth(NamedTuple):
         """
         try:
             found = checkpoints.read_changes(directory, PARTITION_STATE, end, size)
-            if found is None or any(c.keys() != _CHANGE_FIELDS for c in found[0]):
+            if found is None:
                 return None
             changes, file_end = found
+            if not changes or any(c.keys() != _CHANGE_FIELDS for c in changes):
+                return None
             rows = [row for change in changes for row in change["sealed"]]
             return cls(file_end, _sealed(rows), _active(changes[-1]["active"]))
         except (LogStoreError, KeyError, TypeError, ValueError):

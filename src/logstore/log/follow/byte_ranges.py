@@ -102,16 +102,26 @@ def byte_ranges(
     """
     if not view.start_offset <= start < stop <= view.end_offset:
         return None
+    try:
+        return _byte_ranges(log, view, start, stop, stable)
+    except (OSError, CorruptRecordError, UnsupportedError):
+        return None  # a reader meets it again, and reports it
+
+
+def _byte_ranges(
+    log: ReadOnlyLog,
+    view: View,
+    start: int,
+    stop: int,
+    stable: Callable[[], int] | None,
+) -> ByteRanges | None:
     with log.directory.use() as fd:
         files = log.directory.files
         ranges, guards = [], list(_guards(log))
         for segment in view.from_offset(start):
             if segment.base_offset >= stop:
                 break
-            try:
-                info = files.stat_name(fd, os.path.basename(segment.path))
-            except OSError:
-                return None
+            info = files.stat_name(fd, os.path.basename(segment.path))
             if segment.is_lost or segment.place is REPLACED or info.size < segment.size:
                 return None
             place = segment.locate(start)

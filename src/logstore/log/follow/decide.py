@@ -348,6 +348,10 @@ def goes_on(before: Names, bases: Sequence[int], log_start: int) -> int | None:
     kept = [base for base in known if base in present]
     if not kept or kept != list(known[len(known) - len(kept) :]):
         return None
+    if before.is_foreign and any(
+        known[0] < base < kept[-1] for base in present.difference(kept)
+    ):
+        return None  # a segment was put back between them
     if before.is_foreign and bases[0] < known[0]:
         # A backup was put back in front of it. One below the start does not count: its
         # owner has yet to remove it.

@@ -40,7 +40,8 @@ class DurableNews:
             return
         # An error is as no file.
         with contextlib.suppress(OSError):
-            self.offset = max(self.offset, self._read(*log))
+            # What it says above the end may be of a log that a backup has replaced.
+            self.offset = max(self.offset, min(self._read(*log), end))
 
     def forget(self, low: int) -> None:
         """Another log may be in the place of this one from this offset on, with the

@@ -251,7 +251,7 @@ class LogFiles:
         """Record the damage at `position` in the last segment; nothing after it counts.
         It is recorded only if the damaged batch is complete, and therefore stays as it
         is."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             name = last.file.name(LOG)
             [damage] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
             buffer = native.pointer(damage[1])

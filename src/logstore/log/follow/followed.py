@@ -51,7 +51,7 @@ class FollowedLog:
         self._mtime_ns, self._state = stamp.mtime_ns, stamp.state
         # Of the directory, when it certainly had no next segment.
         self._without_next: FileStamp | None = None
-        self._guards_of: tuple[int, Guards] | None = None
+        self._guards_of: tuple[Segment | None, Guards] | None = None
 
     @property
     def end_offset(self) -> int:
@@ -74,10 +74,10 @@ class FollowedLog:
     @property
     def guards(self) -> Guards:
         """The names that a look at this log examines."""
-        last = self.segments[-1].base_offset if self.segments else -1
-        known = self._guards_of
-        if known is None or known[0] != last:
-            name = segment_file(last, LOG) if self.segments else ""
+        last, known = self.segments[-1] if self.segments else None, self._guards_of
+        if known is None or known[0] is not last:
+            # It may be a compacted one that still has its `.swap`.
+            name = "" if last is None else last.file.name(LOG)
             known = last, Guards.of(name, is_foreign=self.files.is_foreign)
             self._guards_of = known
         return known[1]
@@ -160,7 +160,7 @@ class FollowedLog:
 
     def _signs_now(self, look: Look) -> Signs:
         if self.is_ended:
-            return self._signs_of_ended()
+            return self._signs_of_ended(look)
         stamps, epochs = look.stamps(), self._epochs
         names, state = stamps["."], stamps[PARTITION_STATE]
         assert names is not None
@@ -176,11 +176,13 @@ class FollowedLog:
             look.place, stamps[WRITER], names[1], state, epochs.rows, None, has_next
         )
 
-    def _signs_of_ended(self) -> Signs:
+    def _signs_of_ended(self, look: Look) -> Signs:
         """The signs of a log with damage, or that is about to be cut: everything that
-        the stamp has, and the bytes at its end."""
+        the stamp has, the leader epochs of a foreign one, and the bytes at its end."""
         stamp = self._loader.stamp()
         is_same = stamp == self._stamp and not self.files.is_last_other(self.segments)
+        if self.files.is_foreign:
+            is_same &= self._epochs_now(look.stamps()) is self._epochs
         return Signs(
             stamp.directory_id,
             stamp.ownership.owner,

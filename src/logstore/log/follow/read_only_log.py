@@ -12,10 +12,7 @@ from typing import TypeVar
 from logstore import _native as native
 from logstore._native.locks import RANK_REFRESH
 from logstore.config import TopicConfig
-from logstore.errors import (
-    CorruptRecordError,
-    storage_error,
-)
+from logstore.errors import CorruptRecordError
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import PartitionMetadata
@@ -262,7 +259,7 @@ class ReadOnlyLog:
         try:
             return self._log.files.is_any_replaced(self.segments)
         except OSError as error:
-            raise storage_error(error, "read", self.directory.path) from error
+            self._loader.fail(error)
 
     def _retry_look(self) -> tuple[Look, Look]:
         """`_look_until_stable`, again if an error comes of a change."""
@@ -299,8 +296,10 @@ class ReadOnlyLog:
             if self._is_doubtful or not log.grow(look):
                 self._load_again()
             now = self._log
-            start = min(start, now.end_offset)
-            now.log.start_offset = max(now.log.start_offset, start)
+            if now is log:
+                # One that was loaded has it, or is another log.
+                start = min(start, now.end_offset)
+                now.log.start_offset = max(now.log.start_offset, start)
             has_read = now is not log or end < now.end_offset
             if has_read:
                 look = now.look()

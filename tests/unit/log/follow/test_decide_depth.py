@@ -73,6 +73,9 @@ def test_look_goes_as_deep_as_its_signs_say(name: str) -> None:
         (False, [], 0, None),
         (False, [-20, -10, 0, 10, 20], -15, 0),
         (True, [0, 10, 20, 30], 0, 0),
+        (True, [0, 5, 10, 20], 0, None),
+        (True, [5, 10, 20], 0, None),
+        (True, [10, 20, 30], 0, 1),
         # Put back in front of it; or left by a deletion that has yet to remove it.
         (True, [-20, -10, 0, 10, 20], -15, None),
         (True, [-10, 0, 10, 20], 0, 0),

@@ -1,0 +1,201 @@
+"""A log that changes between two steps of a look or a plan: the look ends, and what a
+caller gets is an answer, or an error of logstore."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io.checkpoint import entries
+from logstore.io.checkpoint.checkpoints import CLEAN_SHUTDOWN_TEXT
+from logstore.io.layout import (
+    CLEAN_SHUTDOWN,
+    LOG_START_CHECKPOINT,
+    PARTITION_STATE,
+    RECOVERY_CHECKPOINT,
+)
+from logstore.log.follow.file_identity import LogFiles
+from logstore.log.follow.followed import FollowedLog
+from logstore.log.follow.loading import Loader
+from logstore.store.store import open_store
+from support.broker import foreign
+from support.damage import FaultyFiles, Unsynced, frames, logs_in, overwrite
+from support.values import fill, new_partition
+
+EPOCHS = "leader-epoch-checkpoint"
+STARTS = LOG_START_CHECKPOINT
+
+
+def test_look_ends_if_the_epochs_change_after_a_damaged_log_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup is copied over the files of a broker, one after the other."""
+    part, whole = broker_log(tmp_path, 100)
+    log = logs_in(part)[0]
+    os.truncate(log, frames(log)[10].pos)
+    (tmp_path / RECOVERY_CHECKPOINT).write_text("0\n1\norders 0 50\n")
+    (part / EPOCHS).write_text("0\n1\n0 0\n")
+    load_after, loads = Loader.load_after, []
+
+    def then_copy(self: Loader, *args: object) -> object:
+        loads.append(load_after(self, *args))  # type: ignore[arg-type]
+        if len(loads) == 1:
+            with (part / EPOCHS).open("r+b") as file:
+                file.write(b"0\n2\n0 0\n1 60\n")
+        assert len(loads) < 5
+        return loads[-1]
+
+    with open_store(tmp_path, read_only=True) as reading:
+        beside = reading.topic("orders")[0]
+        end = beside.end_offset
+        assert end == 50
+        (tmp_path / RECOVERY_CHECKPOINT).write_text("0\n1\norders 0 100\n")
+        (tmp_path / CLEAN_SHUTDOWN).write_bytes(CLEAN_SHUTDOWN_TEXT)
+        damaged = bytearray(whole)
+        damaged[frames_at(log, whole)[15] + 70] ^= 0xFF
+        with log.open("r+b") as file:
+            file.write(damaged)
+        monkeypatch.setattr(Loader, "load_after", then_copy)
+        for _ in range(50):
+            assert beside.end_offset in (75, 100)
+            if loads:
+                break
+            time.sleep(0.02)  # until the writer counts as quiet
+        assert len(loads) == 2
+        assert beside.end_offset == 100
+
+
+def test_start_of_a_deleted_log_is_not_that_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker deletes a topic, and makes it anew, after its start was read."""
+    store = tmp_path / "store"
+    part, _ = broker_log(store, 60)
+    new, _ = broker_log(tmp_path / "new", 80)
+    (store / STARTS).write_text("0\n0\n")
+    look = FollowedLog.look
+
+    def then_anew(self: FollowedLog, *args: object) -> object:
+        if not (tmp_path / "old").exists():
+            part.rename(tmp_path / "old")
+            (store / STARTS).write_text("0\n0\n")
+            shutil.copytree(new, part)
+        return look(self, *args)  # type: ignore[arg-type]
+
+    with open_store(store, read_only=True) as reading:
+        beside = reading.topic("orders")[0]
+        assert (beside.start_offset, beside.end_offset) == (0, 60)
+        (store / STARTS).write_text("0\n1\norders 0 50\n")
+        monkeypatch.setattr(FollowedLog, "look", then_anew)
+        assert (beside.start_offset, beside.end_offset) == (0, 80)
+
+
+def test_deletion_within_an_examination_of_all_files_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        fill(new_partition(store), 20)
+        examine = LogFiles.is_any_replaced
+
+        def delete(self: LogFiles, segments: object) -> bool:
+            store.delete_topic("orders")
+            return examine(self, segments)  # type: ignore[arg-type]
+
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            assert beside.end_offset == 20
+            monkeypatch.setattr(LogFiles, "is_any_replaced", delete)
+            with pytest.raises(logstore.PartitionNotFoundError):
+                beside._log.refreshed(fully=True)
+
+
+def test_damage_that_cannot_be_read_again_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        fill(new_partition(store, 2), 60)
+    (tmp_path / CLEAN_SHUTDOWN).unlink()
+    log = logs_in(tmp_path / "orders-0")[0]
+    overwrite(log, frames(log)[5].pos + 70, b"\xff\xff\xff")
+    files, record = FaultyFiles(), LogFiles.record_damage
+
+    def fail(self: LogFiles, *args: object) -> None:
+        files.fail("read", errno.EIO, times=1)
+        record(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogFiles, "record_damage", fail)
+    with open_store(tmp_path, read_only=True, files=files) as reading:
+        beside = reading.topic("orders")[0]
+        assert files.count("read")
+        with pytest.raises(logstore.CorruptRecordError):
+            list(beside.read())
+
+
+def test_seal_at_the_end_of_a_state_says_nothing_new(tmp_path: Path) -> None:
+    """An entry without content, which a later version may append."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = new_partition(store)
+        fill(partition, 20)
+        partition.roll()
+        partition.flush()
+        state = tmp_path / "orders-0" / PARTITION_STATE
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            assert beside.end_offset == 20
+            data = state.read_bytes()
+            _, end = entries.split_entries(data)
+            state.write_bytes(data + entries.later_entry(end, b"[]"))
+            assert beside.end_offset == 20
+
+
+def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
+    tmp_path: Path,
+) -> None:
+    """In front of each system call of the plan."""
+    for at in itertools.count(1):
+        with open_store(tmp_path, files=Unsynced()) as store:
+            fill(new_partition(store, 2), 20)
+        files = FaultyFiles()
+        with open_store(tmp_path, read_only=True, files=files) as reading:
+            beside = reading.topic("orders")[0]
+            assert beside.end_offset == 20
+            deleted: list[int] = []
+
+            def delete() -> None:
+                shutil.rmtree(tmp_path / "orders-0")
+                deleted.append(at)  # noqa: B023
+
+            files.at_call(at, delete)
+            try:
+                found = beside.byte_ranges(0, 10)
+                assert not deleted or found is None or found.files
+            except logstore.PartitionNotFoundError:
+                assert deleted
+            files.before = None
+        if not deleted:
+            break
+        with open_store(tmp_path, files=Unsynced()) as store:
+            store.delete_topic("orders")
+    assert at > 10
+
+
+def broker_log(path: Path, count: int) -> tuple[Path, bytes]:
+    """The directory of a broker's log, and the bytes of its one segment."""
+    with open_store(path, files=Unsynced()) as store:
+        fill(new_partition(store, 2), count)
+    part = foreign(path)
+    return part, logs_in(part)[0].read_bytes()
+
+
+def frames_at(log: Path, data: bytes) -> list[int]:
+    """Where the batches of a log begin, by its bytes."""
+    copy = log.with_name("copy")
+    copy.write_bytes(data)
+    return [frame.pos for frame in frames(copy)]
