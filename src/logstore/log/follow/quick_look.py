@@ -78,7 +78,12 @@ class QuickLook:
         is_same = last.data.startswith(guards.data)
         has_own = stamps[WRITER] and stamps[PARTITION_STATE]
         if is_same and has_own and guards.has_settled(self._directory.files):
-            self.guards, self._is_at_end = last, False
+            # A torn batch after the end was examined, and stays there after a kill.
+            stamp = stamps[names.last]
+            self._is_at_end = stamp is not None and not log.files.has_more(
+                log.segments[-1], stamp
+            )
+            self.guards = last
 
     def look(self, log: FollowedLog) -> bool:
         """Take in what was appended to the last segment, if nothing else has changed.

@@ -22,7 +22,7 @@ from logstore import OffsetOutOfRangeError, PartitionNotFoundError, _native
 from logstore.log.follow import quick_look
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, Unsynced, append_garbage, logs_in
+from support.damage import FaultyFiles, Unsynced, append_garbage, crash, logs_in
 from support.levels import stride
 from support.values import (
     append_records,
@@ -534,3 +534,20 @@ def test_batch_that_no_segment_can_have_is_left_to_a_whole_look(
         assert not log._look_quickly()
     assert before == (log.loaded.active_state.last_offset, log.loaded.index.count)
     assert reader.partition.end_offset == 8
+
+
+def test_looks_stay_quick_after_a_kill_within_an_append(
+    path: Path,
+    writer: logstore.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The torn batch was examined, and stays as it is until a writer comes."""
+    append_records(new_partition(writer), 5)
+    killed = crash(path, tmp_path / "killed")
+    append_garbage(logs_in(killed / "orders-0")[0])
+    time.sleep(SETTLED_S)
+    reader = watched(killed, monkeypatch)
+    for _ in range(3):
+        assert reader.partition.end_offset == 5
+    assert reader.whole == 0
