@@ -533,7 +533,8 @@ class PartitionRepair:
         contiguous = own is not None and own.is_contiguous
         contiguous = contiguous and not self._leaves_gaps(seen, plan)
         cuts = own.cuts if own else Cuts()
-        if plan.is_change:
+        # What was lost was part of the log, too.
+        if plan.is_change or seen.losses():
             cuts = cuts.after(plan.lowest_change, directory.files.now_ms())
         new = PartitionState(
             plan.start,
@@ -545,6 +546,7 @@ class PartitionRepair:
             self.ownership.store_epoch,
             log_id=own.log_id if own else "",
             foreign_end=own.foreign_end if own else OFFSET_MAX,
+            compactions=own.compactions + plan.is_change if own else 0,
         )
         self.quarantine.take_out(layout.PARTITION_STATE)
         checkpoints.write_state(directory, layout.PARTITION_STATE, new.to_dict())
