@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.log.follow.observed import Names, Observed, SegmentFile, Signs
+from logstore.log.follow.observed import End, Names, Observed, SegmentFile, Signs
 from logstore.log.recover import RecoveredLog
 
 __all__ = [
@@ -213,12 +213,19 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
     is_hurt = bool(now.damage) and not is_new_writer
     last = now.files[-1].base if now.files else -1
     kept, replaced, unlike = set[int](), set[int](), list[int]()
+    assert now.bytes is not None
     for file, _, fate in _fates(before, now):
         if is_compacted and file.base != last and fate is not _Fate.SAME:
             # Replaced by another with the same offsets, or put into the one before.
             continue
-        if fate is not _Fate.REPLACED:
+        end = End(file.end, file.base, file.size)
+        is_end_there = bool(file.size) and end in now.bytes.standing
+        if fate is not _Fate.REPLACED or is_end_there:
             kept.add(file.base)
+        if fate is _Fate.REPLACED and is_end_there:
+            # A copy, as far as it can be told: the file is not open any more.
+            replaced.add(file.base)
+            continue
         if fate is _Fate.REPLACED and file.size:
             # Put back from a backup: logstore itself replaces a file by a copy only.
             why.append(OTHER_FILE)

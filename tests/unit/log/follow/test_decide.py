@@ -294,6 +294,14 @@ ROWS = {
         (10, 20),
         "other-file",
     ),
+    # Or so it seems: the former file is not open, and its last bytes are those there.
+    "copy-of-a-file": Row(
+        OWN,
+        {"files": files(SegmentFile(20, 25, 50, 8)), "bytes": ALL_STAND},
+        NO_CUT,
+        (20,),
+        "",
+    ),
     "backup-of-an-empty-file": Row(
         OWN._replace(
             files=(*FILES, SegmentFile(25, 25, 0, 4)), ends=(*ENDS, End(25, 25, 0))
