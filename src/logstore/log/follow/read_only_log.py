@@ -21,7 +21,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
 from logstore.io.segment_place import REPLACED
-from logstore.io.stamps import Look
+from logstore.io.stamps import Look, settled
 from logstore.log.follow.decide import Which
 from logstore.log.follow.durable_news import DurableNews
 from logstore.log.follow.followed import FollowedLog
@@ -219,8 +219,11 @@ class ReadOnlyLog:
             try:
                 now = self._loader.stamp()
                 # The time of the directory changes with each file in it.
-                cache_key = now._replace(mtime_ns=0)
+                cache_key: object = now._replace(mtime_ns=0)
                 if cache_key != self._history[0]:
+                    written = now.state
+                    if written and settled(written[2], self.directory.files) < 0:
+                        cache_key = None  # the next cut may leave the stamp as it is
                     state, history = self._loader.metadata().state, None
                     if state is not None and state.log_id:
                         history = state.log_id, state.cuts

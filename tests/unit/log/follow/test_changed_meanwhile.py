@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import shutil
+import struct
 import time
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 import logstore
 from logstore.io.checkpoint import entries
 from logstore.io.checkpoint.checkpoints import CLEAN_SHUTDOWN_TEXT
+from logstore.io.files import Files
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
     PARTITION_STATE,
     RECOVERY_CHECKPOINT,
 )
+from logstore.io.stamps import LookNames
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
@@ -153,6 +156,37 @@ def test_seal_at_the_end_of_a_state_says_nothing_new(tmp_path: Path) -> None:
             _, end = entries.split_entries(data)
             state.write_bytes(data + entries.later_entry(end, b"[]"))
             assert beside.end_offset == 20
+
+
+class StateInTicks(Files):
+    """A file system with ticks of an hour, which gives a new state file the inode of an
+    earlier one."""
+
+    def look(self, dir_fd: int, name: str, names: LookNames) -> bytes:
+        data = bytearray(super().look(dir_fd, name, names))
+        if PARTITION_STATE in names.names:
+            after = len(names.names) - names.names.index(PARTITION_STATE)
+            now_ns = self.now_ms() * 1_000_000
+            struct.pack_into("=Q2q", data, len(data) - 32 * after, 1, now_ns, now_ns)
+        return bytes(data)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+def test_history_is_read_again_until_its_stamp_has_settled(tmp_path: Path) -> None:
+    """The next cut may leave the stamp of the state as it is."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = new_partition(store)
+        fill(partition, 20, call=10)
+        partition.flush()
+        partition.truncate_to(19)
+        with open_store(tmp_path, read_only=True, files=StateInTicks()) as reading:
+            beside = reading.topic("orders")[0]
+            for cut_to in (18, 17, 16):
+                mark = beside.mark()
+                partition.truncate_to(cut_to)
+                assert beside.unchanged_below(mark) == cut_to
 
 
 def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
