@@ -364,9 +364,9 @@ BUGS = (
     Bug(
         "readers do not stop at a publication",
         "io/checkpoint/publications.py",
-        (("            self._cached = cache_key, high_watermarks\n"
+        (("            self._cached = key, high_watermarks\n"
           "        return high_watermarks",
-          "            self._cached = cache_key, high_watermarks\n        return {}"),),
+          "            self._cached = key, high_watermarks\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=10,
