@@ -225,7 +225,7 @@ def verdict_of_c(given: Input) -> Verdict:
             decoder = run.decoder
             pairs = zip(
                 native.decoded_records(run),
-                decoder.header_count[0 : decoder.count],
+                decoder.arrays.header_count[0 : decoder.count],
                 strict=True,
             )
             for record, headers in pairs:

@@ -64,32 +64,22 @@ def connect_core(**others: int) -> None:
 connect_core()
 
 
-class Decoder:
-    """Columns of decoded records and the state of a walk; reused for many calls.
+class RecordArrays:
+    """Arrays with a place for each of `capacity` records, which C fills
+    (``ls_columns``).
 
-    After `decode` or `decode_payload`: the columns hold `count` records, `pos` is the
-    end of the walk, `stop` its reason, `error` the damage met (after those records).
-
-    Attributes:
-        last_offset: of the batch that was walked over last. The next one must lie after
-            it; the caller may set it.
+    Invariant: all arrays have `capacity` places, and `raw` points to them. Without
+    headers, `header_pos` and `header_count` are None.
     """
 
     __slots__ = (
-        "_columns",
-        "_counted",
-        "_walk",
         "capacity",
-        "count",
-        "error",
         "header_count",
         "header_pos",
         "key_len",
         "key_pos",
-        "last_offset",
         "offset",
-        "pos",
-        "stop",
+        "raw",
         "timestamp",
         "timestamp_type",
         "value_len",
@@ -107,22 +97,14 @@ class Decoder:
     header_count: Any
     timestamp_type: Any
 
-    def __init__(self, capacity: int = 16384, *, with_headers: bool = True) -> None:
+    def __init__(self, capacity: int, *, with_headers: bool) -> None:
+        self.raw = ffi.new("ls_columns *")
         self.with_headers = with_headers
-        self._walk = ffi.new("ls_walk *")
-        self._columns = ffi.new("ls_columns *")
-        self._counted = ffi.new("ls_columns *", {"capacity": OFFSET_MAX})
-        self.count = 0
-        self.pos = 0
-        self.stop = 0
-        self.error: NativeError | None = None
-        self.last_offset = -1
-        self._resize(capacity)
+        self._allocate(capacity)
 
-    def _resize(self, capacity: int) -> None:
-        self.capacity = capacity
-        columns = self._columns
-        columns.capacity = capacity
+    def _allocate(self, capacity: int) -> None:
+        raw = self.raw
+        self.capacity = raw.capacity = capacity
         for name, kind in (
             ("offset", "int64_t[]"),
             ("timestamp", "int64_t[]"),
@@ -139,7 +121,45 @@ class Decoder:
                 continue
             array = allocate(kind, capacity)
             setattr(self, name, array)
-            setattr(columns, name, array)
+            setattr(raw, name, array)
+
+    def grow(self, needed: int) -> None:
+        """Make room for at least `needed` records in place of those that are there."""
+        self._allocate(max(needed, self.capacity) * 2)
+
+
+class Decoder:
+    """Decodes batches into arrays, and keeps the state of that walk; reused for many
+    calls.
+
+    After `decode` or `decode_payload`: `arrays` hold `count` records, `pos` is the end
+    of the walk, `stop` its reason, `error` the damage met (after those records).
+
+    Attributes:
+        last_offset: of the batch that was walked over last. The next one must lie after
+            it; the caller may set it.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_walk",
+        "arrays",
+        "count",
+        "error",
+        "last_offset",
+        "pos",
+        "stop",
+    )
+
+    def __init__(self, capacity: int = 16384, *, with_headers: bool = True) -> None:
+        self.arrays = RecordArrays(capacity, with_headers=with_headers)
+        self._walk = ffi.new("ls_walk *")
+        self._counted = ffi.new("ls_columns *", {"capacity": OFFSET_MAX})
+        self.count = 0
+        self.pos = 0
+        self.stop = 0
+        self.error: NativeError | None = None
+        self.last_offset = -1
 
     def decode(
         self,
@@ -152,7 +172,7 @@ class Decoder:
     ) -> int:
         """Decode uncompressed batches of data[pos, size); return why it stopped."""
         walk = self._walk
-        columns = self._columns
+        columns = self.arrays.raw
         walk.pos, walk.last_offset = pos, self.last_offset
         while True:
             columns.count = 0
@@ -161,7 +181,8 @@ class Decoder:
             )
             if status != E_NO_SPACE:
                 return self._finish(status, columns.count)
-            self._grow()
+            # The arrays are empty. Batches without records may lie before this one.
+            self.arrays.grow(int(walk.error.expected))
 
     def verify(
         self,
@@ -176,19 +197,14 @@ class Decoder:
         """As `decode`, of all records, and compare the indexes with their batches.
         Without columns the records are only checked and counted."""
         walk = self._walk
-        columns = self._columns if with_columns else self._counted
+        columns = self.arrays.raw if with_columns else self._counted
         walk.pos, walk.last_offset = pos, self.last_offset
         while True:
             columns.count = 0
             status = lib.ls_verify(data, size, checks, columns, index_check.raw, walk)
             if status != E_NO_SPACE:
                 return self._finish(status, columns.count)
-            self._grow()
-
-    def _grow(self) -> None:
-        """Make room for the batch that the walk has stopped at: the columns are empty.
-        Batches without records may lie before it."""
-        self._resize(max(int(self._walk.error.expected), self.capacity) * 2)
+            self.arrays.grow(int(walk.error.expected))
 
     def _finish(self, status: int, count: int) -> int:
         """Take over the results of a call."""
@@ -216,7 +232,7 @@ class Decoder:
         raw = raw_header(header)
         base = ffi.new("int64_t *", -1)
         error = ffi.new("ls_error *")
-        columns = self._columns
+        columns = self.arrays.raw
         while True:
             columns.count = 0
             status = lib.ls_decode_payload(
@@ -232,7 +248,7 @@ class Decoder:
             )
             if status != E_NO_SPACE:
                 break
-            self._resize(max(int(error.expected), self.capacity) * 2)
+            self.arrays.grow(int(error.expected))
         self.count = columns.count
         self.error = None if status >= 0 else native_error(status, error)
         return int(base[0])
@@ -245,7 +261,7 @@ class Decoder:
         walk = ffi.new("ls_walk *")
         records = ffi.new("int64_t *")
         status = lib.ls_check_producer(
-            data, size, max_bytes, timestamp_min, self._columns, walk, records
+            data, size, max_bytes, timestamp_min, self.arrays.raw, walk, records
         )
         if status < 0:
             raise NativeError(status)
@@ -259,9 +275,8 @@ class Decoder:
     @property
     def has_headers(self) -> bool:
         """Whether any of the records has headers."""
-        return self.with_headers and (
-            self.sum_lengths(self.header_count, 0, self.count) > 0
-        )
+        counts = self.arrays.header_count
+        return counts is not None and self.sum_lengths(counts, 0, self.count) > 0
 
     def sum_lengths(self, column: Any, begin: int, end: int) -> int:
         return int(lib.ls_sum_lengths(column + begin, end - begin))
@@ -293,15 +308,16 @@ def decoded_records(
 ) -> Iterator[Any]:
     """The records of decoded columns, which must stay as they are until the iterator
     has ended. Each is made when it is asked for; with a topic, as a `TopicRecord`."""
-    d, base, owner, size, _ = columns
+    decoder, base, owner, size, _ = columns
+    d = decoder.arrays
 
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
-    has_headers = d.has_headers
+    has_headers = decoder.has_headers
     return DecodedRecords(
-        (d, owner),
-        d.count,
+        (decoder, owner),
+        decoder.count,
         size,
         at(base),
         at(d.offset),
@@ -414,7 +430,7 @@ class ArrowRows:
     def fill(self, decoder: Decoder, data: Any, first: int, count: int) -> int:
         """Append records of a decoder whose positions are in `data`, as far as there is
         room; return how many."""
-        taken = int(lib.ls_fill_rows(decoder._columns, first, count, data, self._raw))
+        taken = int(lib.ls_fill_rows(decoder.arrays.raw, first, count, data, self._raw))
         if taken < 0:
             raise NativeError(taken)
         return taken

@@ -249,7 +249,7 @@ class _Batch:
             return False
         d, has_grown = run.decoder, False
         for name in self._payloads:
-            lengths = d.key_len if name == "key" else d.value_len
+            lengths = d.arrays.key_len if name == "key" else d.arrays.value_len
             used, room = self.rows.used(name), self.rows.room(name)
             needed = used + d.sum_lengths(lengths, first, first + count)
             if needed <= room:
@@ -378,8 +378,8 @@ class BatchMaker:
         returns how many."""
         del batch.headers[batch.count :]
         d = run.decoder
-        counts = d.unpack(d.header_count + first, n)
-        places = d.unpack(d.header_pos + first, n)
+        counts = d.unpack(d.arrays.header_count + first, n)
+        places = d.unpack(d.arrays.header_pos + first, n)
         for number, (place, count) in enumerate(zip(places, counts, strict=True)):
             if not count:
                 batch.headers.append([])

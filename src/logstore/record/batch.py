@@ -311,7 +311,9 @@ class Chunk:
         first = self._start
         try:
             for columns in runs:
-                first = int(columns.decoder.offset[columns.decoder.count - 1]) + 1
+                first = (
+                    int(columns.decoder.arrays.offset[columns.decoder.count - 1]) + 1
+                )
                 yield from native.decoded_records(columns)
         except Damage as damage:
             if damage.offset < 0:

@@ -346,7 +346,10 @@ class _Check:
 
     def end(self) -> None:
         """Another check may have its decoder."""
-        if len(_spare_decoders) < _DECODERS_MAX and self._decoder.capacity == _CAPACITY:
+        if (
+            len(_spare_decoders) < _DECODERS_MAX
+            and self._decoder.arrays.capacity == _CAPACITY
+        ):
             _spare_decoders.append(self._decoder)
 
     def take_plain(self, data: bytearray, pos: int) -> int:
@@ -407,11 +410,11 @@ class _Check:
         if decoder.error is not None:
             raise damage_of(decoder.error, header.pos)
         count = decoder.count
-        times = decoder.unpack(decoder.timestamp)
+        times = decoder.unpack(decoder.arrays.timestamp)
         self._check_times(header, times)
         if self._needs_keys:
-            self._check_keys(decoder.key_len, count)
-        offsets = decoder.unpack(decoder.offset)
+            self._check_keys(decoder.arrays.key_len, count)
+        offsets = decoder.unpack(decoder.arrays.offset)
         is_dense = bool(count) and offsets == list(
             range(offsets[0], offsets[0] + count)
         )
@@ -587,12 +590,12 @@ def _check_header_names(
 ) -> None:
     """Raise `Damage` for a header name that is not UTF-8: reading it would not give the
     written bytes."""
-    counts = decoder.unpack(decoder.header_count)
+    counts = decoder.unpack(decoder.arrays.header_count)
     if not any(counts):
         return
     c = native.pointer(payload)
     view = memoryview(payload)
-    places = decoder.unpack(decoder.header_pos)
+    places = decoder.unpack(decoder.arrays.header_pos)
     for place, count in zip(places, counts, strict=True):
         if not count:
             continue

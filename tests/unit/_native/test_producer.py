@@ -198,8 +198,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     none[57:61] = bytes(4)  # records
     assert lib.ls_place_batches(native.pointer(none), len(none), 0, 0, -1) < 0
     walk, records = ffi.new("ls_walk *"), ffi.new("int64_t *")
-    columns = native.Decoder(8)._columns
-    bare = native.Decoder(8, with_headers=False)._columns
+    columns = native.Decoder(8).arrays.raw
+    bare = native.Decoder(8, with_headers=False).arrays.raw
     assert lib.ls_check_producer(c, -1, LARGE, -1, columns, walk, records) < 0
     assert lib.ls_check_producer(c, len(data), LARGE, -1, bare, walk, records) < 0
     walk.pos = len(data) + 1

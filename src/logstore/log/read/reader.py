@@ -84,7 +84,9 @@ def decoded(
         )
         try:
             for run in runs:
-                cursor.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                cursor.offset = (
+                    int(run.decoder.arrays.offset[run.decoder.count - 1]) + 1
+                )
                 yield run
         except Damage as damage:
             cursor.damaged(damage, reader.decoder.last_offset)

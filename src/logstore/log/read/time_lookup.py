@@ -141,10 +141,10 @@ def _first_in(
         place=place,
     )
     for run in decoded(cursor, reader):
-        times = run.decoder.unpack(run.decoder.timestamp)
+        times = run.decoder.unpack(run.decoder.arrays.timestamp)
         for index, record_time in enumerate(times):
             if record_time >= timestamp:
-                offset = int(run.decoder.offset[index])
+                offset = int(run.decoder.arrays.offset[index])
                 if not (policy.skips or segment.is_contiguous):
                     _check_batch(segment, place, offset)
                 return offset

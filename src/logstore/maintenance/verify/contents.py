@@ -48,9 +48,9 @@ class Contents:
         decoder = columns.decoder
         if not decoder.has_headers:
             return
-        counts = decoder.unpack(decoder.header_count)
-        places = decoder.unpack(decoder.header_pos)
-        offsets = decoder.unpack(decoder.offset)
+        counts = decoder.unpack(decoder.arrays.header_count)
+        places = decoder.unpack(decoder.arrays.header_pos)
+        offsets = decoder.unpack(decoder.arrays.offset)
         for slot, count in enumerate(counts):
             if not count:
                 continue
@@ -142,7 +142,7 @@ class Contents:
     def _wrapper_fault(self, header: native.BatchHeader) -> str:
         """The fault of the offsets inside a wrapper; "" if there is none."""
         decoder = self._run.decoder
-        inner = int(decoder.offset[decoder.count - 1])
+        inner = int(decoder.arrays.offset[decoder.count - 1])
         if inner != header.last_offset:
             return f"its own offset is {header.last_offset}, that of its last {inner}"
         return ""

@@ -430,7 +430,7 @@ class PartitionViews:
             cut: OffsetOutOfRangeError | None = None
             try:
                 for run in _runs(view, tail, offset, end, decoder, options.policy):
-                    offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                    offset = int(run.decoder.arrays.offset[run.decoder.count - 1]) + 1
                     yield run
                 if not decoder.ended:
                     offset = max(offset, end)
@@ -501,7 +501,7 @@ def _runs(
     if tail is not None and decoder.batch_filter is None and tail.has(start, stop):
         with contextlib.suppress(Damage):
             for run in tail_columns(tail, start, stop, decoder):
-                offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                offset = int(run.decoder.arrays.offset[run.decoder.count - 1]) + 1
                 yield run
             return
         # The reader finds it again, and raises the error of the file.
