@@ -81,7 +81,7 @@ class Rest(NamedTuple):
             CorruptCheckpointError: they are damaged.
             UnsupportedError: a later version has written them.
         """
-        # A first batch that cannot be read does not tell whose the point is.
+        # A first batch that cannot be read does not show whose the point is.
         is_known = point.file == file or (
             not self.pos and point.file.inode == file.inode
         )

@@ -204,7 +204,7 @@ class GroupLog:
             # Replaced with the mutex (`refresh_held`): others append to it.
             fd = self._root.open(self.name, write=self._write_mode, keep_links=True)
             file = SyncedFile(self._files, fd)
-            # What is interrupted from here on opens it again.
+            # A call that is interrupted from here on opens it again.
             self._file, self._calls, self._end, self.last_offset = None, None, 0, -1
             self._records.forget()
             self._file = file
@@ -328,7 +328,7 @@ class GroupLog:
             raise self._not_durable(made.error)
         if made.error is not None and not (made.is_appended and durable):
             raise made.error
-        # It counts: what has failed behind it is tried again, step by step.
+        # It counts: the calls after it are tried again, step by step.
         if made.is_appended and durable and not made.is_synced:
             self.sync(slots.point, self.end)
         return made.is_appended

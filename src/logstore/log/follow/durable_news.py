@@ -40,7 +40,7 @@ class DurableNews:
             return
         # An error is as no file.
         with contextlib.suppress(OSError):
-            # What it says above the end may be of a log that a backup has replaced.
+            # An offset above the end may be of a log that a backup has replaced.
             self.offset = max(self.offset, min(self._read(*log), end))
 
     def forget(self, low: int) -> None:

@@ -208,7 +208,7 @@ class Segments:
                 continue
             later = self.planned[slot + 1 :]
             if any(other.base_offset == end for other in later):
-                # What follows is of the log, and not what comes between.
+                # The log goes on after the gap.
                 self._foreign_before(slot, end)
             elif end < self._metadata.announced:
                 self._announced_end(segment, walk)

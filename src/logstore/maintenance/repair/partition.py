@@ -533,7 +533,7 @@ class PartitionRepair:
         contiguous = own is not None and own.is_contiguous
         contiguous = contiguous and not self._leaves_gaps(seen, plan)
         cuts = own.cuts if own else Cuts()
-        # What was lost was part of the log, too.
+        # The lost records were part of the log, too.
         if plan.is_change or seen.losses():
             cuts = cuts.after(plan.lowest_change, directory.files.now_ms())
         new = PartitionState(
