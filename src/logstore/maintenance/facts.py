@@ -211,7 +211,7 @@ def look_at(
     except OSError:
         if root.stat(layout.LOCK).is_file:
             raise
-        holder = None  # `verify` lists it; no process can lock it
+        holder = None  # `verify` lists it; it cannot be locked
     found = []
     for name in directories if only is None else [only]:
         key = layout.parse_partition_directory(name)

@@ -166,8 +166,7 @@ class Cursor:
         self.bound = self._end
         self._segment: Segment | None = None
         self._is_first = True
-        # Where to go on in the segment if the walk is not there yet; None: the index
-        # says where.
+        # The place to continue at if the walk is not there yet; None: the index has it.
         self._place = None
         # One past the last offset of the segment before, if the next must follow.
         self._ended_at: int | None = None
@@ -237,7 +236,7 @@ class Cursor:
         self._place, self._is_placed = place, False
 
     def _begin_walk(self, segment: Segment) -> FileWalk:
-        """A walk from where the read goes on in a segment."""
+        """A walk from the place at which the read continues in a segment."""
         place, self._place = self._place, None
         buffer = self._buffer_for(segment)
         if self._is_exact:

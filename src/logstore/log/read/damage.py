@@ -253,7 +253,7 @@ def make_batch(
 ) -> RecordBatch:
     """A `RecordBatch` with its own copy of the bytes.
 
-    `least` is the first offset that a wrapper may have, whose header does not tell it.
+    `least` is the first offset that a wrapper may have, whose header does not have it.
     """
     data = buffer.raw[header.pos : header.pos + header.size]
 
