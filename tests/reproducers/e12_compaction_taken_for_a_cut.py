@@ -56,11 +56,11 @@ with ls.open(path) as store:
             at_load.wait(10)
         return rename(self, a, b, *x, **kw)
 
-    def loaded(self):
+    def loaded(self, *args):
         if threading.current_thread() is looker:
             at_load.set()
             go_on.wait(10)
-        return load(self)
+        return load(self, *args)
 
     def compared(*args, **kw):
         if threading.current_thread() is looker:

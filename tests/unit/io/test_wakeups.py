@@ -83,7 +83,7 @@ def root_in(path: Path, files: Files) -> Directory:
 def test_each_change_of_an_entry_is_reported(root: Directory, place: str) -> None:
     """In a directory and in the one above it; a read is none."""
     path = Path(root.path)
-    wakeups = Wakeups(root.files, root.child("orders-0").with_parents())
+    wakeups = Wakeups(root.files, [root.child("orders-0"), root])
     file = path / place / "file"
     changes = [
         lambda: file.write_bytes(b"made"),

@@ -24,6 +24,10 @@ class Store:
 
     begun = 0
 
+    @property
+    def state(self) -> Store:
+        return self
+
     def begin_writing(self) -> None:
         self.begun += 1
 

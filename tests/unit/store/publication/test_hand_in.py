@@ -606,7 +606,7 @@ def test_requests_that_wait_behind_answered_ones_are_published(
     last = names[-1][1]
     hand_in_of(reader, last)
     with logstore.open(path, config=SERVING) as owner:
-        owner._hand_in.serve()
+        owner._publishing.hand_in.serve()
         assert reader.published(f"i{last}") == 1
     assert requests_in(path) == []
 
@@ -618,12 +618,12 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
     hold_back(monkeypatch)
     monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
     with logstore.open(path, config=SERVING) as owner:
-        wakeups = owner._hand_in._thread.wakeups
+        wakeups = owner._publishing.hand_in._thread.wakeups
         assert wakeups is not None
         for count, is_woken in ((3, False), (4, True)):
             for number in range(count):
                 hand_in_of(reader, 10 * count + number)
-            owner._hand_in.publish([])
+            owner._publishing.hand_in.publish([])
             wakeups.take()  # the removals of the answered requests
             assert wakeups.wait(0) == is_woken
         assert len(requests_in(path)) == 1
