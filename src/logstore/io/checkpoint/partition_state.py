@@ -21,7 +21,7 @@ from logstore.io.checkpoint.log_tail import LogTail
 from logstore.io.checkpoint.state_fields import boolean, integer, integers
 from logstore.io.checkpoint.verdicts import NO_VERDICTS, Verdicts
 from logstore.io.directory import Directory
-from logstore.io.layout import OFFSET_MAX, PARTITION_STATE
+from logstore.io.layout import LOG, OFFSET_MAX, PARTITION_STATE, segment_file
 from logstore.io.stamps import FileStamp
 
 __all__ = ["PartitionMetadata", "PartitionState", "StateGrowth"]
@@ -86,6 +86,12 @@ class PartitionState:
     @property
     def durable_offset(self) -> int:
         return self.active["last_offset"] + 1
+
+    @property
+    def logs(self) -> set[str]:
+        """The names of the `.log` files of its segments."""
+        bases = [*(row[0] for row in self.sealed), self.active["base_offset"]]
+        return {segment_file(base, LOG) for base in bases}
 
     def to_dict(self) -> dict[str, Any]:
         # Not `asdict`: that copies each number, and there may be many segments.

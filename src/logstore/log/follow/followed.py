@@ -145,7 +145,10 @@ class FollowedLog:
         # The file of a segment is made before the state has it.
         base = state.active["base_offset"]
         is_newer = base > log.active_state.raw.base_offset
-        return is_newer and not self._directory.exists(segment_file(base, LOG))
+        if not is_newer or self._directory.exists(segment_file(base, LOG)):
+            return False
+        later = self._loader.after_deletion(metadata)
+        return later is None or self._is_other(later, first)
 
     def _signs(self) -> Signs:
         stamp = self._stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -143,21 +144,12 @@ class Loader(NamedTuple):
     ) -> tuple[LoadedLog, bool]:
         """Returns: the log; whether it was the same one all the time."""
         metadata = self.metadata()
-        state = metadata.state
-        files = LogFiles(self.directory, is_foreign=state is None)
+        files = LogFiles(self.directory, is_foreign=metadata.state is None)
         epochs = LeaderEpochs()
         if files.is_foreign:
             epochs = LeaderEpochs.of(self.directory)
-        context = RecoveryContext(
-            self.directory,
-            self.descriptors,
-            self.topic,
-            self.partition,
-            self.config,
-            metadata,
-            writable=False,
-        )
-        log = load(context)
+        log, metadata = self._load_named(metadata)
+        state = metadata.state
         is_same = files.have_stayed(log.segments)
         if is_same:
             # Before the last stamp: the bytes must be of this log.
@@ -175,6 +167,72 @@ class Loader(NamedTuple):
         stamp = stamp._replace(mtime_ns=settled_ns)
         loaded = LoadedLog(log, files, epochs, state, stamp, stale_cuts)
         return loaded, is_same and self._has_only_grown(loaded)
+
+    def _load_named(
+        self, metadata: PartitionMetadata
+    ) -> tuple[RecoveredLog, PartitionMetadata]:
+        """Load the log that a state names.
+
+        Its writer may have deleted segments since the state was read. Then the log is
+        the one of a later state, which is tried at once: a load ends also if segments
+        are deleted more often than all of it could be repeated.
+
+        Returns:
+            The log; the facts, with its state.
+        """
+        while True:
+            names = frozenset(self.directory.names())
+            later: PartitionMetadata | None = None
+            if metadata.state is not None and not names >= metadata.state.logs:
+                later = self.after_deletion(metadata)
+            if later is None:
+                try:
+                    log = self._load_from(metadata, names)
+                except (LogStoreError, OSError):
+                    later = self.after_deletion(metadata)
+                    if later is None:
+                        raise
+                else:
+                    if log.damage is not None:
+                        later = self.after_deletion(metadata)
+                    if later is None:
+                        return log, metadata
+            metadata = later
+
+    def _load_from(
+        self, metadata: PartitionMetadata, names: frozenset[str]
+    ) -> RecoveredLog:
+        context = RecoveryContext(
+            self.directory,
+            self.descriptors,
+            self.topic,
+            self.partition,
+            self.config,
+            metadata,
+            writable=False,
+            names=names,
+        )
+        return load(context)
+
+    def after_deletion(self, metadata: PartitionMetadata) -> PartitionMetadata | None:
+        """The facts with the state of now, if logstore's own writer has deleted
+        segments since, and did nothing else that a reader must know of; else None.
+        Which log the state is of is asked when the log was loaded (`_has_only_grown`).
+        """
+        state = metadata.state
+        now = None if state is None else PartitionState.read(self.directory)
+        if state is None or now is None or metadata.clean:
+            return None
+        is_deletion = now.start_offset > state.start_offset and (
+            now.store_epoch,
+            now.cuts,
+            now.compactions,
+            now.is_truncating,
+        ) == (state.store_epoch, state.cuts, state.compactions, state.is_truncating)
+        if not is_deletion:
+            return None
+        now = dataclasses.replace(now, log_id=state.log_id)
+        return dataclasses.replace(metadata, state=now)
 
     def stamp(self) -> PartitionStamp:
         """The stamp of the partition now."""

@@ -78,6 +78,7 @@ class RecoveryContext:
     Attributes:
         writable: repair the partition; if false, nothing on disk changes.
         on_checked: called repeatedly with the number of bytes of log checked.
+        names: of the files in its directory, if they were listed already.
     """
 
     directory: Directory
@@ -89,3 +90,4 @@ class RecoveryContext:
     _: dataclasses.KW_ONLY
     writable: bool
     on_checked: Callable[[int], None] | None = None
+    names: frozenset[str] | None = None

@@ -127,7 +127,10 @@ class _Surveyor:
 
     def survey(self) -> Survey:
         context, directory = self.context, self.context.directory
-        self.names = names = frozenset(directory.names())
+        names = context.names
+        if names is None:
+            names = frozenset(directory.names())
+        self.names = names
         swapping = context.metadata.swapping
         bases = committed_swaps(names, swapping)
         swap_ends = {base: self.swap_end(base) for base in bases}

@@ -610,37 +610,3 @@ def test_records_that_are_deleted_during_a_look_leave_no_segments(
                 assert found == [one.base_offset for one in p.segments], nth
                 nth += 1
     assert nth > 20
-
-
-@pytest.mark.parametrize("opens", [True, False], ids=["opens", "looks"])
-def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
-    tmp_path: Path, opens: bool
-) -> None:
-    """Within each few of its calls all segments that there were are deleted, and others
-    are begun: the log is as it was at one moment of the look. First before the look."""
-    files, calls = FaultyFiles(), itertools.count()
-    with open_store(tmp_path, files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config_of(2, flush_ms=3_600_000))[0]
-
-        def roll(method: str, name: str) -> None:
-            if next(calls) % 25 == 0:
-                for _ in range(3):
-                    p.append(b"x")
-                    p.roll()
-                p.append(b"x")
-                p.delete_before(p.end_offset - 1)
-
-        with open_store(tmp_path, read_only=True, files=files) as reading:
-            if not opens:
-                assert reading.topic("orders")[0].end_offset == 0
-            files.forget()
-            files.before = roll
-            found = reading.topic("orders")[0].end_offset
-            files.before = None
-            assert 0 < found <= p.end_offset
-            assert len(files.calls) < 1000
-            reader = reading.topic("orders")[0]
-            assert [r.offset for r in reader.read()] == [p.end_offset - 1]
-            assert [one.base_offset for one in reader.segments] == [
-                one.base_offset for one in p.segments
-            ]
