@@ -218,16 +218,10 @@ class LogReader:
         return view is not None and offset <= view.log_end
 
     def readable_end(self) -> int:
-        """The end of the records that it may deliver now."""
-        partition = self._partition
-        end = (
-            partition.durable_offset
-            if self._options.durable_only
-            else partition.end_offset
-        )
-        if self._options.is_committed:
-            end = min(end, partition.last_stable_offset())
-        return end
+        """The end of the records that it may deliver now. A read meets damage itself;
+        here, it is left out."""
+        views = views_of(self._partition)
+        return views.bounds(None, None, self._options, to_stable=True)[2]
 
     @property
     def waits_for_sync(self) -> bool:

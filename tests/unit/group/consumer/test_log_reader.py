@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from logstore import OffsetOutOfRangeError
 from logstore.group.consumer.log_reader import LogReader
 from logstore.group.consumer.options import Options
 from logstore.group.member.assignors import assignor_of
+from support.transactions import batch, marker
 
 OPTIONS = Options(
     group=None,
@@ -118,3 +120,50 @@ def test_damage_waits_for_the_records_before_it(
     log.behind = None
     assert values(log.read(10, 9)) == (b"", 10)
     assert not log.waits_for_sync
+
+
+@pytest.mark.parametrize("damaged", [0, 2, 3])
+def test_end_for_what_is_committed_is_known_although_a_batch_is_damaged(
+    tmp_path: Path, damaged: int
+) -> None:
+    """It is the end of the reads, also if the damage lies below every position."""
+    batches = [batch(at, [(b"k", b"v")], -1, control=False) for at in range(3)]
+    batches.append(batch(3, [(b"k", b"v")], 7, control=False))
+    batches.append(marker(4, 7, commit=True))
+    batches.append(batch(5, [(b"k", b"v")], -1, control=False))
+    batches.append(batch(6, [(b"k", b"v")], 8, control=False))
+    batches[damaged] = batches[damaged][:-1] + b"~"
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"".join(batches))
+    options = dataclasses.replace(OPTIONS, durable_only=False)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        log = LogReader(partition, options)
+        with pytest.raises(logstore.CorruptRecordError):
+            partition.last_stable_offset()
+        assert log.readable_end() == 6
+        assert values(log.read(4, 9)) == (b"v", 6)
+    config = {"isolation": "read_committed", "durable_only": False}
+    with logstore.Consumer(tmp_path, topics=["t"], reset="latest", **config) as one:
+        assert one.poll(timeout_ms=0) == {}
+        assert one.end_offsets([("t", 0)]) == {("t", 0): 6}
+        assert (one.lag(), one.position(("t", 0))) == ({("t", 0): 0}, 6)
+
+
+def test_end_of_what_is_durable_and_committed_is_where_a_read_ends(
+    tmp_path: Path,
+) -> None:
+    """A transaction that has ended may have an end that is not durable yet."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        first = batch(0, [(b"k", b"v")], -1, control=False)
+        partition.append_batches(
+            first + batch(1, [(b"k", b"w")], 7, control=False), transactions=True
+        )
+        partition.flush()
+        partition.append_batches(marker(2, 7, commit=True), transactions=True)
+        log = LogReader(partition, OPTIONS)
+        for end, read in ((1, b"v"), (3, b"vw")):
+            assert log.readable_end() == end
+            assert values(log.anew(keeps_log=False, proof=None).read(0, 9))[0] == read
+            partition.flush()
