@@ -11,7 +11,7 @@ from logstore._native.locks import RANK_OWNERSHIP, logger
 from logstore.errors import StorageError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint.cleaner import CompactedOffsets
-from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import Scheduler, weakly
@@ -77,11 +77,16 @@ class StoreState:
         self._has_named_producers: bool | None = None
         self._starts_scheduled = False
 
-    def ownership_now(self) -> Ownership:
+    def ownership_now(self, cache_key: OwnershipKey | None = None) -> Ownership:
         """Read-only: the ownership as it is, read again if a file has changed. The
         caller must not change them: other threads may be using them for other
-        partitions."""
-        cache_key = self.ownership.cache_key()
+        partitions.
+
+        Args:
+            cache_key: of the ownership, if it was taken just now: what is returned is
+                from then or later. None: it is taken here.
+        """
+        cache_key = cache_key or self.ownership.cache_key()
         cached_key, ownership = self._seen
         if cache_key != cached_key:
             ownership = Ownership(self._root)

@@ -186,9 +186,7 @@ class GroupLog:
                 self._files.truncate(file.fd, self._end)
             # An empty file is confirmed with its first batch.
             if self._end:
-                file.doubts(shared)
-                if not file.is_confirmed:
-                    file.confirm(shared, self._root, self._end)
+                file.confirm(shared, self._root, self._end)
 
     def _open_now(self) -> int | None:
         """Open the file that has the name now; its size, or None if there is none."""
@@ -396,7 +394,7 @@ class GroupLog:
         is_reached = point.size >= end or identity != file.identity
         if is_reached and file.is_of(point):
             return None
-        if file.doubts(shared):
+        if file.doubts(point):
             raise self._not_durable(OSError(errno.EIO, os.strerror(errno.EIO)))
         return point
 
@@ -425,7 +423,7 @@ class GroupLog:
         files.write(new.fd, data, 0)
         files.sync(new.fd)
         new.begins_with(data)
-        if not old.doubts(shared):
+        if not old.doubts(shared.now()):
             old.sync(shared)
         end, last_offset = len(data), self.last_offset + count
         self._root.rename(temporary, self.name)

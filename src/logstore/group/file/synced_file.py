@@ -56,13 +56,11 @@ class SyncedFile:
         """Whether a durable point is of this file, since the start of the machine."""
         return point.is_of_this_boot and point.file == self.id
 
-    def doubts(self, shared: SharedPoint) -> bool:
+    def doubts(self, point: DurablePoint) -> bool:
         """Whether a sync of the file has failed, and it was not replaced since."""
-        if not self.is_doubtful:
-            point = shared.now()
-            # Of no file: an earlier version was replacing it.
-            is_mine = point.file in (self.id, FileId())
-            self.is_doubtful = point.is_doubtful and is_mine
+        # Of no file: an earlier version was replacing it.
+        is_mine = point.file in (self.id, FileId())
+        self.is_doubtful |= point.is_doubtful and is_mine
         return self.is_doubtful
 
     def begin(self, shared: SharedPoint, root: Directory, data: bytes) -> None:
@@ -75,15 +73,18 @@ class SyncedFile:
         self.is_confirmed = True
 
     def confirm(self, shared: SharedPoint, root: Directory, end: int) -> None:
-        """Let the durable point be of this file, with the `end` bytes that it has, and
-        be durable itself.
+        """Find out whether the file is in doubt. Let the durable point be of this file,
+        with the `end` bytes that it has, and be durable itself.
 
-        Once for each file and start of the machine: later damage is not taken for what
-        a power failure has left. A file that is shorter than was durable is another
-        one, such as a backup that was put back.
+        The latter once for each file and start of the machine: later damage is not
+        taken for what a power failure has left. A file that is shorter than was durable
+        is another one, such as a backup that was put back.
         """
         point = shared.now()
-        if self.doubts(shared):
+        is_doubtful = self.doubts(point)
+        if self.is_confirmed:
+            return
+        if is_doubtful:
             shared.doubt(self.id)
             shared.sync()
         elif not (self.is_of(point) and point.is_synced) or point.size > end:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from logstore.errors import (
     CorruptCheckpointError,
@@ -34,7 +34,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.stamps import FileStamp
 
-__all__ = ["OWNERSHIP_FILES", "Ownership", "OwnershipKey"]
+__all__ = ["OWNERSHIP_FILES", "MetadataNow", "Ownership", "OwnershipKey"]
 
 _Value = TypeVar("_Value")
 
@@ -62,6 +62,18 @@ class OwnershipKey(NamedTuple):
     clean_shutdown: FileStamp | None
     points: FileStamp | None
     starts: FileStamp | None
+
+
+class MetadataNow(Protocol):
+    """Reads the facts about one partition."""
+
+    def __call__(self, key: OwnershipKey | None = None, /) -> PartitionMetadata:
+        """The facts as they are now.
+
+        Args:
+            key: of the ownership, if it was taken just now: the facts are from then or
+                later. None: it is taken here.
+        """
 
 
 class _Owner(NamedTuple):

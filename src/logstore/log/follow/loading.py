@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
 from logstore.config import TopicConfig
@@ -17,6 +17,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import UNKNOWN_CUTS, Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.checkpoint.ownership import MetadataNow
 from logstore.io.checkpoint.partition_state import PartitionMetadata, PartitionState
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -62,7 +63,7 @@ class Loader(NamedTuple):
     topic: str
     partition: int
     config: TopicConfig
-    metadata: Callable[[], PartitionMetadata]
+    metadata: MetadataNow
     stop: PublicationStop
 
     def load(self, before: Observed | None = None) -> LoadedLog:
@@ -124,7 +125,7 @@ class Loader(NamedTuple):
                 # They were read by their names. If the log was cut, or files were
                 # replaced, since it was loaded, that was recorded before.
                 is_same = set(before.ends) == seen.standing
-                is_same = is_same or self._has_only_grown(loaded)
+                is_same = is_same or self._has_only_grown(loaded, self.stamp())
             except OSError as error:
                 if self.is_change(error) and attempt + 1 < ATTEMPTS:
                     continue
@@ -143,7 +144,7 @@ class Loader(NamedTuple):
         self, stamp: PartitionStamp, before: Observed | None
     ) -> tuple[LoadedLog, bool]:
         """Returns: the log; whether it was the same one all the time."""
-        metadata = self.metadata()
+        metadata = self.metadata(stamp.ownership)
         files = LogFiles(self.directory, is_foreign=metadata.state is None)
         epochs = LeaderEpochs()
         if files.is_foreign:
@@ -160,13 +161,13 @@ class Loader(NamedTuple):
             # The log starts where its state said, which cannot be read now.
             start = min(before.start, log.end_offset)
             log.start_offset = max(log.start_offset, start)
+        now = self.stamp()
         # Appends by the owner meanwhile change nothing, except in a damaged log.
-        if log.damage is not None:
-            is_same &= self.stamp() == stamp
+        is_same &= log.damage is None or now == stamp
         settled_ns = settled(stamp.mtime_ns, self.directory.files)
         stamp = stamp._replace(mtime_ns=settled_ns)
         loaded = LoadedLog(log, files, epochs, state, stamp, stale_cuts)
-        return loaded, is_same and self._has_only_grown(loaded)
+        return loaded, is_same and self._has_only_grown(loaded, now)
 
     def _load_named(
         self, metadata: PartitionMetadata
@@ -238,17 +239,17 @@ class Loader(NamedTuple):
         """The stamp of the partition now."""
         return PartitionStamp.now(self.directory)
 
-    def _has_only_grown(self, loaded: LoadedLog) -> bool:
-        """Whether a log certainly was not cut since its stamp was taken, and logstore's
-        own writer has replaced none of its segments."""
-        was, now = loaded.stamp, self.stamp()
+    def _has_only_grown(self, loaded: LoadedLog, now: PartitionStamp) -> bool:
+        """Whether a log certainly was not cut between its stamp and the one of now, and
+        logstore's own writer has replaced none of its segments."""
+        was = loaded.stamp
         if (now.directory_id, now.ownership) != (was.directory_id, was.ownership):
             return False
         if loaded.files.is_foreign:
             epochs = loaded.epochs.now(self.directory)
             return epochs is loaded.epochs and now.state == was.state
         return now.state == was.state or not is_other_log(
-            loaded.log, self.metadata().state, 0, is_foreign=False
+            loaded.log, self.metadata(now.ownership).state, 0, is_foreign=False
         )
 
     def fail(self, error: OSError) -> NoReturn:

@@ -14,8 +14,7 @@ from logstore._native.locks import RANK_REFRESH
 from logstore.config import TopicConfig
 from logstore.errors import CorruptRecordError
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.ownership import MetadataNow, Ownership
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -48,7 +47,7 @@ class ReadOnlyLog:
         topic: str,
         partition: int,
         config: TopicConfig,
-        metadata: Callable[[], PartitionMetadata],
+        metadata: MetadataNow,
         ownership: Ownership,
         publications: Publications,
         guard: Callable[[], None],
@@ -224,7 +223,8 @@ class ReadOnlyLog:
                     written = now.state
                     if written and settled(written[2], self.directory.files) < 0:
                         cache_key = None  # the next cut may leave the stamp as it is
-                    state, history = self._loader.metadata().state, None
+                    state = self._loader.metadata(now.ownership).state
+                    history = None
                     if state is not None and state.log_id:
                         history = state.log_id, state.cuts
                     self._history = cache_key, history

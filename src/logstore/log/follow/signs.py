@@ -6,11 +6,15 @@ before, or when, it changes more than the end of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from logstore.io.checkpoint.ownership import OWNERSHIP_FILES, Ownership, OwnershipKey
-from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.ownership import (
+    OWNERSHIP_FILES,
+    MetadataNow,
+    Ownership,
+    OwnershipKey,
+)
 from logstore.io.checkpoint.publications import PublicationKey
 from logstore.io.directory import Directory
 from logstore.io.layout import (
@@ -117,9 +121,7 @@ class BrokerStart:
         stamp: of the checkpoint, when it was read last.
     """
 
-    def __init__(
-        self, ownership: Ownership, metadata: Callable[[], PartitionMetadata]
-    ) -> None:
+    def __init__(self, ownership: Ownership, metadata: MetadataNow) -> None:
         self._ownership = ownership
         self._metadata = metadata
         self.stamp: FileStamp | None = None

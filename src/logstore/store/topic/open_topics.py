@@ -24,7 +24,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ownership import OWNERSHIP_FILES
+from logstore.io.checkpoint.ownership import OWNERSHIP_FILES, OwnershipKey
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import UNPUBLISHED, RecoveryAction
@@ -297,8 +297,8 @@ class OpenTopics:
 
         held = self.catalog.ids.partition_id(key)
 
-        def metadata() -> PartitionMetadata:
-            ownership = self._context.state.ownership_now()
+        def metadata(owner: OwnershipKey | None = None, /) -> PartitionMetadata:
+            ownership = self._context.state.ownership_now(owner)
             # Before the log is looked at, which is cut only when it is not in there.
             ends = self._publications.durable_ends(ownership)
             found = ownership.metadata(directory, key, ends.get(key, -1))

@@ -69,16 +69,16 @@ def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
     file.begin(slots.point, root, DATA)
     other, its_slots, _ = opened(disk)
     other.begins_with(DATA)
-    assert not other.doubts(its_slots.point)
+    assert not other.doubts(its_slots.point.now())
     disk.fail("sync", name=NAME, times=1)
     with pytest.raises(OSError, match="Input/output"):
         file.sync(slots.point)
-    assert file.doubts(slots.point)
-    assert other.doubts(its_slots.point)
+    assert file.doubts(slots.point.now())
+    assert other.doubts(its_slots.point.now())
     third, third_slots, _ = opened(disk)
     third.begins_with(DATA)
     third_slots.point.set(FileId(9, b"c" * 12), 5, is_new=True)
-    assert not third.doubts(third_slots.point)
+    assert not third.doubts(third_slots.point.now())
 
 
 def test_point_that_another_member_could_not_sync_does_not_count(
