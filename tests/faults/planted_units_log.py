@@ -23,7 +23,8 @@ BUGS_OF_LOGS = (
         "a log may be cut while it is loaded",
         "log/follow/loading.py",
         "return now.state == was.state or not is_other_log(\n"
-        "            loaded.log, self.metadata(now.ownership).state, 0, is_foreign=False\n"
+        "            loaded.log, self.metadata(now.ownership).state, 0, "
+        "is_foreign=False\n"
         "        )",
         "return True",
         "log/follow/test_loading.py",

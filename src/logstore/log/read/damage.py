@@ -33,6 +33,8 @@ def place_past(
         return None
     if error.path != segment.path or error.position is None:
         return None
+    if _is_behind_wrong(segment, error.position, offset, view.decompressed_max):
+        return OffsetPosition(error.position, native.OFFSET_UNKNOWN)
     try:
         valid_batch = next_valid_batch(segment, error.position, segment.base_offset)
         if valid_batch is None:
@@ -53,6 +55,30 @@ def place_past(
     is_doubtful = reach >= min(offset, header.last_offset)
     # Batches that have changed places, or a wrong offset behind the damage, too.
     return None if is_doubtful and not _has(segment, place, offset) else place
+
+
+def _is_behind_wrong(segment: Segment, pos: int, offset: int, limit: int) -> bool:
+    """Whether the batch at `pos` is intact, and does not begin after an offset, and the
+    one before it has a wrong offset, which no checksum covers: it ends elsewhere than
+    its neighbours say, and has as many records as there are offsets between them."""
+    if not segment.is_contiguous:
+        return False
+    before = segment.base_offset - 1
+    with contextlib.suppress(CorruptRecordError, UnsupportedError, RecordTooLargeError):
+        found = segment.first_header(pos)
+        first = -1 if found is None else _first_offset(*found[:2])
+        if not before < first <= offset:
+            return False
+        for header, buffer, at in segment.headers(checks=0):
+            if at + header.size < pos:
+                before = header.last_offset
+                continue
+            if at + header.size > pos or header.last_offset == first - 1:
+                return False
+            moved = header._replace(last_offset=first - 1)
+            batch = make_batch(segment, moved, buffer, at, limit)
+            return batch.record_count == first - 1 - before
+    return False
 
 
 def _reach(segment: Segment, position: int) -> int:

@@ -12,6 +12,7 @@ from logstore.log.read.view import View
 from logstore.record.batch import Chunk
 from logstore.record.decoder import (
     BatchFilter,
+    ChunkReader,
     Damage,
     StopReading,
     damage_of,
@@ -32,7 +33,8 @@ def fetch(
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
     Reads one segment at a time, as Kafka does. A batch that is larger gets a buffer of
-    its size. Damage is met only at the beginning. The call decides which transactional
+    its size. Damage is met only at the beginning; batches of magic 0 and 1 are decoded
+    to find it, and those of magic 2 are not. The call decides which transactional
     batches are delivered, so that a chunk gives the same records whenever it is
     iterated over; the chunk ends before the first batch for which this cannot be
     decided.
@@ -135,7 +137,35 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         raise damage_of(error, offset=cursor.offset)
     if end and not read.segment.is_contiguous:
         end, last = _without_doubtful(cursor, read, end, last)
-    return end, last, stop
+    return *_whole_wrappers(cursor, read, end, last), stop
+
+
+def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[int, int]:
+    """(end, last offset) of the batches before the first one of magic 0 or 1 that
+    cannot be decoded: no checksum covers the offset of a wrapper, and the next fetch
+    would begin after the records that it hides.
+
+    Raises:
+        Damage: it is the first of all.
+    """
+    buffer, raw = read.buffer, read.buffer.raw
+    scan = native.first_header(buffer.c, end, checks=0)
+    if not scan.headers or scan.headers[0].magic > 1:
+        return end, last
+    reader = ChunkReader(cursor.view.decompressed_max, with_headers=False)
+    first, checks = cursor.offset, read.checks
+    try:
+        for _ in reader.columns(buffer.c, raw, end, read.last_offset, checks, first):
+            pass
+    except Damage as damage:
+        if damage.unsupported or damage.too_large is not None:
+            return end, last  # the limit is for who decodes the chunk
+        end, last = 0, -1
+        for header in native.Headers(buffer.c, damage.pos, checks=0):
+            end, last = header.pos + header.size, header.last_offset
+        if last < first:
+            raise
+    return end, last
 
 
 def _without_doubtful(

@@ -40,15 +40,51 @@ def test_read_goes_on_behind_a_wrapper_with_a_wrong_offset(
                 got.extend(offsets)
             assert (way, got, caught.value.next_offset) == (way, intact[:10], 12)
             assert (way, caught.value.offset) == (way, 10)
-        # A chunk is not decompressed before somebody iterates over it.
-        decoding = ("read", "follow", "read_batches", "read_arrow")
-        after, skipping = (
-            offsets_by_way(p, 12),
-            offsets_by_way(p, 0, on_corruption="skip"),
-        )
-        for way in decoding:
-            assert (way, list(after[way])) == (way, intact[10:])
-            assert (way, list(skipping[way])) == (way, intact)
+        for way, offsets in offsets_by_way(p, 12).items():
+            assert (way, list(offsets)) == (way, intact[10:])
+        for way, offsets in offsets_by_way(p, 0, on_corruption="skip").items():
+            assert (way, list(offsets)) == (way, intact)
+
+
+@pytest.mark.parametrize("by", [-2, -1, 1, 2, 3, 4, 9, 1 << 33])
+@pytest.mark.parametrize("codec", ["gzip", "none"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrong_offset_costs_the_records_of_its_batch_only(
+    tmp_path: Path, magic: int, codec: str, by: int
+) -> None:
+    """Whether a read begins before it, or anywhere after it."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", config=config_of(magic, codec))
+        for number in range(7):
+            topic[0].append_many([b"%d.%d" % (number, at) for at in range(3)])
+        topic[0].roll()
+        topic[0].append_many([b"a", b"b", b"c"])
+    log = tmp_path / "t-0" / f"{0:020d}.log"
+    intact, before = log.read_bytes(), -1
+    for frame in frames(log)[:4]:
+        first, end = before + 1, frame.offset + 1
+        before = frame.offset
+        if frame.offset + by < 0:
+            continue
+        log.write_bytes(intact)
+        overwrite(log, frame.pos, (frame.offset + by).to_bytes(8, "big"))
+        with logstore.open(tmp_path, read_only=True) as store:
+            p = store.topic("t")[0]
+            assert (p.get(end).offset, p.get(end + 6).offset) == (end, end + 6)
+            for offset in range(first, end):
+                with pytest.raises(logstore.CorruptRecordError):
+                    p.get(offset)
+            for start in (end, end + 3, end + 6):
+                for way, offsets in offsets_by_way(p, start).items():
+                    assert (way, list(offsets)) == (way, [*range(start, 24)])
+            for way, offsets in offsets_by_way(p, 0, on_corruption="skip").items():
+                left = [*range(first), *range(end, 24)]
+                assert (way, list(offsets)) == (way, left)
+            for way, offsets in offsets_by_way(p, 0).items():
+                with pytest.raises(logstore.CorruptRecordError) as caught:
+                    list(offsets)
+                error = caught.value
+                assert (way, error.offset, error.next_offset) == (way, first, end)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
