@@ -188,6 +188,20 @@ BUGS_OF_LOGS = (
         "log/read/test_time_lookup.py",
     ),
     unit_bug(
+        "a batch with a wrong offset shows that the one before it has one",
+        "log/read/damage.py",
+        "            return batch.record_count == first - 1 - before\n",
+        "            return True\n",
+        "log/read/test_reader_of_wrappers.py",
+    ),
+    unit_bug(
+        "a fetch goes past a message whose offset is wrong",
+        "log/read/fetch.py",
+        "    return *_whole_wrappers(cursor, read, end, last), stop\n",
+        "    return end, last, stop\n",
+        "log/read/test_reader_of_wrappers.py",
+    ),
+    unit_bug(
         "a point of open transactions stands though the log was cut below it",
         "log/read/transactions.py",
         "            and view.cuts.lowest_since(point.serial) >= point.upto\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore import StorageError
-from logstore.group.file.durable_point import DurablePoint, FileId
+from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
 from logstore.group.file.slots import Slots
 from logstore.group.file.synced_file import SyncedFile
 from logstore.io.directory import Directory
@@ -118,3 +118,24 @@ def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None
     other.confirm(its_slots.point, root, len(DATA))
     assert other.is_confirmed
     assert other.is_doubtful
+
+
+def test_look_before_an_append_reads_the_point_once(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the file is confirmed already, or only now."""
+    file, slots, root = opened(disk)
+    file.begin(slots.point, root, DATA)
+    disk.write(file.fd, DATA, 0)
+    other, its_slots, its_root = opened(disk)
+    other.begins_with(DATA)
+    reads, now = list[SharedPoint](), SharedPoint.now
+
+    def counted(shared: SharedPoint) -> DurablePoint:
+        reads.append(shared)
+        return now(shared)
+
+    monkeypatch.setattr(SharedPoint, "now", counted)
+    for count in (1, 2):
+        other.confirm(its_slots.point, its_root, len(DATA))
+        assert (other.is_confirmed, len(reads)) == (True, count)

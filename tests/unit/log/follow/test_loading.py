@@ -11,7 +11,12 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
+from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
+from logstore.io.directory import Directory
 from logstore.io.layout import OWNER, PARTITION_STATE
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.follow.signs import PartitionStamp
+from logstore.store.inside import views_of
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, FullDisk, Unsynced
 from support.values import config_of
@@ -165,3 +170,32 @@ def log_with_a_cut(store: logstore.Store) -> logstore.Partition:
     append(partition, b"old", 10)
     partition.flush()
     return partition
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_load_examines_the_files_of_the_ownership_only_for_its_stamps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
+) -> None:
+    """One from before everything that it reads, and one from after that."""
+    with open_store(tmp_path) as store:
+        append(store.create_topic("orders", config=config_of(2))[0], b"old", 5)
+    if is_damaged:
+        path = tmp_path / "orders-0" / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-1] + b"~")
+    with open_store(tmp_path, read_only=True) as reading:
+        log = views_of(reading.topic("orders")[0]).log
+        assert isinstance(log, ReadOnlyLog)
+        stamps = list[PartitionStamp]()
+
+        def stamp(directory: Directory) -> PartitionStamp:
+            stamps.append(now(directory))
+            return stamps[-1]
+
+        def fail(ownership: Ownership) -> OwnershipKey:
+            raise AssertionError
+
+        now = PartitionStamp.now
+        monkeypatch.setattr(PartitionStamp, "now", stamp)
+        monkeypatch.setattr(Ownership, "cache_key", fail)
+        log._loader.load()
+        assert len(stamps) == 2
