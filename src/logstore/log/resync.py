@@ -18,7 +18,7 @@ from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.batch import RecordBatch
-from logstore.record.batch_search import BATCH_BYTES_MIN, possible_batches
+from logstore.record.batch_search import BATCH_BYTES_MIN, MAGIC_POS, possible_batches
 from logstore.record.decoder import Damage
 from logstore.record.file_walk import FRAME_BYTES, LENGTH_END
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
@@ -44,7 +44,6 @@ _KEY_POS: Final = (18, 26)
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
-_MAGIC_POS: Final = 16
 # A control batch has 78 bytes, or fewer if its record was removed.
 _CONTROL_BYTES_MAX: Final = 96
 # The checksum of magic 2 follows the frame, and covers what follows it.
@@ -357,7 +356,7 @@ def _is_filled(segment: Segment, pos: int, end: int) -> bool:
 
 def _magics(data: bytes) -> bytes:
     """The possible values of the magic of a damaged batch."""
-    stored = data[_MAGIC_POS : _MAGIC_POS + 1]
+    stored = data[MAGIC_POS : MAGIC_POS + 1]
     return stored if stored and stored[0] <= 2 else b"\0\1\2"
 
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from logstore import _native as native
 
-__all__ = ["BATCH_BYTES_MIN", "possible_batches"]
+__all__ = ["BATCH_BYTES_MIN", "MAGIC_POS", "possible_batches"]
 
 # A batch of any format has so many bytes at least.
 BATCH_BYTES_MIN: Final = 26
 _LENGTH_POS: Final = 8
 _LENGTH_END: Final = 12
-_MAGIC_POS: Final = 16
+MAGIC_POS: Final = 16
 _MAGICS: Final = re.compile(rb"[\0-\2]")
 
 
@@ -39,8 +39,8 @@ def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
 
 def _candidates(data: bytes) -> Iterator[int]:
     """Positions of possible batch headers, in order: a plausible magic and length."""
-    for magic in _MAGICS.finditer(data, _MAGIC_POS):
-        begin = magic.start() - _MAGIC_POS
+    for magic in _MAGICS.finditer(data, MAGIC_POS):
+        begin = magic.start() - MAGIC_POS
         length = int.from_bytes(data[begin + _LENGTH_POS : begin + _LENGTH_END], "big")
         if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
             length <= len(data) - begin - _LENGTH_END

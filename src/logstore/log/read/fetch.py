@@ -10,6 +10,7 @@ from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_follows, check_last, with_next_offset
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
+from logstore.record.batch_search import MAGIC_POS
 from logstore.record.decoder import (
     BatchFilter,
     ChunkReader,
@@ -149,8 +150,7 @@ def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[in
         Damage: it is the first of all.
     """
     buffer, raw = read.buffer, read.buffer.raw
-    scan = native.first_header(buffer.c, end, checks=0)
-    if not scan.headers or scan.headers[0].magic > 1:
+    if not end or raw[MAGIC_POS : MAGIC_POS + 1] == b"\2":
         return end, last
     reader = ChunkReader(cursor.view.decompressed_max, with_headers=False)
     first, checks = cursor.offset, read.checks
