@@ -14,7 +14,7 @@ from logstore.log.follow.file_identity import log_bases
 from logstore.log.follow.loading import LoadedLog, Loader, observed
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.observed import Names, Observed, Signs
-from logstore.log.follow.signs import WRITER, Guards
+from logstore.log.follow.signs import Guards, PartitionStamp, WriterSigns, writer_signs
 from logstore.segment import Segment
 
 __all__ = ["FollowedLog"]
@@ -95,8 +95,10 @@ class FollowedLog:
     def has_new_writer(self, look: Look) -> bool:
         """Whether logstore's own log has got a new writer since it was loaded. A backup
         may have been put back, and even if the log is what it was, what was read of it
-        in between may be of another one."""
-        return not self.files.is_foreign and look.stamps()[WRITER] != self.writer
+        in between may be of another one; or a broker has taken the store over."""
+        if self.files.is_foreign:
+            return False
+        return writer_signs(look.stamps()) != self._writer_signs(self._stamp)
 
     def is_of_one_log(self, end: int, look: Look) -> bool:
         """Whether everything that was read of a foreign log from this end on is of one
@@ -150,11 +152,14 @@ class FollowedLog:
         later = self._loader.after_deletion(metadata)
         return later is None or self._is_other(later, first)
 
+    def _writer_signs(self, stamp: PartitionStamp) -> WriterSigns:
+        return stamp.writer_signs(is_foreign=self.files.is_foreign)
+
     def _signs(self) -> Signs:
         stamp = self._stamp
         return Signs(
             stamp.directory_id,
-            self.writer,
+            self._writer_signs(stamp),
             self._mtime_ns,
             self._state,
             self._epochs.rows,
@@ -176,7 +181,13 @@ class FollowedLog:
             if not has_next and settled(names[2], self._directory.files) >= 0:
                 self._without_next = names
         return Signs(
-            look.place, stamps[WRITER], names[1], state, epochs.rows, None, has_next
+            look.place,
+            writer_signs(stamps),
+            names[1],
+            state,
+            epochs.rows,
+            None,
+            has_next,
         )
 
     def _signs_of_ended(self, look: Look) -> Signs:
@@ -188,7 +199,7 @@ class FollowedLog:
             is_same &= self._epochs_now(look.stamps()) is self._epochs
         return Signs(
             stamp.directory_id,
-            stamp.ownership.owner,
+            self._writer_signs(stamp),
             stamp.mtime_ns,
             stamp.state,
             self._epochs.rows,

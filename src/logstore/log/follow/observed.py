@@ -93,7 +93,7 @@ class Signs(NamedTuple):
 
     Attributes:
         place: device and inode of the directory.
-        writer: the mark of logstore's writer in the root.
+        writer: the stamps of the files in the root that show which program writes.
         mtime_ns: of the directory; -1: a later change may leave it as it is.
         state: the stamp of logstore's own state.
         epochs: the rows of the leader epochs of a foreign log.
@@ -104,7 +104,7 @@ class Signs(NamedTuple):
     """
 
     place: tuple[int, int]
-    writer: FileStamp | None
+    writer: tuple[FileStamp | None, ...]
     mtime_ns: int
     state: FileStamp | None
     epochs: tuple[tuple[int, int], ...] = ()

@@ -7,7 +7,7 @@ before, or when, it changes more than the end of the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from logstore.io.checkpoint.ownership import (
     OWNERSHIP_FILES,
@@ -18,11 +18,13 @@ from logstore.io.checkpoint.ownership import (
 from logstore.io.checkpoint.publications import PublicationKey
 from logstore.io.directory import Directory
 from logstore.io.layout import (
+    CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
     OWNER,
     PARTITION_STATE,
     PUBLICATION,
     PUBLISHED,
+    RECOVERY_CHECKPOINT,
 )
 from logstore.io.stamps import FileStamp, LookNames
 from logstore.log.follow.file_identity import LogFiles
@@ -34,22 +36,30 @@ __all__ = [
     "BrokerStart",
     "Guards",
     "PartitionStamp",
+    "WriterSigns",
     "publication_key",
+    "writer_signs",
 ]
 
-# In the root of the store: the mark of its writer, and the files of a publication.
+# In the root of the store: the mark of its writer, the files that show that a broker
+# has taken it over (`store_fingerprint`), and the files of a publication.
 WRITER: Final = f"../{OWNER}"
+_BROKER: Final = (f"../{CLEAN_SHUTDOWN}", f"../{RECOVERY_CHECKPOINT}")
 _PUBLICATIONS: Final = (f"../{PUBLICATION}", f"../{PUBLISHED}")
 
 # The files of which one changes before a log is cut: logstore writes its state first,
 # and a broker its leader epochs. A writer that starts after a backup was put back
-# leaves the state as it is, and replaces its mark in the root.
-CUT_BY_LOGSTORE: Final = LookNames(WRITER, PARTITION_STATE)
+# leaves the state as it is, and replaces its mark in the root. A log is logstore's own
+# until a broker takes the store over.
+CUT_BY_LOGSTORE: Final = LookNames(WRITER, PARTITION_STATE, *_BROKER)
 CUT_BY_BROKER: Final = LookNames(LEADER_EPOCHS, PARTITION_STATE)
 _OWN_GUARDS: Final = LookNames(*CUT_BY_LOGSTORE.names, ".", *_PUBLICATIONS)
 _PARTITION: Final = LookNames(
     ".", PARTITION_STATE, *(f"../{name}" for name in OWNERSHIP_FILES)
 )
+
+# See `PartitionStamp.writer_signs`.
+WriterSigns: TypeAlias = tuple[FileStamp | None, ...]
 
 
 class Guards(NamedTuple):
@@ -87,6 +97,11 @@ def publication_key(stamps: Mapping[str, FileStamp | None]) -> PublicationKey:
     return stamps[publication], stamps[published]
 
 
+def writer_signs(stamps: Mapping[str, FileStamp | None]) -> WriterSigns:
+    """`PartitionStamp.writer_signs` from the stamps of a look at the same log."""
+    return tuple(stamps[name] for name in (WRITER, *_BROKER) if name in stamps)
+
+
 class PartitionStamp(NamedTuple):
     """Shows whether another process has changed more than the end of the log. Apparent
     damage may be a change by a writer since the first stamp.
@@ -101,6 +116,12 @@ class PartitionStamp(NamedTuple):
     mtime_ns: int
     state: FileStamp | None
     ownership: OwnershipKey
+
+    def writer_signs(self, *, is_foreign: bool) -> WriterSigns:
+        """The stamps of the files in the root of which one changes before another
+        program writes to a log, or another writer of logstore does."""
+        owner, clean_shutdown, points, _ = self.ownership
+        return (owner,) if is_foreign else (owner, clean_shutdown, points)
 
     @classmethod
     def now(cls, directory: Directory) -> PartitionStamp:

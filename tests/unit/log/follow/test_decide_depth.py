@@ -17,14 +17,15 @@ from logstore.log.follow.observed import Names, Signs
 EPOCHS = ((0, 0),)
 CUT_22 = Cuts().after(22)
 
-SIGNS = Signs((1, 1), (9, 9, 9, 9), 100, (1, 1, 1, 1))
-BROKER_SIGNS = SIGNS._replace(writer=None, epochs=EPOCHS)
+SIGNS = Signs((1, 1), ((9, 9, 9, 9), None, None), 100, (1, 1, 1, 1))
+BROKER_SIGNS = SIGNS._replace(writer=(None,), epochs=EPOCHS)
 ENDED = SIGNS._replace(stamp="stamp")
 
 DEPTHS: dict[str, tuple[Signs, dict[str, Any], Depth]] = {
     "as it was": (SIGNS, {}, Depth.END),
     "another directory": (SIGNS, {"place": (1, 2)}, Depth.FILES),
-    "another writer": (SIGNS, {"writer": (8, 8, 8, 8)}, Depth.FILES),
+    "another writer": (SIGNS, {"writer": ((8, 8, 8, 8), None, None)}, Depth.FILES),
+    "a broker": (SIGNS, {"writer": ((9, 9, 9, 9), None, (1, 1, 1, 1))}, Depth.FILES),
     "names have changed": (SIGNS, {"mtime_ns": 101}, Depth.NAMES),
     "names may have changed": (
         SIGNS._replace(mtime_ns=-1),
@@ -36,7 +37,7 @@ DEPTHS: dict[str, tuple[Signs, dict[str, Any], Depth]] = {
     "bytes that will be removed": (ENDED, {"mtime_ns": 101}, Depth.NOTHING),
     "bytes that were removed": (ENDED, {"stamp": "other"}, Depth.FILES),
     "a last file that is another": (ENDED, {"stamp": None}, Depth.FILES),
-    "ended, and another writer": (ENDED, {"writer": None}, Depth.FILES),
+    "ended, and another writer": (ENDED, {"writer": (None, None, None)}, Depth.FILES),
     "the same epochs": (BROKER_SIGNS, {}, Depth.END),
     "an epoch below the end": (
         BROKER_SIGNS,

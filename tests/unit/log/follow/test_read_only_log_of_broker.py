@@ -404,3 +404,41 @@ def _looks_at_a_deletion_before(path: Path, call: int) -> bool:
         files.before = None
         assert partition.start_offset == 10
     return calls >= call
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_clean: bool
+) -> None:
+    """A broker removes the clean-shutdown marker when it starts; after a kill there is
+    none, and its recovery points show it. No batch of magic 1 has a leader epoch."""
+    # The clock of the file system is taken as fine enough.
+    monkeypatch.setattr("logstore.io.stamps._TICK_MS", 0)
+    for name, after in ("own", b"old"), ("broker", b"new"):
+        with open_store(tmp_path / name, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(1))[0]
+            for offset in range(2000):
+                value = b"same" if offset < 100 else after
+                partition.append(value * 100, timestamp_ms=offset)
+    path, marker = tmp_path / "own", tmp_path / "own/.kafka_cleanshutdown"
+    if not is_clean:
+        path = tmp_path / "killed"
+        with open_store(tmp_path / "own", files=Unsynced()) as store:
+            store.topic("orders")[0].append(b"last")
+            shutil.copytree(tmp_path / "own", path)
+        marker = path / "recovery-point-offset-checkpoint"
+    [log], [new] = logs_in(path / "orders-0"), logs_in(tmp_path / "broker/orders-0")
+    with open_store(path, read_only=True) as reading:
+        partition = reading.topic("orders")[0]
+        records = partition.read()
+        found = [next(records) for _ in range(300)]
+        assert partition.end_offset >= 2000
+        marker.unlink()
+        at = frames(new)[100].pos
+        with log.open("r+b") as file:
+            file.truncate(at)
+            file.seek(at)
+            file.write(new.read_bytes()[at:])
+        with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut"):
+            found.extend(records)
+        assert not any(record.value.startswith(b"new") for record in found)
