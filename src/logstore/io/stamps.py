@@ -129,8 +129,13 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
 
-def settled(mtime_ns: int, clock: Clock) -> int:
+def settled(time_ns: int, begun_ms: int, clock: Clock) -> int:
     """A time of change to record and compare later; -1 if it is so recent that the next
-    change may not alter it."""
-    age_ms = clock.now_ms() - mtime_ns // 1_000_000
-    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
+    change may not alter it, or may not have altered it.
+
+    Args:
+        begun_ms: Unix milliseconds, from before the file was examined.
+    """
+    first_ms = begun_ms - _TICK_MS
+    is_recent = first_ms < time_ns // 1_000_000 <= clock.now_ms()
+    return -1 if is_recent else time_ns

@@ -13,7 +13,7 @@ import pytest
 from logstore import _native
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.stamps import NO_FILE, Look, LookNames, stamp_bytes
+from logstore.io.stamps import NO_FILE, Look, LookNames, settled, stamp_bytes
 from support.damage import FaultyFiles
 
 NAMES = LookNames("../a", "b", ".", "../none", "none", "c")
@@ -120,3 +120,4 @@ def test_times_settle_when_a_later_change_must_alter_them() -> None:
         data = bytes(16) + b"".join(map(stamp_bytes, stamps))
         look = Look(LookNames("a", "b", "c"), data, 10_000)
         assert look.has_settled(files) == is_settled
+        assert (settled(time_ms * 1_000_000, 10_000, files) >= 0) == is_settled

@@ -85,8 +85,9 @@ class LeaderEpochs:
 
 
 def _cache_key(directory: Directory) -> object:
-    seen = _seen(directory)
-    if seen != _NO_FILE and settled(seen[2], directory.files) < 0:
+    files = directory.files
+    begun_ms, seen = files.now_ms(), _seen(directory)
+    if seen != _NO_FILE and settled(seen[2], begun_ms, files) < 0:
         return None
     return seen
 

@@ -117,6 +117,7 @@ def _byte_ranges(
 ) -> ByteRanges | None:
     with log.directory.use() as fd:
         files = log.directory.files
+        begun_ms = files.now_ms()
         ranges, guards = [], list(_guards(log))
         for segment in view.from_offset(start):
             if segment.base_offset >= stop:
@@ -137,7 +138,7 @@ def _byte_ranges(
                 )
             )
             if log.is_foreign:
-                stamp = _settled(stamp_of(info), log.directory)
+                stamp = _settled(stamp_of(info), begun_ms, log.directory)
                 guards.append(Guard(segment.path, stamp))
     ended = None if stable is None else _transactions(view, start, stop, stable)
     # The guards are newer than the view: nothing may have been cut before them.
@@ -174,9 +175,12 @@ def _guards(log: ReadOnlyLog) -> Iterator[Guard]:
     yield Guard(directory.path, (look.place[1], -1, -1, -1))
     for name, stamp in look.stamps().items():
         path = os.path.normpath(directory.path_of(name))
-        yield Guard(path, NO_FILE if stamp is None else _settled(stamp, directory))
+        if stamp is None:
+            yield Guard(path, NO_FILE)
+        else:
+            yield Guard(path, _settled(stamp, look.begun_ms, directory))
 
 
-def _settled(stamp: FileStamp, directory: Directory) -> FileStamp:
+def _settled(stamp: FileStamp, begun_ms: int, directory: Directory) -> FileStamp:
     """The stamp, if the next change of the file alters it."""
-    return stamp if settled(stamp[2], directory.files) >= 0 else UNSETTLED
+    return stamp if settled(stamp[2], begun_ms, directory.files) >= 0 else UNSETTLED

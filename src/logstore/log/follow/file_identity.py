@@ -100,6 +100,7 @@ class LogFiles:
     def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
         self.is_foreign = is_foreign
         self._directory = directory
+        self._begun_ms = directory.files.now_ms()
         self._before = self._present() if is_foreign else {}
         self._stamps: dict[str, _Stamp] = {}
         # Of a foreign log: the stamp of its last file before it was read.
@@ -168,7 +169,7 @@ class LogFiles:
             self._last = self._before.get(name)
             stamp = self._stamps.get(name)
             if stamp is not None and stamp.size == torn_size:
-                self._torn = torn_size, settled(stamp.mtime_ns, self._directory.files)
+                self._torn = torn_size, self._settled(stamp.mtime_ns, self._begun_ms)
             # An empty segment does not show what is below it.
             for segment in segments[-2:] if not segments[-1].size else segments[-1:]:
                 self.record_end(segment)
@@ -294,13 +295,20 @@ class LogFiles:
         _, mtime_ns, _, size = stamp
         return size > last.size and (size, mtime_ns) != self._torn
 
-    def record_torn(self, stamp: FileStamp) -> bool:
+    def _settled(self, mtime_ns: int, begun_ms: int) -> int:
+        return settled(mtime_ns, begun_ms, self._directory.files)
+
+    def record_torn(self, stamp: FileStamp, begun_ms: int) -> bool:
         """Record that the bytes after the end are part of a batch, or not of this log.
+
+        Args:
+            stamp: of the file, from before they were read.
+            begun_ms: from before the stamp.
 
         Returns:
             Whether another program has left them there, and is not writing now.
         """
-        quiet_ns = settled(stamp[1], self._directory.files)
+        quiet_ns = self._settled(stamp[1], begun_ms)
         self._torn, self._is_stuck = (stamp[3], quiet_ns), self.is_foreign
         return self.is_foreign and quiet_ns >= 0
 
@@ -334,13 +342,14 @@ class LogFiles:
     def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
         """Whether a file is not the one that it was, whichever program writes the log.
         Each file is examined once per time of the directory."""
+        begun_ms = self._directory.files.now_ms()
         mtime_ns = self._directory.info().mtime_ns
         if self._is_stuck or self.is_last_other(segments):
             return True
         if mtime_ns == self._checked_ns:
             return False
         files = self._present()
-        self._checked_ns = settled(mtime_ns, self._directory.files)
+        self._checked_ns = self._settled(mtime_ns, begun_ms)
         for segment in segments:
             name = segment.file.name(LOG)
             if not segment.is_lost:

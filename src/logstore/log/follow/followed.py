@@ -178,7 +178,8 @@ class FollowedLog:
         is_same, has_next = (names[1], state) == (self._mtime_ns, self._state), False
         if is_same and names != self._without_next:
             has_next = self._has_next()
-            if not has_next and settled(names[2], self._directory.files) >= 0:
+            files = self._directory.files
+            if not has_next and settled(names[2], look.begun_ms, files) >= 0:
                 self._without_next = names
         return Signs(
             look.place,
@@ -239,11 +240,12 @@ class FollowedLog:
         if depth is Depth.NAMES:
             is_known = self._grow_by_rolls(now)
             if is_known is None:
-                is_known = self._grow_by_names(now)
+                is_known = self._grow_by_names(now, look.begun_ms)
             if not is_known:
                 return False
             stamp = None  # of this look no more
-        return not self.segments or self._grow_at_end(stamp or self._last_stamp())
+        stamp = stamp or (self._last_stamp() if self.segments else None)
+        return stamp is None or self._grow_at_end(stamp, look.begun_ms)
 
     def _grow_by_rolls(self, now: Signs) -> bool | None:
         """Add the segments that logstore's own writer has begun, if nothing else has
@@ -276,9 +278,13 @@ class FollowedLog:
         self._mtime_ns = now.mtime_ns
         return True
 
-    def _grow_by_names(self, now: Signs) -> bool:
+    def _grow_by_names(self, now: Signs, begun_ms: int) -> bool:
         """Add new segments after the last one, drop those deleted at the front. False:
-        as `grow`."""
+        as `grow`.
+
+        Args:
+            begun_ms: from before `now`.
+        """
         bases = log_bases(self._directory)
         if not bases:
             return False
@@ -298,7 +304,7 @@ class FollowedLog:
             self._begin_segment(base)
         self._take_metadata(metadata)
         self.files.record_end(self.segments[-1])
-        self._mtime_ns = settled(now.mtime_ns, self._directory.files)
+        self._mtime_ns = settled(now.mtime_ns, begun_ms, self._directory.files)
         self._state = now.state
         return True
 
@@ -335,12 +341,13 @@ class FollowedLog:
         self.segments = (*self.segments, segment)
         self._read(segment)
 
-    def _grow_at_end(self, stamp: FileStamp) -> bool:
+    def _grow_at_end(self, stamp: FileStamp, begun_ms: int) -> bool:
         """Read what was appended to the last segment, if anything was. False: as
         `grow`.
 
         Args:
             stamp: of its file, from before that.
+            begun_ms: from before the stamp.
         """
         last, files = self.segments[-1], self.files
         if not files.is_unchanged(last, stamp):
@@ -352,7 +359,7 @@ class FollowedLog:
         files.record_end(last)
         if last.size > size:
             return True
-        is_quiet = files.record_torn(stamp)
+        is_quiet = files.record_torn(stamp, begun_ms)
         first = self.segments[0].base_offset
         return not (is_quiet or self._is_other(self._loader.metadata(), first))
 

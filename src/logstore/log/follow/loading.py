@@ -81,8 +81,8 @@ class Loader(NamedTuple):
             try:
                 # Everything read from now on is later than this stamp.
                 self.stop.begin()
-                stamp = self.stamp()
-                loaded, is_same = self._load(stamp, before)
+                begun_ms, stamp = self.directory.files.now_ms(), self.stamp()
+                loaded, is_same = self._load(stamp, begun_ms, before)
             except (LogStoreError, OSError) as error:
                 if self.is_change(error, stamp) and attempt + 1 < ATTEMPTS:
                     continue
@@ -141,7 +141,7 @@ class Loader(NamedTuple):
         return loaded, change
 
     def _load(
-        self, stamp: PartitionStamp, before: Observed | None
+        self, stamp: PartitionStamp, begun_ms: int, before: Observed | None
     ) -> tuple[LoadedLog, bool]:
         """Returns: the log; whether it was the same one all the time."""
         metadata = self.metadata(stamp.ownership)
@@ -164,7 +164,7 @@ class Loader(NamedTuple):
         now = self.stamp()
         # Appends by the owner meanwhile change nothing, except in a damaged log.
         is_same &= log.damage is None or now == stamp
-        settled_ns = settled(stamp.mtime_ns, self.directory.files)
+        settled_ns = settled(stamp.mtime_ns, begun_ms, self.directory.files)
         stamp = stamp._replace(mtime_ns=settled_ns)
         loaded = LoadedLog(log, files, epochs, state, stamp, stale_cuts)
         return loaded, is_same and self._has_only_grown(loaded, now)

@@ -216,12 +216,13 @@ class ReadOnlyLog:
         """
         with self._lock:
             try:
-                now = self._loader.stamp()
+                files = self.directory.files
+                begun_ms, now = files.now_ms(), self._loader.stamp()
                 # The time of the directory changes with each file in it.
                 cache_key: object = now._replace(mtime_ns=0)
                 if cache_key != self._history[0]:
                     written = now.state
-                    if written and settled(written[2], self.directory.files) < 0:
+                    if written and settled(written[2], begun_ms, files) < 0:
                         cache_key = None  # the next cut may leave the stamp as it is
                     state = self._loader.metadata(now.ownership).state
                     history = None

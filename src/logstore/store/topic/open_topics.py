@@ -120,8 +120,9 @@ class OpenTopics:
     ) -> list[RecoveryAction]:
         """Find the topics; repeat if the writer creates or deletes one meanwhile: its
         settings and its directories change one after the other."""
+        files = self._context.files
         for _ in range(ATTEMPTS):
-            seen = self._stamp_of_root()
+            begun_ms, seen = files.now_ms(), self._stamp_of_root()
             actions: list[RecoveryAction] = []
             read_ownership(actions.append)
             catalog = self._new_catalog(self._context)
@@ -137,7 +138,7 @@ class OpenTopics:
         self._drop_others(catalog)
         self.writers.broken = dict(catalog.missing_partitions)
         mtime_ns, topics, owner = seen
-        self._topics_stamp = settled(mtime_ns, self._context.files), topics
+        self._topics_stamp = settled(mtime_ns, begun_ms, files), topics
         self._loaded_under = topics, owner
         return actions
 
@@ -178,13 +179,14 @@ class OpenTopics:
         """Read-only: take over the changes that the writer has made meanwhile."""
         with self._context.lock:
             try:
-                seen = self._stamp_of_root()
-                if seen[:2] != self._topics_stamp and not self._is_only_files(seen):
+                begun_ms, seen = self._context.files.now_ms(), self._stamp_of_root()
+                is_same = seen[:2] == self._topics_stamp
+                if not is_same and not self._is_only_files(seen, begun_ms):
                     self.load(self._context.state.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error
 
-    def _is_only_files(self, seen: tuple[int, object, object]) -> bool:
+    def _is_only_files(self, seen: tuple[int, object, object], begun_ms: int) -> bool:
         """Whether nothing but files has come and gone in the root, as with each
         publication: then the topics are those that were found."""
         context = self._context
@@ -194,7 +196,7 @@ class OpenTopics:
         # A directory that comes or goes meanwhile changes the time again.
         if context.root.directories() != self.catalog.directories:
             return False
-        self._topics_stamp = settled(mtime_ns, context.files), topics
+        self._topics_stamp = settled(mtime_ns, begun_ms, context.files), topics
         return True
 
     def begin_call(self) -> None:

@@ -29,7 +29,7 @@ from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
 from logstore.store.store import open_store
 from support.broker import foreign
-from support.damage import FaultyFiles, Unsynced, frames, logs_in, overwrite
+from support.damage import FaultyFiles, FixedClock, Unsynced, frames, logs_in, overwrite
 from support.values import fill, new_partition
 
 EPOCHS = "leader-epoch-checkpoint"
@@ -187,6 +187,43 @@ def test_history_is_read_again_until_its_stamp_has_settled(tmp_path: Path) -> No
                 mark = beside.mark()
                 partition.truncate_to(cut_to)
                 assert beside.unchanged_below(mark) == cut_to
+
+
+def test_deletion_in_the_tick_of_a_look_that_lasts_longer_is_seen_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker rolls, and deletes its first segment while a look reads: the directory
+    has the same time, which is not recent any more when the look ends."""
+    with open_store(tmp_path / "store", files=Unsynced()) as store:
+        fill(new_partition(store, 2, segment_bytes=2000), 100)
+    part = foreign(tmp_path / "store")
+    first, last = logs_in(part)[0], logs_in(part)[-1]
+    for file in part.glob(f"{last.stem}*"):
+        file.rename(tmp_path / file.name)
+    files = FixedClock(int(time.time() * 1000))
+    with open_store(tmp_path / "store", read_only=True, files=files) as reading:
+        partition = reading.topic("orders")[0]
+        assert partition.start_offset == 0
+        for file in tmp_path.glob(f"{last.stem}*"):
+            file.rename(part / file.name)
+        tick_ns = part.stat().st_mtime_ns
+        files.now = tick_ns // 1_000_000 + 1
+        assert partition.end_offset == 100
+        read_last = FollowedLog._read_last
+
+        def read_slowly(log: FollowedLog) -> bool:
+            monkeypatch.undo()
+            is_same = read_last(log)
+            for file in part.glob(f"{first.stem}.*"):
+                file.unlink()
+            os.utime(part, ns=(tick_ns, tick_ns))
+            files.now += 30
+            return is_same
+
+        monkeypatch.setattr(FollowedLog, "_read_last", read_slowly)
+        assert partition.start_offset == 0
+        assert not first.exists()
+        assert partition.start_offset > 0
 
 
 def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
