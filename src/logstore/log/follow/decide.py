@@ -121,6 +121,7 @@ class _Fate(enum.Enum):
     MISSING = 2
     REPLACED = 3
     REWRITTEN = 4
+    RETURNED = 5  # it was missing, and nothing shows that it is another one
 
 
 def decide(before: Observed, now: Observed) -> Change:
@@ -187,6 +188,9 @@ def _fates(
             fate = _Fate.DELETED if file.base < first else _Fate.MISSING
         elif same.inode != file.inode and file.base not in now.bytes.copies:
             fate = _Fate.MISSING if same.inode < 0 else _Fate.REPLACED
+            if file.inode < 0:
+                is_less = same.size < file.size or file.base == rewritten
+                fate = _Fate.REWRITTEN if is_less else _Fate.RETURNED
         elif same.size < file.size or file.base == rewritten:
             fate = _Fate.REWRITTEN
         else:
@@ -233,7 +237,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
         if fate in (_Fate.MISSING, _Fate.REPLACED, _Fate.REWRITTEN):
             unlike.append(file.base)
             replaced.add(file.base)
-        elif is_new_writer:
+        elif is_new_writer or fate is _Fate.RETURNED:
             # It may have been another file in between, which a backup has undone.
             replaced.add(file.base)
     if not is_hurt:
@@ -274,6 +278,8 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
         if fate in (_Fate.SAME, _Fate.DELETED):
             continue
         replaced.add(file.base)
+        if fate is _Fate.RETURNED:
+            continue
         # A segment that another program has compacted has the same offsets.
         is_compacted = was_sealed and same is not None
         if told == NO_CUT and fate is not _Fate.REWRITTEN:

@@ -172,7 +172,8 @@ class LogFiles:
                 self._torn = torn_size, self._settled(stamp.mtime_ns, self._begun_ms)
             # An empty segment does not show what is below it.
             for segment in segments[-2:] if not segments[-1].size else segments[-1:]:
-                self.record_end(segment)
+                if not segment.is_lost:
+                    self.record_end(segment)
         self._before = {}
 
     def record_end(self, last: Segment) -> None:

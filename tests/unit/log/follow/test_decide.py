@@ -60,6 +60,11 @@ GROWN_AGAIN = files(SegmentFile(20, 40, 200, 3))
 CUT_22 = Cuts().after(22)
 TAKEN_BACK = Cuts().after(5, is_return=True)
 
+GONE, SHORTER = SegmentFile(10, 20, 100, -1), SegmentFile(10, 20, 90, 2)
+LOST = OWN._replace(damage="lost", files=files(GONE))
+LOST_LAST = OWN._replace(damage="lost", files=files(SegmentFile(20, 25, 50, -1)))
+BACK = {"damage": "", "files": FILES}
+
 
 class Row(NamedTuple):
     """Two looks, and what is decided.
@@ -156,11 +161,7 @@ ROWS = {
         "other-bytes new-writer",
     ),
     "all-files-are-gone": Row(
-        OWN,
-        {"files": (), "end": 0, "bytes": NONE_STAND},
-        0,
-        (0, 10, 20),
-        "lost-files",
+        OWN, {"files": (), "end": 0, "bytes": NONE_STAND}, 0, (0, 10, 20), "lost-files"
     ),
     "a-file-in-the-middle-is-gone": Row(
         OWN, {"files": files(drop=(10,))}, 25, (10,), "lost-files"
@@ -182,6 +183,17 @@ ROWS = {
             "bytes": first_stand(2),
         },
         replaced=(20,),
+    ),
+    "lost-file-is-back": Row(LOST, BACK, replaced=(10,)),
+    "lost-last-file-is-back": Row(LOST_LAST, BACK, replaced=(20,)),
+    "lost-last-file-is-back-with-other-bytes": Row(
+        LOST_LAST, {**BACK, "bytes": first_stand(1)}, 20, (20,), "other-bytes"
+    ),
+    "lost-file-is-back-and-shorter": Row(
+        LOST, {**BACK, "files": files(SHORTER)}, 25, (10,), "lost-files"
+    ),
+    "lost-file-of-a-broker-is-back": Row(
+        BROKER._replace(files=sealed(GONE)), {"files": SEALED}, replaced=(10,)
     ),
     # -------------------------------------------------------- cut, by logstore
     "own-cut": Row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,38 @@ def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
         time.sleep(TICK_S)
         assert reader.end_offset == 3000
         assert len(list(reader.read())) == 3000
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_reads_go_on_when_a_lost_segment_is_put_back(
+    tmp_path: Path, which: int, *, is_copy: bool
+) -> None:
+    """Of a reader that has read before, and of one that was opened meanwhile."""
+    with open_store(tmp_path / "store", files=Unsynced()) as store:
+        config = config_of(2, segment_bytes=700)
+        fill(store.create_topic("orders", config=config)[0], 60)
+    lost, aside = logs_in(tmp_path / "store/orders-0")[which], tmp_path / "aside"
+    with contextlib.ExitStack() as stack:
+
+        def opened() -> Any:
+            store = open_store(tmp_path / "store", read_only=True)
+            return stack.enter_context(store).topic("orders")[0]
+
+        partition = opened()
+        records = partition.follow(timeout=0.01)
+        found = [next(records).offset for _ in range(40)]
+        lost.rename(aside)
+        other = opened()
+        others = other.follow(start=55, timeout=0.01)
+        for beside in partition, other:
+            with pytest.raises(CorruptRecordError):
+                list(beside.read())
+        if is_copy:
+            shutil.copy2(aside, lost)
+        else:
+            aside.rename(lost)
+        found += [record.offset for record in records]
+        assert found == list(range(60))
+        assert [record.offset for record in others] == list(range(55, 60))
+        assert len(list(other.read())) == 60
