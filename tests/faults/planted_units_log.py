@@ -37,6 +37,14 @@ BUGS_OF_LOGS = (
         "log/follow/test_loading.py",
     ),
     unit_bug(
+        "a failed append is cut before that is recorded",
+        "log/write/segment_writer.py",
+        "            if self._first_frame is None:\n"
+        "                self._sync_before_cut()\n",
+        "",
+        "log/write/test_writer_failures.py",
+    ),
+    unit_bug(
         "a log may not shrink to retention_bytes exactly",
         "log/retention.py",
         "            if excess < segment.size_bytes or excess <= 0:\n",

@@ -34,9 +34,13 @@ class ActiveSegment:
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
         sync_times: of the syncs of the log so far.
+
+    Args:
+        before_cut: as in `SegmentWriter`; a method.
     """
 
     __slots__ = (
+        "_before_cut",
         "_context",
         "_health",
         "creating",
@@ -57,7 +61,9 @@ class ActiveSegment:
         state: native.SegmentState,
         index: OffsetEntries,
         times: TimeEntries,
+        before_cut: Callable[[native.SegmentState], None],
     ) -> None:
+        self._before_cut = before_cut
         self._context = context
         self._health = health
         self.prepared = prepared
@@ -181,6 +187,7 @@ class ActiveSegment:
             self.times,
             context.config,
             context.services.store_config,
+            self._before_cut,
             jitter_ms=random.randrange(most) if most > 0 else 0,
         )
         context.services.descriptors.insert(segment.file.serial, file, rest)

@@ -263,10 +263,18 @@ class DurablePoint:
             checkpoints.write_state(directory, layout.PARTITION_STATE, value)
         return True
 
-    def record(self, extent: Extent, state: native.SegmentState) -> None:
+    def record(
+        self,
+        extent: Extent,
+        state: native.SegmentState,
+        *,
+        is_truncating: bool = False,
+    ) -> None:
         """Record the durable point. If this fails, the old one stays true."""
         try:
-            self.write(extent, state, is_record=True)
+            self.write(
+                extent, state, is_truncating=is_truncating, is_record=not is_truncating
+            )
         except OSError as error:
             logger.warning(
                 "cannot write down the durable point of %s: %s",

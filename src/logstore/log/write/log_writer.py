@@ -171,6 +171,7 @@ class LogWriter:
             loaded.active_state,
             loaded.index,
             loaded.times,
+            self._record_append_cut,
         )
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)
@@ -308,24 +309,29 @@ class LogWriter:
             writer.clean()
         except SyncFailedError as error:
             self.health.fail(error)
-        self._record_append_cut(writer)
+            return
+        self._record_append_cut(writer.state, is_done=True)
 
-    def _record_append_cut(self, writer: SegmentWriter) -> None:
-        """Record that a failed append was cut again: a reader in another process may
-        have counted its records. If this fails, the next append does so first: only the
-        recorded cut shows that other records have their offsets."""
-        if writer.is_cut:
-            writer.is_cut = False
-            self.record_cut(self.extent.end)
-            self.point.must_record = True
-            self.point.record(self.extent, writer.state)
+    def _record_append_cut(
+        self, state: native.SegmentState, *, is_done: bool = False
+    ) -> None:
+        """Record that all after a durable state of the active segment is being removed,
+        or was, if `is_done`: a reader in another process may have counted records of
+        it. If this fails, the next append does so first: only the recorded cut shows
+        that other records have their offsets. When it is done, that is another cut: a
+        reader may have seen the old end together with the first."""
+        if is_done and not self.point.must_record:
+            return
+        self.point.must_record = self.health.is_blocked = True
+        self.record_cut(state.last_offset + 1)
+        self.point.record(self.extent, state, is_truncating=not is_done)
 
     def after_failed_write(self, writer: SegmentWriter, error: BaseException) -> None:
         """One write failed. It is already undone, or `repair` will undo it."""
         if isinstance(error, SyncFailedError):
             self.health.fail(error)
         if writer.dirty is None:
-            self._record_append_cut(writer)
+            self._record_append_cut(writer.state, is_done=True)
             with contextlib.suppress(StorageError):
                 self.repair()
 
@@ -375,7 +381,7 @@ class LogWriter:
             if active.writer is not None:
                 if active.writer.differs_from(mark):
                     active.writer.back_to(mark)
-                self._record_append_cut(active.writer)
+                self._record_append_cut(active.writer.state, is_done=True)
         else:
             active.retire()
             self.extent = self.extent._replace(segments=before)

@@ -8,6 +8,7 @@ index files yet: they are written once the log they point at is synced.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
@@ -72,10 +73,14 @@ class SegmentWriter:
         file, fd: the log, open for writing.
         dirty: the counts of index entries to return to, if a write failed and is not
             undone yet: the file may have bytes past ``state.size``; else None.
-        is_cut: bytes were removed that readers in other processes may have seen.
+
+    Args:
+        before_cut: called with the state that stays, which is durable, before bytes are
+            removed that readers in other processes may have seen.
     """
 
     __slots__ = (
+        "_before_cut",
         "_first_frame",
         "_reserved",
         "config",
@@ -84,7 +89,6 @@ class SegmentWriter:
         "file",
         "files",
         "index",
-        "is_cut",
         "planner",
         "segment",
         "state",
@@ -101,6 +105,7 @@ class SegmentWriter:
         times: TimeEntries,
         config: TopicConfig,
         store_config: StoreConfig,
+        before_cut: Callable[[native.SegmentState], None],
         *,
         jitter_ms: int = 0,
     ) -> None:
@@ -119,7 +124,7 @@ class SegmentWriter:
         self._reserved = state.size
         self._first_frame: tuple[int, bytes] | None = None
         self.dirty: tuple[int, int] | None = None
-        self.is_cut = False
+        self._before_cut = before_cut
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST
         segment.row = ""
@@ -362,9 +367,10 @@ class SegmentWriter:
         """Cut, durably, the bytes that a failed write may have left after
         ``state.size``: no power failure may bring back records that were reported as
         not appended."""
-        # No reader has seen bytes that begin with zeros.
-        self.is_cut |= self._first_frame is None
         try:
+            # No reader has seen bytes that begin with zeros.
+            if self._first_frame is None:
+                self._sync_before_cut()
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size
             self.files.sync(self.fd)
@@ -376,6 +382,16 @@ class SegmentWriter:
                 path=self.path,
                 action="truncate",
             ) from error
+
+    def _sync_before_cut(self) -> None:
+        """Sync, and call `before_cut`. If the sync fails, the file is cut at once: its
+        bytes must not come back at the next opening. Raises: OSError."""
+        try:
+            self.files.sync(self.fd)
+        except OSError:
+            self.files.truncate(self.fd, self.state.size)
+            raise
+        self._before_cut(self.state)
 
     def mark(self) -> Mark:
         """The current state, for `back_to`."""

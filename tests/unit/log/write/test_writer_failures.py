@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
+from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.layout import PARTITION_STATE
+from logstore.record.encoder import BATCH_BYTES_TARGET
 from logstore.store.store import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, logs_in
@@ -369,3 +372,69 @@ def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
                 next(follower)
             assert caught.value.cut_to == 10
             assert [r.value for r in beside.read(10)] == [b"new"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@every_magic
+def test_cut_of_a_failed_append_is_recorded_before_a_byte_is_removed(
+    tmp_path: Path, magic: int, count: int
+) -> None:
+    """A reader that looks in between would take the lower end for a cut of its own, to
+    the last end that it happens to have seen. A writer that is killed there has
+    appended nothing: an opening removes the rest."""
+    files, path, copy = FaultyFiles(), tmp_path / "data", tmp_path / "copy"
+    with open_store(path, files=files) as store:
+        partition = new_partition(store, magic)
+        fill(partition, 10)
+        partition.flush()
+        with open_store(path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            assert beside.end_offset == 10
+            fill(partition, 30)
+            assert beside.end_offset == 40
+            mark = beside.mark()
+            assert mark is not None
+            steps = []
+
+            def look(method: str, name: str) -> None:
+                if name.endswith(".log") and method in ("truncate", "sync"):
+                    steps.append((method, beside.end_offset))
+                    steps.append(("cut", beside.unchanged_below(mark)))
+                    if method == "truncate":
+                        shutil.copytree(path, copy)
+
+            # Of several batches, the frame of the first one is written last.
+            files.fail("write", name=".log", nth=2 * count - 1, times=1, done=True)
+            files.before = look
+            with pytest.raises(logstore.StorageError):
+                partition.append_many([b"o" * BATCH_BYTES_TARGET] * count)
+            files.before = None
+            assert steps[:2] == [("sync", 40 + count), ("cut", NO_CUT)]
+            assert steps[2:] == [
+                ("truncate", 40),
+                ("cut", 40),
+                ("sync", 40),
+                ("cut", 40),
+            ]
+            assert append_one(partition) == 40
+    assert read_all(path) == expected(magic, 0, 41)
+    with logstore.open(copy) as store:
+        assert list(store.topic("orders")[0].read()) == expected(magic, 0, 40)
+
+
+@every_magic
+def test_failed_append_whose_bytes_cannot_be_synced_is_cut(
+    tmp_path: Path, magic: int
+) -> None:
+    """Its records do not come back at the next opening."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic)
+        fill(partition, 7)
+        files.fail("write", name=".log", times=1, done=True)
+        files.fail("sync", name=".log", times=1)
+        with pytest.raises(logstore.SyncFailedError):
+            append_one(partition)
+        with pytest.raises(logstore.SyncFailedError):
+            append_one(partition)
+    assert read_all(tmp_path) == expected(magic, 0, 7)
