@@ -20,6 +20,13 @@ BUGS_OF_LOGS = (
         "log/follow/test_decide.py",
     ),
     unit_bug(
+        "a missing file that is back is the same one whatever is in it",
+        "log/follow/decide.py",
+        "fate = _Fate.REWRITTEN if is_less else _Fate.RETURNED",
+        "fate = _Fate.RETURNED",
+        "log/follow/test_decide.py",
+    ),
+    unit_bug(
         "a log may be cut while it is loaded",
         "log/follow/loading.py",
         "return now.state == was.state or not is_other_log(\n"
