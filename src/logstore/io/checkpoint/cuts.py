@@ -46,6 +46,7 @@ class Cuts(NamedTuple):
             earlier one is dropped: readers from before it need the lower one.
         returns: the serials, of these, of cuts that removed nothing: logstore took the
             log back from another program, which may have.
+        is_merged: the first of the rows stands for several cuts.
 
     Invariant: serials rise, offsets rise, the last serial is `serial`.
     """
@@ -53,10 +54,16 @@ class Cuts(NamedTuple):
     serial: int = 0
     rows: tuple[tuple[int, int], ...] = ()
     returns: tuple[int, ...] = ()
+    is_merged: bool = False
 
     @classmethod
     def from_rows(
-        cls, serial: int, rows: Iterable[tuple[int, int]], returns: Iterable[int] = ()
+        cls,
+        serial: int,
+        rows: Iterable[tuple[int, int]],
+        returns: Iterable[int] = (),
+        *,
+        is_merged: bool = False,
     ) -> Cuts:
         """The cuts that a state file has. A file of a version that recorded the number
         of cuts, but no offsets, gives one cut at offset 0: they may have removed all.
@@ -72,7 +79,7 @@ class Cuts(NamedTuple):
             raise ValueError(f"a cut has serial {ats[-1]}, the newest is {serial}")
         if serial and (not ats or ats[-1] != serial):
             cuts = ((serial, 0),)
-        return cls(serial, cuts, tuple(returns))
+        return cls(serial, cuts, tuple(returns), is_merged)
 
     @property
     def offsets(self) -> set[int]:
@@ -92,11 +99,13 @@ class Cuts(NamedTuple):
         rows = [row for row in self.rows if row[1] < offset]
         rows.append((serial, offset))
         returns = {*self.returns, *[serial] * is_return}
+        is_merged = self.is_merged and len(rows) > 1
         if len(rows) > ROWS_MAX:
             returns.discard(rows[1][0])
             rows[:2] = [(rows[1][0], rows[0][1])]
+            is_merged = True
         kept = tuple(at for at, _ in rows if at in returns)
-        return Cuts(serial, tuple(rows), kept)
+        return Cuts(serial, tuple(rows), kept, is_merged)
 
     def lowest_since(self, serial: int) -> int:
         """The lowest offset that was cut to after the cut of `serial`: below it, the
@@ -122,7 +131,9 @@ class Cuts(NamedTuple):
     def is_known_since(self, serial: int) -> bool:
         """Whether `lowest_since` is exact and not only a bound: no cuts after that
         serial were merged with others."""
-        return len(self.rows) < ROWS_MAX or serial >= self.rows[0][0]
+        # Of so many rows, an earlier version may have merged some.
+        may_be = self.is_merged or len(self.rows) >= ROWS_MAX
+        return not may_be or serial >= self.rows[0][0]
 
 
 # The cuts of a log while its state cannot be read: no cut that the state is found to

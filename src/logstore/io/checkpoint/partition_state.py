@@ -118,6 +118,8 @@ class PartitionState:
             compaction["tail"] = list(self.tail)
         if self.cuts.returns:
             compaction["returns"] = list(self.cuts.returns)
+        if self.cuts.is_merged:
+            compaction["is_merged"] = True
         if self.is_damaged:
             compaction["version"] = checkpoints.DAMAGED_VERSION
         return {
@@ -160,6 +162,7 @@ class PartitionState:
                     value["truncations"],
                     value.get("cuts", []),
                     value.get("returns", []),
+                    value.get("is_merged", False),
                 ),
                 boolean("is_gapless", value["is_gapless"]),
                 str(value["generation"]),
@@ -286,13 +289,20 @@ def _check_row(row: list[Any], above: int) -> None:
     _int64("digest", digest, STALE_DIGEST)
 
 
-def _cuts(serial: object, rows: Iterable[Any], returns: Iterable[Any]) -> Cuts:
+def _cuts(
+    serial: object, rows: Iterable[Any], returns: Iterable[Any], is_merged: object
+) -> Cuts:
     """The cuts of a log. Invariant: that of `Cuts`."""
     kept = [_int64("serial of a return", at, 1) for at in returns]
     cuts = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
     for _, offset in cuts:
         _int64("offset of a cut", offset, 0)
-    return Cuts.from_rows(_int64("truncations", serial, 0), cuts, kept)
+    return Cuts.from_rows(
+        _int64("truncations", serial, 0),
+        cuts,
+        kept,
+        is_merged=boolean("is_merged", is_merged),
+    )
 
 
 def _tail(row: Any) -> LogTail | None:

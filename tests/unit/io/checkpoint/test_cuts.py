@@ -59,6 +59,42 @@ def test_return_of_the_log_is_a_cut_that_removes_nothing() -> None:
     assert (many.returns, many.rows[0]) == ((), (20, 1))
 
 
+def test_merged_row_stays_a_bound_when_a_later_cut_leaves_few_rows() -> None:
+    """The cuts that it stands for are not told apart by the number of rows."""
+    cuts = Cuts()
+    for step in range(ROWS_MAX + 1):
+        cuts = cuts.after(100 * (step + 1))
+    cuts = cuts.after(150)
+    assert (len(cuts.rows), cuts.lowest_since(1)) == (2, 100)
+    assert [cuts.is_known_since(at) for at in (1, 2, ROWS_MAX)] == [False, True, True]
+    again = Cuts.from_rows(cuts.serial, cuts.rows, is_merged=True)
+    assert again == cuts
+    lower = cuts.after(100)
+    assert (lower.is_merged, lower.is_known_since(1)) == (False, True)
+
+
+def test_state_file_says_that_a_row_is_merged(tmp_path: Path) -> None:
+    """So that a later process does not take the bound for exact."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        append(partition, b"a")
+        partition.truncate_to(1)
+        mark = partition.mark()
+        assert mark is not None
+        partition.append(b"b")
+        partition.append(b"c")
+        partition.truncate_to(2)
+        for _ in range(ROWS_MAX):
+            partition.append(b"d")
+            partition.truncate_to(partition.append(b"e"))
+        partition.truncate_to(4)
+        assert partition.unchanged_below(mark) is None
+    assert state_of(path).cuts.is_merged
+    with logstore.open(path, read_only=True) as store:
+        assert store.topic("orders")[0].unchanged_below(mark) is None
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
@@ -73,12 +109,14 @@ def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) ->
         cuts = cuts.after(offset, random_.choice([0, cuts.serial + 7, 5]))
         history.append((cuts.serial, offset))
         assert len(cuts.rows) <= ROWS_MAX
-        assert Cuts.from_rows(cuts.serial, cuts.rows) == cuts
+        again = Cuts.from_rows(cuts.serial, cuts.rows, is_merged=cuts.is_merged)
+        assert again == cuts
         is_exact = len(cuts.rows) < ROWS_MAX and len(history) < ROWS_MAX
         for at, (serial, _) in enumerate(history):
             lowest = min((o for _, o in history[at + 1 :]), default=NO_CUT)
             found = cuts.lowest_since(serial)
-            assert found == lowest if is_exact else found <= lowest
+            is_known = is_exact or cuts.is_known_since(serial)
+            assert found == lowest if is_known else found <= lowest
 
 
 def test_serial_of_the_future_is_of_another_log() -> None:
