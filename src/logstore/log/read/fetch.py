@@ -10,7 +10,6 @@ from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_follows, check_last, with_next_offset
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
-from logstore.record.batch_search import MAGIC_POS
 from logstore.record.decoder import (
     BatchFilter,
     ChunkReader,
@@ -34,8 +33,8 @@ def fetch(
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
     Reads one segment at a time, as Kafka does. A batch that is larger gets a buffer of
-    its size. Damage is met only at the beginning; batches of magic 0 and 1 are decoded
-    to find it, and those of magic 2 are not. The call decides which transactional
+    its size. Damage is met only at the beginning; wrappers of magic 0 and 1 are
+    decoded to find it, and no other batches. The call decides which transactional
     batches are delivered, so that a chunk gives the same records whenever it is
     iterated over; the chunk ends before the first batch for which this cannot be
     decided.
@@ -125,7 +124,7 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
     Raises:
         Damage, CorruptRecordError: at the beginning.
     """
-    end, last, _, stop, error, _ = native.walk_batches(
+    end, last, _, stop, error, has_wrappers = native.walk_batches(
         read.buffer.c,
         read.n,
         last_offset=read.last_offset,
@@ -138,20 +137,20 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         raise damage_of(error, offset=cursor.offset)
     if end and not read.segment.is_contiguous:
         end, last = _without_doubtful(cursor, read, end, last)
-    return *_whole_wrappers(cursor, read, end, last), stop
+    if end and has_wrappers:
+        end, last = _whole_wrappers(cursor, read, end, last)
+    return end, last, stop
 
 
 def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[int, int]:
-    """(end, last offset) of the batches before the first one of magic 0 or 1 that
-    cannot be decoded: no checksum covers the offset of a wrapper, and the next fetch
-    would begin after the records that it hides.
+    """(end, last offset) of the batches before the first wrapper that cannot be
+    decoded: no checksum covers its offset, and the next fetch would begin after the
+    records that it hides.
 
     Raises:
         Damage: it is the first of all.
     """
     buffer, raw = read.buffer, read.buffer.raw
-    if not end or raw[MAGIC_POS : MAGIC_POS + 1] == b"\2":
-        return end, last
     reader = ChunkReader(cursor.view.decompressed_max, with_headers=False)
     first, checks = cursor.offset, read.checks
     try:
