@@ -22,8 +22,8 @@ BUGS_OF_GROUP_ROOMS = (
     unit_bug(
         "a commit that has failed is never synced",
         "group/consumer/committer.py",
-        "        self._has_unsynced = True\n",
-        "",
+        "        self._unsynced = {**self._unsynced, **offsets}\n        try",
+        "        try",
         "group/consumer/test_committer.py",
     ),
     unit_bug(

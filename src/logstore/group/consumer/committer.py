@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from logstore._native.locks import logger
 from logstore.group.consumer.group_place import GroupPlace
-from logstore.group.consumer.options import OffsetAndMetadata
+from logstore.group.consumer.options import OffsetAndMetadata, OffsetStore
 from logstore.group.consumer.positions import commit_of
 from logstore.group.consumer.reading import PartitionReader
 from logstore.group.errors import CommitFailedError, FencedError
@@ -36,8 +36,8 @@ class Committer:
         self._readers = readers
         self._files = place.root.files
         self._committed_at = self._files.monotonic()
-        # Whether something was committed that may not be durable.
-        self._has_unsynced = False
+        # What was committed, or may be, and may not be durable.
+        self._unsynced: _Commits = {}
 
     def moved(self, keys: Iterable[TopicPartition]) -> _Commits:
         """The positions that differ from what is committed."""
@@ -58,19 +58,31 @@ class Committer:
         member = self._place.in_group()
         elsewhere = self._place.options.offsets
         if elsewhere is not None:
-            if offsets:
-                member.check_holds_now(offsets)
-                elsewhere.commit(offsets, durable=durable)
+            self._commit_elsewhere(elsewhere, member, offsets, durable)
         elif offsets:
             self._commit_to_file(member, offsets, durable)
-        elif durable and self._has_unsynced:
+        elif durable and self._unsynced:
             member.group.sync()
-            self._has_unsynced = False
+            self._unsynced = {}
         for key, commit in offsets.items():
             reader = self._readers.get(key)
             if reader is not None:
                 reader.set_committed(commit.offset)
                 reader.has_delivered = False
+
+    def _commit_elsewhere(
+        self, store: OffsetStore, member: Membership, offsets: _Commits, durable: bool
+    ) -> None:
+        """A store of offsets has no way to make an earlier commit durable: it is given
+        again, for the partitions that the consumer still has."""
+        if durable:
+            earlier = self._unsynced.items()
+            again = {key: at for key, at in earlier if key in self._readers}
+            offsets = {**again, **offsets}
+        if offsets:
+            member.check_holds_now(offsets)
+            store.commit(offsets, durable=durable)
+            self._unsynced = {} if durable else {**self._unsynced, **offsets}
 
     def _commit_to_file(
         self, member: Membership, offsets: _Commits, durable: bool
@@ -95,13 +107,14 @@ class Committer:
             commits.append(
                 commit_of(file.group, key, commit, reader.topic_id, now_ms, proof)
             )
-        self._has_unsynced = True
+        self._unsynced = {**self._unsynced, **offsets}
         try:
             member.commit(commits, durable=durable)
         except FencedError:
             place.check_at = 0.0  # the next call joins again
             raise
-        self._has_unsynced = not durable
+        if durable:
+            self._unsynced = {}
 
     def commit_given_up(self, keys: Iterable[TopicPartition]) -> None:
         """Commit the positions of partitions that are given up, durably, if the

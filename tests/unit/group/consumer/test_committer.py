@@ -54,6 +54,10 @@ class Group:
     def sync(self) -> None:
         self.syncs += 1
 
+    def check_holds_now(self, offsets: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
     def commit(self, commits: list[Any], *, durable: bool) -> None:
         if self.error is not None:
             raise self.error
@@ -88,6 +92,40 @@ def test_durable_commit_of_nothing_syncs_earlier_ones_once() -> None:
     committer.commit({T0: OffsetAndMetadata(5)}, durable=True)
     committer.commit({}, durable=True)
     assert group.syncs == 1
+
+
+class Database:
+    """A store of offsets."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[dict[Any, int], bool]] = []
+
+    def commit(self, offsets: dict[Any, OffsetAndMetadata], *, durable: bool) -> None:
+        at = {key: one.offset for key, one in offsets.items()}
+        self.commits.append((at, durable))
+
+
+def test_durable_commit_gives_a_store_of_offsets_earlier_ones_again() -> None:
+    """Once, the newest of each partition that the consumer still has."""
+    committer, group, readers = made()
+    database = group.options.offsets = Database()
+    committer.commit({}, durable=True)
+    assert database.commits == []
+    for at in (3, 4):
+        committer.commit({T0: OffsetAndMetadata(at)}, durable=False)
+    committer.commit({T1: OffsetAndMetadata(9)}, durable=False)
+    group.error = FencedError("gone", group="g")
+    with pytest.raises(FencedError):
+        committer.commit({}, durable=True)
+    group.error = None
+    del readers[T1], database.commits[:]
+    for _ in range(2):
+        committer.commit({}, durable=True)
+    assert database.commits == [({T0: 4}, True)]
+    committer.commit({T0: OffsetAndMetadata(5)}, durable=False)
+    committer.commit({T0: OffsetAndMetadata(6)}, durable=True)
+    committer.commit({}, durable=True)
+    assert database.commits[1:] == [({T0: 5}, False), ({T0: 6}, True)]
 
 
 def test_failed_commit_may_be_there_and_is_synced_later() -> None:
