@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, TypeVar
 import logstore
 from logstore import (
     ConfigError,
-    CorruptRecordError,
     LogStoreError,
     OffsetOutOfRangeError,
     Partition,
@@ -30,7 +29,8 @@ from logstore import (
     TopicNotFoundError,
     TopicPartition,
 )
-from logstore.store.inside import publication_key
+from logstore.log.read.options import ReadOptions
+from logstore.store.inside import publication_key, views_of
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions
 
@@ -53,6 +53,8 @@ __all__ = [
 logger = logging.getLogger("logstore.spark")
 
 Result = TypeVar("Result")
+
+_COMMITTED: Final = ReadOptions.of(False, "read_committed", "skip")
 
 # The errors of a partition that no longer exists. Not `LookupError`: the error of a
 # deleted offset is one, too.
@@ -277,30 +279,21 @@ class OpenStore:
         self,
         partitions: Iterable[TopicPartition],
         options: SourceOptions,
-        *,
-        skip_damage: bool = False,
     ) -> dict[TopicPartition, Bounds]:
         """The readable offsets of the partitions that exist, as limited by the options;
-        of a publication, all or nothing.
-
-        Args:
-            skip_damage: with ``read_committed``, do not limit a log by its transactions
-                if damage hides them: a reader of the log finds the damage.
-        """
+        of a publication, all or nothing. A reader of the log finds damage."""
         partitions = tuple(partitions)
         for _ in range(_ATTEMPTS_MAX):
             token = publication_key(self.store)
             bounds = {}
             for name in partitions:
                 with contextlib.suppress(*DELETED):
-                    bounds[name] = self._bounds_of(name, options, skip_damage)
+                    bounds[name] = self._bounds_of(name, options)
             if publication_key(self.store) == token:
                 break
         return bounds
 
-    def _bounds_of(
-        self, name: TopicPartition, options: SourceOptions, skip_damage: bool
-    ) -> Bounds:
+    def _bounds_of(self, name: TopicPartition, options: SourceOptions) -> Bounds:
         partition = self.partition(name)
         for attempt in range(_ATTEMPTS_MAX):
             # The mark first: a later comparison detects a cut made after it.
@@ -313,9 +306,6 @@ class OpenStore:
                 if attempt + 1 == _ATTEMPTS_MAX:
                     raise
                 continue
-            except CorruptRecordError:
-                if not skip_damage:
-                    raise
             if options.durable_only:
                 end = min(end, partition.durable_offset)
             start = partition.start_offset
@@ -325,11 +315,13 @@ class OpenStore:
     def _stable_end(
         self, name: TopicPartition, partition: Partition, end: int, mark: Mark | None
     ) -> int:
-        """`Partition.last_stable_offset`, which may read the whole log: called again
-        only if the log has changed. The end of a transaction is a record, too."""
+        """The last stable offset of a log; damage is left out, which a read meets by
+        itself. It may read the whole log: called again only if the log has changed. The
+        end of a transaction is a record, too."""
         entry = self._stable.get(name)
         if entry is None or entry[0] != (end, mark):
-            stable = partition.last_stable_offset()
+            views = views_of(partition)
+            stable = views.bounds(None, None, _COMMITTED, to_stable=True)[2]
             entry = self._stable[name] = (end, mark), stable
         return entry[1]
 

@@ -52,7 +52,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         selected = store_at(self._path).check_selected(options.selection)
         opened = store_at(self._path, selected)
-        bounds = opened.bounds(selected, options, skip_damage=True)
+        bounds = opened.bounds(selected, options)
         for name in selected:
             if name not in bounds:
                 opened.partition(name)  # raises

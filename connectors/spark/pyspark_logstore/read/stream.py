@@ -117,7 +117,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
 
     def _bounds(self, opened: OpenStore, selected: Sequence[TopicPartition]) -> Ends:
         options = self._options
-        return opened.bounds(selected, options, skip_damage=options.skips_damage)
+        return opened.bounds(selected, options)
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options set. Spark supports only one; if it passes this

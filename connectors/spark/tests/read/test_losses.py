@@ -12,6 +12,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError, Partition
+from logstore.store.partition.partition_views import PartitionViews
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -344,13 +345,14 @@ def test_retention_while_transactions_are_looked_for_is_no_deletion(
     """An offset that is gone is a LookupError, too: the partition is still there."""
     calls = []
 
-    def gone(self: Partition) -> int:
+    def gone(views: PartitionViews, *args: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise logstore.OffsetOutOfRangeError(0, 50, 100)
-        return self.end_offset
+        return bounds(views, *args, **options)
 
-    monkeypatch.setattr(Partition, "last_stable_offset", gone)
+    bounds = PartitionViews.bounds
+    monkeypatch.setattr(PartitionViews, "bounds", gone)
     reader = batch_reader(log, isolation="read_committed")
     assert delivered(reader, reader.partitions()) == of_log("0.0", 100)
 

@@ -442,3 +442,30 @@ def test_reader_leaves_the_store_untouched(
     reader.commit(end)
     reader.stop()
     assert look() == before
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_damage_far_below_its_start_does_not_stop_a_query(
+    make_topic: MakeTopic, writer: logstore.Store, isolation: str
+) -> None:
+    """Of a log of a broker, whose transactions are looked for in all batches; what
+    comes to the damage raises."""
+    partition = make_topic(count=400, message_format=2, segment_bytes=8000)[0]
+    batch = next(partition.read_batches(120))
+    segment = next(s for s in partition.segments if s.next_offset > 120)
+    path = Path(segment.path)
+    writer.close()
+    with path.open("r+b") as file:
+        file.seek(batch.position + batch.size_bytes - 2)
+        file.write(b"\xff\xfe")
+    Path(writer.path, ".logstore-owner").unlink()
+    given = {"isolation": isolation, "startingOffsets": '{"orders": {"0": 300}}'}
+    reader = reader_of(writer.path, **given)
+    start = reader.initialOffset()
+    end = next_batch(reader, start)
+    assert offsets_read(reader, start, end) == {"orders-0": [*range(300, 400)]}
+    reader = reader_of(writer.path, isolation=isolation, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = next_batch(reader, start)
+    with pytest.raises(logstore.CorruptRecordError):
+        offsets_read(reader, start, end)
