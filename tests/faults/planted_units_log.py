@@ -196,6 +196,27 @@ BUGS_OF_LOGS = (
         "log/compact/test_output.py",
     ),
     unit_bug(
+        "a chunk that was to stay is read into again",
+        "log/read/cursor.py",
+        "        self._free = None if self._keeps else buffer\n",
+        "        self._free = buffer\n",
+        "log/read/test_cursor_parts.py",
+    ),
+    unit_bug(
+        "a segment that does not follow the one before is read as a part of the log",
+        "log/read/cursor.py",
+        "return None if self.ended_at == self.base() else self.ended_at",
+        "return None",
+        "log/read/test_cursor_parts.py",
+    ),
+    unit_bug(
+        "a part of a segment that cannot be read is never the end of a transaction",
+        "log/read/resume.py",
+        "    hides_end = intact is None or may_end_transaction(\n",
+        "    hides_end = intact is not None and may_end_transaction(\n",
+        "log/read/test_resume.py",
+    ),
+    unit_bug(
         "a lookup by time knows the last segment as it was before it grew",
         "log/read/time_lookup.py",
         "largest = largest[: max(same - 1, 0)]",

@@ -6,6 +6,10 @@ records appended or deleted meanwhile do not change what it delivers. After each
 that reads bytes it checks whether the log was cut before that call: those bytes may
 have been written since. If so, it continues in the log as it is now, as far as that is
 still the same log.
+
+A cursor has three parts: `Route`, the segments that are left; `SegmentRead`, the place
+in the present one; `Buffers`, the memory for the chunks. What becomes of damage is
+decided in `log/read/resume.py`.
 """
 
 from __future__ import annotations
@@ -21,16 +25,12 @@ from logstore.errors import (
     StorageError,
     UnsupportedError,
 )
+from logstore.io.segment_place import Rest
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
-from logstore.log.read.damage import (
-    check_stop,
-    first_hidden,
-    place_past,
-    with_next_offset,
-)
+from logstore.log.read.damage import check_stop
+from logstore.log.read.resume import Met, Resume, after_damage
 from logstore.log.read.view import ChangedError, View, slot_of
-from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
-from logstore.record.decoder import Damage, damage_of
+from logstore.record.decoder import Damage
 from logstore.record.file_walk import FRAME_BYTES, FileWalk
 from logstore.segment import (
     READ_BYTES,
@@ -40,36 +40,7 @@ from logstore.segment import (
     SegmentReplacedError,
 )
 
-__all__ = ["Chunk", "Cursor"]
-
-
-class _Left:
-    """The segments that are left to be read, without a copy: there may be a hundred
-    thousand, and a read needs one."""
-
-    __slots__ = ("_at", "_segments")
-
-    def __init__(self, segments: tuple[Segment, ...], at: int) -> None:
-        self._segments = segments
-        self._at = at
-
-    def __len__(self) -> int:
-        return len(self._segments) - self._at
-
-    def __getitem__(self, number: int) -> Segment:
-        """The segment of this number; 0 is the first one left."""
-        return self._segments[self._at + number]
-
-    def base(self, end: int) -> int:
-        """The base offset of the first one; `end` if there is none."""
-        at, segments = self._at, self._segments
-        return segments[at].base_offset if at < len(segments) else end
-
-    def popleft(self) -> Segment:
-        """Remove and return the first one."""
-        segment = self._segments[self._at]
-        self._at += 1
-        return segment
+__all__ = ["Buffers", "Chunk", "Cursor", "Route", "SegmentRead"]
 
 
 class Chunk(NamedTuple):
@@ -80,6 +51,7 @@ class Chunk(NamedTuple):
         pos: of its first byte in the file.
         last_offset: where the batch before it ends; `OFFSET_UNKNOWN`.
         checks: of its batches.
+        bound: where the part of the read ends that is in the segment.
     """
 
     segment: Segment
@@ -88,6 +60,298 @@ class Chunk(NamedTuple):
     pos: int
     last_offset: int
     checks: int
+    bound: int
+
+
+class Buffers:
+    """The memory that the chunks of a read are in.
+
+    The bytes of a chunk stay until the next one is read; with `keeps`, for as long as
+    something refers to its buffer: that is never free again.
+
+    Args:
+        capacity: bytes of each buffer but the first; None: `READ_BYTES`.
+        first: bytes of the first one, at most; None: `READ_BYTES`.
+        pool: gives the buffers but the first, in place of `capacity`.
+        keeps: each chunk has a buffer of its own.
+    """
+
+    __slots__ = ("_capacity", "_first", "_free", "_keeps", "_pool")
+
+    def __init__(
+        self,
+        capacity: int | None = None,
+        first: int | None = None,
+        pool: native.BufferPool | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self._capacity = (capacity or READ_BYTES) if pool is None else pool.capacity
+        self._first = min(first or READ_BYTES, self._capacity)
+        self._pool = pool
+        self._keeps = keeps
+        # The one to read into next; None: a new one.
+        self._free: native.Buffer | None = None
+
+    def take(self, size: int) -> native.Buffer:
+        """The buffer to read into next, of a segment with `size` bytes."""
+        buffer = self._free
+        if buffer is None:
+            buffer = self._free = self._new(size)
+        return buffer
+
+    def give(self, buffer: native.Buffer) -> None:
+        """Note that a chunk is in a buffer from now on."""
+        self._free = None if self._keeps else buffer
+
+    def after(self, chunk: Chunk, buffer: native.Buffer, size: int) -> native.Buffer:
+        """The buffer to read into after a chunk: `buffer`, which the walk has chosen,
+        or a new one if that is smaller than a segment with `size` bytes needs."""
+        if buffer.capacity < self._capacity_for(size):
+            buffer = self._new(size)
+        if buffer is not chunk.buffer:
+            self._free = buffer
+        return buffer
+
+    def _capacity_for(self, size: int) -> int:
+        """The bytes of a buffer for a segment. The caller of a fetch may ask for more
+        than there is memory."""
+        if self._pool is not None:
+            return self._capacity
+        return min(self._capacity, max(size, READ_BYTES))
+
+    def _new(self, size: int) -> native.Buffer:
+        if self._first:
+            capacity = min(self._first, max(size, READ_BYTES))
+            self._first = 0
+            return native.Buffer(max(capacity, FRAME_BYTES))
+        if self._pool is None:
+            return native.Buffer(self._capacity_for(size))
+        return self._pool.take()
+
+
+class SegmentRead:
+    """The part of a read that is in one segment.
+
+    Chunks follow each other in the file, and are bytes of one `version` of the segment:
+    if the segment has another one, the walk must begin again (`restart`).
+
+    Attributes:
+        bound: where the part ends.
+
+    Args:
+        rest, end: what may be read ahead, as in `Segment.read`.
+        place: where to begin; None: the index has it.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_end",
+        "_first_version",
+        "_next_offset",
+        "_place",
+        "_rest",
+        "_walk",
+        "bound",
+        "segment",
+        "version",
+    )
+
+    def __init__(
+        self,
+        segment: Segment,
+        bound: int,
+        buffers: Buffers,
+        rest: Rest,
+        end: int,
+        place: OffsetPosition | None = None,
+    ) -> None:
+        self.segment = segment
+        self.bound = bound
+        self._buffers = buffers
+        self._rest, self._end = rest, end
+        self.version = self._first_version = segment.version
+        self._next_offset = segment.next_offset
+        self._place = place
+        self._walk: FileWalk | None = None  # None: it begins at the place
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a concurrent truncation may explain why the data has moved."""
+        return self.segment.version != self._first_version
+
+    def move(self, place: OffsetPosition) -> None:
+        """Continue at a place."""
+        self._place, self._walk = place, None
+
+    def restart(self) -> None:
+        """Continue in the segment as it is now."""
+        self.version = self.segment.version
+        self._place = self._walk = None
+
+    def has_bytes(self, offset: int, *, is_exact: bool) -> bool:
+        """Whether bytes are left to be read. If the walk has not begun, it begins at
+        the place of the offset. `is_exact`: as in `Cursor`."""
+        segment, walk = self.segment, self._walk
+        if walk is None:
+            place, self._place = self._place, None
+            buffer = self._buffers.take(segment.size)
+            if is_exact:
+                # Its chunk begins elsewhere: little is read to find that.
+                found = segment.seek(place, offset)
+                end = OffsetPosition(segment.size, offset - 1)
+                place = found[0] if found else end
+            if place is None:
+                walk = segment.walk_from(offset, buffer, self._rest, self._end)
+            else:
+                walk = FileWalk(segment, place, buffer, checks=segment.checks)
+            self._walk = walk
+        return walk.pos < segment.size
+
+    def read(self) -> Chunk:
+        """The next chunk. `has_bytes` was called before."""
+        segment, walk = self.segment, self._walk
+        assert walk is not None
+        if not walk.is_filled:
+            buffer = self._buffers.take(segment.size)
+            if buffer is not walk.buffer:
+                walk.use(buffer)
+            walk.n = segment.read(walk.into, walk.pos, self._rest, self._end)
+        walk.is_filled = False
+        return Chunk(
+            segment,
+            walk.buffer,
+            walk.n,
+            walk.pos,
+            walk.last_offset,
+            walk.checks,
+            self.bound,
+        )
+
+    def advance(
+        self, chunk: Chunk, consumed: int, stop: int, last_offset: int, offset: int
+    ) -> None:
+        """Continue after the first bytes of a chunk; as `FileWalk.advance`."""
+        walk = self._walk
+        assert walk is not None
+        walk.advance(consumed, stop, last_offset, offset)
+        buffer = self._buffers.after(chunk, walk.buffer, self.segment.size)
+        if buffer is not walk.buffer:
+            walk.use(buffer)
+
+    # -- order
+
+    def end(self, offset: int, *, is_last: bool) -> int | None:
+        """One past the last offset in the segment, which the next one must follow;
+        None: it need not.
+
+        Raises:
+            CorruptRecordError: it ends too early. A segment that is not the last may do
+                so if its log may have gaps. `offset`: the first one not delivered.
+        """
+        segment, walk = self.segment, self._walk
+        assert walk is not None
+        last = walk.last_offset
+        is_whole = segment.is_contiguous or is_last
+        if last == native.OFFSET_UNKNOWN or not is_whole:
+            return None
+        if last + 1 < min(self.bound, segment.next_offset):
+            raise segment.missing(segment.size, max(offset, last + 1))
+        return last + 1
+
+    def is_too_far(self, last_offset: int) -> bool:
+        """Whether a batch that ends there does so after the end of the segment."""
+        end = max(self._next_offset, self.segment.next_offset)
+        return last_offset >= end and not self.was_cut
+
+    def check_bound(self, chunk: Chunk, last: int, offset: int) -> None:
+        """Raise `Damage` if a batch that was walked over ends after the end of its
+        segment: its offset, which no checksum covers, may hide its records."""
+        if not self.is_too_far(last):
+            return
+        segment, pos = self.segment, 0
+        for header in native.Headers(chunk.buffer.c, chunk.n, checks=0):
+            if self.is_too_far(header.last_offset):
+                last, pos = header.last_offset, header.pos
+                break
+        raise segment.too_far(last, pos, offset)
+
+    def check_beyond(self, chunk: Chunk, consumed: int, last: int, offset: int) -> bool:
+        """`check_stop` of the batch after the last one, if it is in the buffer. Returns
+        whether it has read one more batch."""
+        segment = self.segment
+        if self.was_cut:
+            return False
+        beyond = native.first_header(chunk.buffer.c, chunk.n, pos=consumed, checks=0)
+        for header in beyond.headers:
+            pos = chunk.pos + header.pos
+            check_stop(segment, header, chunk.buffer, pos, last, self.bound, offset)
+            return not segment.is_contiguous
+        return False
+
+
+class Route:
+    """The segments of a view that are left to be read, in order, without a copy: there
+    may be a hundred thousand, and a read needs one.
+
+    Each is entered once. The next one begins where the one before has ended, if that is
+    known (`ended_at`).
+
+    Attributes:
+        end: where the read ends in the view.
+        is_begun: whether a segment was entered.
+        ended_at: one past the last offset of the segment before; None: the next one
+            need not follow.
+
+    Args:
+        at: the number of the first one.
+        place: as in `SegmentRead`, in the first one.
+    """
+
+    __slots__ = ("_at", "_place", "_segments", "end", "ended_at", "is_begun")
+
+    def __init__(
+        self,
+        segments: tuple[Segment, ...],
+        at: int,
+        end: int,
+        place: OffsetPosition | None = None,
+    ) -> None:
+        self._segments = segments
+        self._at = at
+        self._place = place
+        self.end = end
+        self.is_begun = False
+        self.ended_at: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._segments) - self._at
+
+    def __getitem__(self, number: int) -> Segment:
+        """The segment of this number; 0 is the first one left."""
+        return self._segments[self._at + number]
+
+    def base(self) -> int:
+        """The base offset of the first one; the end of the read if there is none."""
+        at, segments = self._at, self._segments
+        return segments[at].base_offset if at < len(segments) else self.end
+
+    def has_next(self, offset: int) -> bool:
+        """Whether records from an offset on may be in the segments left."""
+        return offset < self.end and self.base() < self.end
+
+    def broken_at(self) -> int | None:
+        """Where the segment before has ended, if the next one does not begin there."""
+        return None if self.ended_at == self.base() else self.ended_at
+
+    def enter(self, buffers: Buffers) -> SegmentRead:
+        """The read of the next segment, which is not left any more."""
+        segment, place = self._segments[self._at], self._place
+        self._at += 1
+        self._place, self.is_begun, self.ended_at = None, True, None
+        # A segment that is not the last ends where the next one begins.
+        bound = min(self.end, self.base())
+        return SegmentRead(segment, bound, buffers, self, self.end, place)
 
 
 class Cursor:
@@ -102,17 +366,14 @@ class Cursor:
         stop: where the read ends. It grows with the end of a log that is compacted
             meanwhile: the last records of some keys may lie beyond the former end.
         compacted_end: the end of the log then; 0: it was not compacted.
-        bound: where the part of the read ends that is in the present segment.
-        passed: how often it has continued after damage.
-        left_out: the last damage that was left out.
-        hides_end: whether that may have been the end of a transaction.
+        part: the read of the present segment; None: the next one must be entered.
+        chunk: the one that is being decoded; None: the next one must be requested.
+        resumed: how it has continued after damage, the last time; None: it has not.
 
     Args:
         since: damage that lies wholly below it is no concern; None: `start`.
-        buffer_bytes: of each read but the first; None: `READ_BYTES`.
-        first_bytes: of the first one, which may be all that is needed, at most.
-        pool: gives buffers for the reads but the first, instead of `buffer_bytes`.
-        keeps: each chunk has a buffer of its own.
+        buffer_bytes, first_bytes, pool, keeps: the `capacity`, `first`, ... of its
+            `Buffers`. The first read may be all that is needed.
         follows: whether it continues if the log is changed. If not, it raises
             `ChangedError`: what the caller has found so far may be wrong.
         is_exact: each chunk begins with the batch that has the offset, or the one
@@ -140,36 +401,21 @@ class Cursor:
         self.offset = start
         self.stop = stop
         self.compacted_end = 0
-        self.passed = 0
-        self.left_out: Damaged | None = None
-        self.hides_end = False
+        self.resumed: Resume | None = None
         self._policy = policy
         self._since = start if since is None else since
-        size = buffer_bytes or READ_BYTES
-        self._buffer_bytes = size if pool is None else pool.capacity
-        self._first_bytes = min(first_bytes or READ_BYTES, self._buffer_bytes)
-        self._pool = pool
-        self._keeps = keeps
         self._follows = follows
         self._is_exact = is_exact
         self._is_to_end = stop >= view.end_offset
-        self._walk: FileWalk | None = None
-        self._is_used = False
-        self._chunk: Chunk | None = None
-        self._begin_in(view)
-        self._place = place
+        self._buffers = Buffers(buffer_bytes, first_bytes, pool, keeps=keeps)
+        self._begin_in(view, place)
 
-    def _begin_in(self, view: View) -> None:
+    def _begin_in(self, view: View, place: OffsetPosition | None = None) -> None:
         self.view = view
-        self._end = min(self.stop, view.end_offset)
-        self._segments = _Left(view.segments, slot_of(view.segments, self.offset))
-        self.bound = self._end
-        self._segment: Segment | None = None
-        self._is_first = True
-        # The place to continue at if the walk is not there yet; None: the index has it.
-        self._place = None
-        # One past the last offset of the segment before, if the next must follow.
-        self._ended_at: int | None = None
+        segments, end = view.segments, min(self.stop, view.end_offset)
+        self._route = Route(segments, slot_of(segments, self.offset), end, place)
+        self.part: SegmentRead | None = None
+        self.chunk: Chunk | None = None
 
     # -- chunks
 
@@ -187,13 +433,12 @@ class Cursor:
 
     def next_chunk(self) -> Chunk | None:
         """The next of `chunks`; None: there is none."""
-        while self._segment is not None or self._has_next():
+        while self.part is not None or self._route.has_next(self.offset):
             try:
-                if self._segment is None:
-                    self._enter()
-                chunk = self._read()
+                chunk = self._read(self.part or self._enter())
                 if chunk is not None:
-                    self._chunk, self._is_used = chunk, True
+                    self._buffers.give(chunk.buffer)
+                    self.chunk = chunk
                     return chunk
             except ChangedError as changed:
                 self._go_on_in(changed.view)
@@ -204,111 +449,45 @@ class Cursor:
             self.view.check_end(self.stop)
         return None
 
-    def _has_next(self) -> bool:
-        return max(self.offset, self._segments.base(self._end)) < self._end
-
-    def _enter(self) -> None:
+    def _enter(self) -> SegmentRead:
         """Begin the next segment."""
-        if not self._is_first and self._follows:
+        route = self._route
+        if route.is_begun and self._follows:
             again: View | None = None
             with contextlib.suppress(StorageError):  # reading on does not need it
                 again = self.view.now(self.offset)
             if again is not None:
                 raise ChangedError(again)
-        segment = self._segments.popleft()
-        if self._ended_at is not None and self._ended_at != segment.base_offset:
+        ended_at = route.broken_at()
+        if ended_at is not None:
             # The log was truncated during this read: the rest is another log.
             raise OffsetOutOfRangeError(
                 self.offset,
                 self.view.start_offset,
-                self._ended_at,
+                ended_at,
                 partition=self.view.name,
             )
-        self._segment, self._is_first, self._ended_at = segment, False, None
-        self._version = self._first_version = segment.version
-        self._next_offset = segment.next_offset
-        # A segment that is not the last ends where the next one begins.
-        self.bound = min(self._end, self._segments.base(self._end))
-        self.offset = max(self.offset, segment.base_offset)
-        self._is_placed = False
+        part = self.part = route.enter(self._buffers)
+        self.offset = max(self.offset, part.segment.base_offset)
+        return part
 
-    def _move(self, place: OffsetPosition | None) -> None:
-        self._place, self._is_placed = place, False
-
-    def _begin_walk(self, segment: Segment) -> FileWalk:
-        """A walk from the place at which the read continues in a segment."""
-        place, self._place = self._place, None
-        buffer = self._buffer_for(segment)
-        if self._is_exact:
-            # Its chunk begins elsewhere: little is read to find that.
-            found = segment.seek(place, self.offset)
-            place = found[0] if found else OffsetPosition(segment.size, self.offset - 1)
-        if place is None:
-            return segment.walk_from(self.offset, buffer, self._segments, self._end)
-        return FileWalk(segment, place, buffer, checks=segment.checks)
-
-    def _read(self) -> Chunk | None:
-        segment = self._segment
-        assert segment is not None
-        if segment.version != self._version:
+    def _read(self, part: SegmentRead) -> Chunk | None:
+        """The next chunk of a segment. None: it has ended, or the read must continue at
+        another place."""
+        if part.version != part.segment.version:
             # A failed append was undone; this read may have seen part of it.
             self.check_for_change()
-            self._version = segment.version
-            self._move(None)
-        if not self._is_placed:
-            self._walk, self._is_placed = self._begin_walk(segment), True
-        walk = self._walk
-        assert walk is not None
-        if walk.pos >= segment.size:
+            part.restart()
+        if not part.has_bytes(self.offset, is_exact=self._is_exact):
             self.check_for_change()
-            self._end_segment(segment, walk.last_offset)
+            ended_at = part.end(self.offset, is_last=not self._route)
+            self._route.ended_at = None if self._policy.skips else ended_at
+            self.part = None
             return None
-        if not walk.is_filled:
-            if self._keeps and self._is_used:
-                walk.use(self._new_buffer(segment))
-                self._is_used = False
-            walk.n = segment.read(walk.into, walk.pos, self._segments, self._end)
-        walk.is_filled = False
+        chunk = part.read()
         if not self._is_exact:
             self.check_for_change()
-        if segment.version != self._version:
-            return None
-        return Chunk(
-            segment, walk.buffer, walk.n, walk.pos, walk.last_offset, walk.checks
-        )
-
-    def _buffer_for(self, segment: Segment) -> native.Buffer:
-        """The buffer to begin a segment with."""
-        if self._walk is None:
-            size = min(self._first_bytes, max(segment.size, READ_BYTES))
-            return native.Buffer(max(size, FRAME_BYTES))
-        if self._keeps and self._is_used:
-            self._is_used = False
-            return self._new_buffer(segment)
-        return self._walk.buffer
-
-    def _size_for(self, segment: Segment) -> int:
-        """The bytes of a buffer for a segment. The caller of a fetch may ask for more
-        than there is memory."""
-        if self._pool is not None:
-            return self._buffer_bytes
-        return min(self._buffer_bytes, max(segment.size, READ_BYTES))
-
-    def _new_buffer(self, segment: Segment) -> native.Buffer:
-        if self._pool is None:
-            return native.Buffer(self._size_for(segment))
-        return self._pool.take()
-
-    def _end_segment(self, segment: Segment, last: int) -> None:
-        """Raise if the segment ends too early. A segment that is not the last may do so
-        if its log may have gaps."""
-        stop = min(self.bound, segment.next_offset)
-        is_whole = segment.is_contiguous or not self._segments
-        if is_whole and last != native.OFFSET_UNKNOWN:
-            if last + 1 < stop:
-                raise segment.missing(segment.size, max(self.offset, last + 1))
-            self._ended_at = None if self._policy.skips else last + 1
-        self._segment = None
+        return chunk if part.version == part.segment.version else None
 
     def advance(self, consumed: int, stop: int, last_offset: int) -> None:
         """Note that the first `consumed` bytes of the chunk were decoded.
@@ -320,98 +499,24 @@ class Cursor:
 
         Raises: as `chunks`.
         """
-        chunk, walk = self._chunk, self._walk
+        chunk, part = self.chunk, self.part
         assert chunk is not None
-        assert walk is not None
+        assert part is not None
         try:
-            self._check_bound(chunk, last_offset)
-            if stop == native.STOP_OFFSET or self.offset >= self.bound:
-                self._check_beyond(chunk, consumed, last_offset)
-                self._chunk = self._segment = None
+            part.check_bound(chunk, last_offset, self.offset)
+            if stop == native.STOP_OFFSET or self.offset >= chunk.bound:
+                if part.check_beyond(chunk, consumed, last_offset, self.offset):
+                    self.check_for_change()
+                self.chunk = self.part = None
                 return
-            walk.advance(consumed, stop, last_offset, self.offset)
-            if walk.buffer.capacity < self._size_for(chunk.segment):
-                walk.use(self._new_buffer(chunk.segment))
-            self._is_used = walk.buffer is chunk.buffer
+            part.advance(chunk, consumed, stop, last_offset, self.offset)
         except ChangedError as changed:
             self._go_on_in(changed.view)
         except Damage as damage:
             self.damaged(damage)
         except CorruptRecordError as error:
             self.on_damage(error, error.position)
-        self._chunk = None
-
-    def headers(self) -> Iterator[tuple[native.BatchHeader, Chunk, int]]:
-        """The headers of the batches that end at the offset or above, in order, each
-        with its chunk and the offset where the batch before it ends."""
-        for chunk in self.chunks():
-            segment, last = chunk.segment, chunk.last_offset
-            headers = native.Headers(
-                chunk.buffer.c, chunk.n, last_offset=last, checks=chunk.checks
-            )
-            damage: Damage | None = None
-            for header in headers:
-                pos = header.pos
-                if header.base_offset >= self.bound:
-                    stop = native.STOP_OFFSET
-                    break
-                far = header.last_offset
-                bound = max(self._next_offset, segment.next_offset)
-                if far >= bound and not self._was_cut(segment):
-                    damage = segment.too_far(far, pos, self.offset)
-                    break
-                if far >= self.offset:
-                    yield header, chunk, last
-                    if self._chunk is not chunk:
-                        break
-                last = far
-            else:
-                pos, last, stop = headers.pos, headers.last_offset, headers.stop
-                if headers.error is not None:
-                    damage = damage_of(headers.error, offset=max(last + 1, -1))
-            if self._chunk is not chunk:
-                continue
-            if damage is None:
-                self.advance(pos, stop, last)
-            else:
-                self.damaged(damage, last)
-
-    # -- order
-
-    def _check_bound(self, chunk: Chunk, last: int) -> None:
-        """Raise `Damage` if a batch that was walked over ends after the end of its
-        segment: its offset, which no checksum covers, may hide its records."""
-        segment = chunk.segment
-        bound = max(self._next_offset, segment.next_offset)
-        if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut(segment):
-            return
-        for header in native.Headers(chunk.buffer.c, chunk.n, checks=0):
-            if header.last_offset >= bound:
-                raise segment.too_far(header.last_offset, header.pos, self.offset)
-        raise segment.too_far(last, 0, self.offset)
-
-    def _check_beyond(self, chunk: Chunk, consumed: int, last: int) -> None:
-        """`check_stop` of the batch after the last one, if it is in the buffer."""
-        segment = chunk.segment
-        if self._was_cut(segment):
-            return
-        beyond = native.first_header(chunk.buffer.c, chunk.n, pos=consumed, checks=0)
-        for header in beyond.headers:
-            check_stop(
-                segment,
-                header,
-                chunk.buffer,
-                chunk.pos + header.pos,
-                last,
-                self.bound,
-                self.offset,
-            )
-            if not segment.is_contiguous:  # it has read one more batch
-                self.check_for_change()
-
-    def _was_cut(self, segment: Segment) -> bool:
-        """Whether a concurrent truncation may explain why the data has moved."""
-        return segment.version != self._first_version
+        self.chunk = None
 
     # -- changes
 
@@ -436,7 +541,7 @@ class Cursor:
     def _go_on_in(self, view: View) -> None:
         if not self._follows:
             raise ChangedError(view)
-        self._chunk = None
+        self.chunk = None
         if view.compactions != self.view.compactions:
             self.compacted_end = view.end_offset
             if self._is_to_end:
@@ -451,10 +556,10 @@ class Cursor:
         Args:
             last_offset: where the batch before the damage ends.
         """
-        chunk = self._chunk
+        chunk = self.chunk
         assert chunk is not None
         if self._is_beyond(chunk.segment, damage, last_offset):
-            self._chunk = self._segment = None
+            self.chunk = self.part = None
             return
         self.on_damage(
             chunk.segment.error_of(damage, chunk.pos, self.offset),
@@ -517,11 +622,9 @@ class Cursor:
         self, error: Exception, pos: int | None, last_offset: int
     ) -> Exception | None:
         """The error to raise; None: the read continues."""
-        self._chunk = None
-        segment = self._segment
-        if segment is None or not isinstance(
-            error, CorruptRecordError | UnsupportedError
-        ):
+        self.chunk = None
+        part = self.part
+        if part is None or not isinstance(error, CorruptRecordError | UnsupportedError):
             return error  # a limit
         if self._follows:
             again = self.view.again(self.offset, error)
@@ -530,57 +633,13 @@ class Cursor:
         if again is not None:
             self._go_on_in(again)
             return None
-        if self.offset <= self._since:
-            place = place_past(segment, error, self._since, self.view)
-            if place is not None:
-                self._move(place)
-                self.passed += 1
-                return None
-        first = max(self.offset, last_offset + 1)
-        if pos is not None and isinstance(error, CorruptRecordError):
-            hidden = max(first_hidden(segment, pos, self.offset), self._since)
-            if hidden < self.offset:
-                first = error.offset = hidden
-                error.goes_on_at(error.next_offset)
-        is_below = self._since >= segment.next_offset
-        if not (is_below or self._policy.skips):
-            return with_next_offset(segment, error, self.offset)
-        intact: Sound | None = None
-        if pos is not None:
-            with contextlib.suppress(SegmentGoneError):
-                intact = next_valid_batch(segment, pos, self.offset)
-        if not is_below:
-            damaged = self._damaged(segment, error, intact, first)
-            if not self._policy.leaves_out(damaged):
-                return with_next_offset(segment, error, self.offset)
-            self.left_out = damaged
-            self.hides_end = intact is None or may_end_transaction(
-                segment, intact.pos if pos is None else pos, intact.pos
-            )
-        self.passed += 1
-        if intact is None:
-            self._segment = None
+        met = Met(part.segment, error, pos, last_offset, self.offset, self._since)
+        resumed = after_damage(met, self._policy, self.view)
+        if isinstance(resumed, Exception):
+            return resumed
+        self.resumed = resumed
+        if resumed.place is None:
+            self.part = None
         else:
-            self._move(OffsetPosition(intact.pos, native.OFFSET_UNKNOWN))
+            part.move(resumed.place)
         return None
-
-    def _damaged(
-        self,
-        segment: Segment,
-        error: CorruptRecordError | UnsupportedError,
-        intact: Sound | None,
-        first: int,
-    ) -> Damaged:
-        """The damage as the policy, and the caller, see it."""
-        if intact is not None:
-            found = intact.first_offset()
-            next_offset: int | None = (
-                intact.header.last_offset + 1 if found < 0 else found
-            )
-        else:
-            next_offset = segment.next_offset if self._segments else None
-        if next_offset is not None and first >= next_offset:
-            first = self.offset  # that of a batch whose content is damaged
-        if type(error) is CorruptRecordError and next_offset is not None:
-            error.goes_on_at(next_offset)
-        return Damaged(first, next_offset, error)

@@ -130,8 +130,8 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         last_offset=read.last_offset,
         checks=read.checks,
     )
-    if end and last >= cursor.bound:
-        end, last = _up_to(read.buffer, read.n, cursor.bound)
+    if end and last >= read.bound:
+        end, last = _up_to(read.buffer, read.n, read.bound)
         stop = native.STOP_OFFSET
     elif end == 0 and error is not None:
         raise damage_of(error, offset=cursor.offset)

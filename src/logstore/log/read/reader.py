@@ -9,7 +9,7 @@ from typing import TypeVar
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.log.read.cursor import Cursor
+from logstore.log.read.cursor import Chunk, Cursor
 from logstore.log.read.damage import check_wrapper, make_batch
 from logstore.log.read.options import ReadOptions
 from logstore.log.read.view import ChangedError, View
@@ -19,10 +19,11 @@ from logstore.record.decoder import (
     ChunkReader,
     Damage,
     StopReading,
+    damage_of,
 )
 from logstore.record.record import Record
 
-__all__ = ["decoded", "read_batches", "read_columns", "read_records"]
+__all__ = ["decoded", "headers_in", "read_batches", "read_columns", "read_records"]
 
 Item = TypeVar("Item")
 
@@ -79,7 +80,7 @@ def decoded(
             chunk.last_offset,
             chunk.checks,
             cursor.offset,
-            cursor.bound,
+            chunk.bound,
             owner=buffer if keeps else None,
         )
         try:
@@ -159,6 +160,42 @@ def first_batches(
                 return
 
 
+def headers_in(cursor: Cursor) -> Iterator[tuple[native.BatchHeader, Chunk, int]]:
+    """The headers of the batches of a cursor that end at its offset or above, in order,
+    each with its chunk and the offset where the batch before it ends."""
+    for chunk in cursor.chunks():
+        part, last, end = cursor.part, chunk.last_offset, chunk.segment.next_offset
+        assert part is not None
+        headers = native.Headers(
+            chunk.buffer.c, chunk.n, last_offset=last, checks=chunk.checks
+        )
+        damage: Damage | None = None
+        for header in headers:
+            pos = header.pos
+            if header.base_offset >= chunk.bound:
+                stop = native.STOP_OFFSET
+                break
+            far = header.last_offset
+            if far >= end and part.is_too_far(far):
+                damage = chunk.segment.too_far(far, pos, cursor.offset)
+                break
+            if far >= cursor.offset:
+                yield header, chunk, last
+                if cursor.chunk is not chunk:
+                    break
+            last = far
+        else:
+            pos, last, stop = headers.pos, headers.last_offset, headers.stop
+            if headers.error is not None:
+                damage = damage_of(headers.error, offset=max(last + 1, -1))
+        if cursor.chunk is not chunk:
+            continue
+        if damage is None:
+            cursor.advance(pos, stop, last)
+        else:
+            cursor.damaged(damage, last)
+
+
 def read_batches(
     view: View,
     start: int,
@@ -172,7 +209,7 @@ def read_batches(
     With `batch_filter`, only those that it selects, and no control batches.
     """
     cursor = Cursor(view, start, stop, policy)
-    for header, chunk, before in cursor.headers():
+    for header, chunk, before in headers_in(cursor):
         if cursor.view is not view:
             view = cursor.view
             if batch_filter is not None:
@@ -198,7 +235,7 @@ def read_batches(
             )
             if header.base_offset < 0:
                 check_wrapper(chunk.segment, batch, before)
-            is_beyond = batch.base_offset >= cursor.bound
+            is_beyond = batch.base_offset >= chunk.bound
         except (CorruptRecordError, UnsupportedError) as error:
             cursor.on_damage(error, pos, before)
             continue

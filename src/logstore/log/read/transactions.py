@@ -26,6 +26,8 @@ from logstore.io.directory import Directory
 from logstore.log.read.corruption import RAISE, SKIP, Damaged, DamagePolicy
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import make_batch
+from logstore.log.read.reader import headers_in
+from logstore.log.read.resume import Resume
 from logstore.log.read.view import View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading
@@ -92,8 +94,9 @@ class CommittedFilter:
     def _read_on(self) -> None:
         cursor = self._cursor
         for header, marker in self._ahead:
-            if header is None and cursor.left_out is not None and cursor.hides_end:
-                self._hidden.append(cursor.left_out)
+            resumed = cursor.resumed
+            if header is None and resumed and resumed.left_out and resumed.hides_end:
+                self._hidden.append(resumed.left_out)
             elif header is not None and marker is not None:
                 waiting = self._markers.setdefault(header.producer_id, deque())
                 waiting.append(marker)
@@ -113,10 +116,10 @@ def _transaction_batches(
     Raises:
         ChangedError: the log was changed; what was found so far may be wrong.
     """
-    passed = 0
-    for header, chunk, before in cursor.headers():
-        if cursor.passed > passed:
-            passed = cursor.passed
+    resumed: Resume | None = None
+    for header, chunk, before in headers_in(cursor):
+        if cursor.resumed is not resumed:
+            resumed = cursor.resumed
             yield None, None
         if header.last_offset >= cursor.stop:
             cursor.advance(header.pos, native.STOP_OFFSET, before)
@@ -141,7 +144,7 @@ def _transaction_batches(
         is_data = header.is_transactional and not header.is_control
         if is_data or marker is not None:
             yield header, marker
-    if cursor.passed > passed:
+    if cursor.resumed is not resumed:
         yield None, None
 
 
