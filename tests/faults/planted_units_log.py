@@ -247,8 +247,8 @@ BUGS_OF_LOGS = (
     unit_bug(
         "a read of what is committed raises damage before the records in front of it",
         "log/read/transactions.py",
-        "Cursor(view, offset, end, SKIP, follows=False)",
-        "Cursor(view, offset, end, RAISE, follows=False)",
+        "(view, offset, view.end_offset, SKIP, offset)",
+        "(view, offset, view.end_offset, RAISE, offset)",
         "log/read/test_transactions.py",
     ),
     unit_bug(

@@ -368,7 +368,6 @@ class Cursor:
         compacted_end: the end of the log then; 0: it was not compacted.
         part: the read of the present segment; None: the next one must be entered.
         chunk: the one that is being decoded; None: the next one must be requested.
-        resumed: how it has continued after damage, the last time; None: it has not.
 
     Args:
         since: damage that lies wholly below it is no concern; None: `start`.
@@ -380,6 +379,7 @@ class Cursor:
             after it. The caller checks for a change (`check_for_change`) when it has
             read all that it needs.
         place: where to begin in the first segment, if that is known.
+        resumed: gets how the cursor has continued after damage, each time.
     """
 
     def __init__(
@@ -397,11 +397,12 @@ class Cursor:
         follows: bool = True,
         is_exact: bool = False,
         place: OffsetPosition | None = None,
+        resumed: list[Resume] | None = None,
     ) -> None:
         self.offset = start
         self.stop = stop
         self.compacted_end = 0
-        self.resumed: Resume | None = None
+        self._resumed = resumed
         self._policy = policy
         self._since = start if since is None else since
         self._follows = follows
@@ -637,7 +638,8 @@ class Cursor:
         resumed = after_damage(met, self._policy, self.view)
         if isinstance(resumed, Exception):
             return resumed
-        self.resumed = resumed
+        if self._resumed is not None:
+            self._resumed.append(resumed)
         if resumed.place is None:
             self.part = None
         else:

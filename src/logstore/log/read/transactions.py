@@ -64,9 +64,7 @@ class CommittedFilter:
 
     def begin_again(self, view: View, offset: int) -> None:
         """Read the markers again from an offset on: the log was changed."""
-        end = view.end_offset
-        self._cursor = Cursor(view, offset, end, SKIP, follows=False)
-        self._ahead = _transaction_batches(self._cursor)
+        self._ahead = _transaction_batches(view, offset, view.end_offset, SKIP, offset)
         self._markers.clear()
         self._hidden.clear()
         self._done = False
@@ -92,13 +90,12 @@ class CommittedFilter:
         return not markers[0].aborted
 
     def _read_on(self) -> None:
-        cursor = self._cursor
-        for header, marker in self._ahead:
-            resumed = cursor.resumed
-            if header is None and resumed and resumed.left_out and resumed.hides_end:
-                self._hidden.append(resumed.left_out)
-            elif header is not None and marker is not None:
-                waiting = self._markers.setdefault(header.producer_id, deque())
+        for found, marker in self._ahead:
+            if isinstance(found, Resume):
+                if found.left_out is not None and found.hides_end:
+                    self._hidden.append(found.left_out)
+            elif marker is not None:
+                waiting = self._markers.setdefault(found.producer_id, deque())
                 waiting.append(marker)
                 return
         self._done = True
@@ -108,19 +105,22 @@ _NO_MARKERS: Final[deque[_Marker]] = deque()
 
 
 def _transaction_batches(
-    cursor: Cursor,
-) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
-    """Headers of transactional batches before the end of a cursor, in order, each with
-    its marker if it is one. (None, None) in the place of damage that it has passed.
+    view: View, start: int, stop: int, policy: DamagePolicy, since: int
+) -> Iterator[tuple[native.BatchHeader | Resume, _Marker | None]]:
+    """Headers of transactional batches with offsets from `start` to below `stop`, in
+    order, each with its marker if it is one; in the place of damage that was passed,
+    how the read continued. `since`: as in `Cursor`.
 
     Raises:
         ChangedError: the log was changed; what was found so far may be wrong.
     """
-    resumed: Resume | None = None
+    resumed: list[Resume] = []
+    cursor = Cursor(
+        view, start, stop, policy, since=since, follows=False, resumed=resumed
+    )
     for header, chunk, before in headers_in(cursor):
-        if cursor.resumed is not resumed:
-            resumed = cursor.resumed
-            yield None, None
+        while resumed:
+            yield resumed.pop(0), None
         if header.last_offset >= cursor.stop:
             cursor.advance(header.pos, native.STOP_OFFSET, before)
             return
@@ -144,20 +144,19 @@ def _transaction_batches(
         is_data = header.is_transactional and not header.is_control
         if is_data or marker is not None:
             yield header, marker
-    if cursor.resumed is not resumed:
-        yield None, None
+    for passed in resumed:
+        yield passed, None
 
 
 def _read_on(
     view: View, start: int, policy: DamagePolicy, since: int
-) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
+) -> Iterator[tuple[native.BatchHeader | Resume, _Marker | None]]:
     """`_transaction_batches` from `start` to the end of a view, which reads nothing
-    where there can be none. `since`: as in `Cursor`."""
+    where there can be none."""
     free, end = view.transaction_free, view.end_offset
     parts = (start, min(free.start, end)), (max(start, free.stop), end)
     for first, stop in parts if free else ((start, end),):
-        cursor = Cursor(view, first, stop, policy, since=since, follows=False)
-        yield from _transaction_batches(cursor)
+        yield from _transaction_batches(view, first, stop, policy, since)
 
 
 class AbortedRange(NamedTuple):
@@ -198,7 +197,7 @@ def ended_transactions(view: View, start: int, stop: int) -> EndedTransactions |
     aborted = []
     upto = stop
     for header, marker in _read_on(view, start, RAISE, start):
-        if header is None:
+        if isinstance(header, Resume):
             continue  # it lies below the range
         if header.base_offset >= stop and not open_since:
             break
@@ -287,7 +286,7 @@ class StableOffset:
             return point.open_since
         open_since, since = dict(point.open_since), point.since
         for header, marker in _read_on(view, point.upto, policy, first):
-            if header is None:
+            if isinstance(header, Resume):
                 open_since.clear()
                 since = first
             elif marker is None:

@@ -65,6 +65,11 @@ class Log:
             self.write(producer, chance.randrange(1, 4))
 
 
+def damaged(data: bytes) -> bytes:
+    """The bytes of a batch with another value at their end."""
+    return data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
+
+
 def opened(path: Path, files: Any = None) -> tuple[logstore.Store, logstore.Partition]:
     store = open_store(path, read_only=True, files=files or Files())
     return store, store.topic("t")[0]
@@ -164,8 +169,7 @@ def test_what_is_committed_is_read_before_damage(
         lambda: log.write(-1),
     ):
         write()
-    damaged = batch(5, [(b"k", b"x" * size)], 3, control=False)
-    log.data += damaged[:-2] + bytes([damaged[-2] ^ 1]) + damaged[-1:]
+    log.data += damaged(batch(5, [(b"k", b"x" * size)], 3, control=False))
     log.end += 1
     log.finish(2, commit=True)
     log.write(-1)
@@ -199,8 +203,7 @@ def test_damage_that_hides_an_end_leaves_no_later_end_to_decide(
     log = Log()
     log.write(-1)
     log.write(1)
-    aborted = marker(2, 1, commit=False)
-    log.data += aborted[:-2] + bytes([aborted[-2] ^ 1]) + aborted[-1:]
+    log.data += damaged(marker(2, 1, commit=False))
     log.end += 1
     log.write(1)
     log.finish(1, commit=True)
@@ -216,6 +219,33 @@ def test_damage_that_hides_an_end_leaves_no_later_end_to_decide(
                 assert (caught.value.offset, caught.value.next_offset) == (1, 3)
         for way, offsets in offsets_by_way(p, 3, **COMMITTED).items():
             assert (way, list(offsets)) == (way, [3])
+
+
+def test_damaged_end_counts_if_other_damage_follows_directly(tmp_path: Path) -> None:
+    """The marker that aborts a transaction is damaged, and the next batch, in the next
+    segment: it is too large for a marker. No way of reading delivers the aborted
+    record."""
+    log = Log()
+    log.write(-1)
+    log.write(1)
+    log.data += damaged(marker(2, 1, commit=False))
+    log.put(tmp_path)
+    large = batch(3, [(b"k", b"x" * 500)], -1, control=False)
+    log.data, log.end = damaged(large), 4
+    log.write(1)
+    log.finish(1, commit=True)
+    (tmp_path / "t-0" / f"{3:020d}.log").write_bytes(log.data)
+    store, p = opened(tmp_path)
+    with store:
+        for way, offsets in offsets_by_way(p, 0, **COMMITTED).items():
+            got: list[int] = []
+            with pytest.raises(logstore.CorruptRecordError) as caught:
+                got.extend(offsets)
+            assert (way, got, caught.value.offset) == (way, [0], 1)
+        skipped = p.read(0, on_corruption="skip", isolation="read_committed")
+        assert [record.offset for record in skipped] == [0]
+        for way, offsets in offsets_by_way(p, 4, **COMMITTED).items():
+            assert (way, list(offsets)) == (way, [4])
 
 
 @pytest.mark.parametrize("bit", [62, 40, 4])
