@@ -27,7 +27,7 @@ from logstore.store.partition.partition_views import PartitionViews
 LATENCY_S = 0.002
 BLOCK_BYTES = 64 << 10
 # After so long, no more requests come before the first of those that run is answered.
-ALONE_S = 0.1
+ALONE_S = 0.2
 
 
 def far_store(path: Path, segment_bytes: int, value_bytes: int) -> Path:
