@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from support.levels import IS_ALL, LEVEL, chosen
+from support.temporary import remove, use_memory
 
 # Examples take as long as the machine is busy; a deadline would only make flaky tests.
 # LOGSTORE_HYPOTHESIS=thorough searches ten times as long.
@@ -24,6 +25,10 @@ hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
+# None: the files of the tests are on the disk, or another process began the run.
+_MEMORY = use_memory()
+
+_SESSION = pytest.StashKey[pytest.Session]()
 _of_spark: dict[Path, bool] = {}
 
 
@@ -86,6 +91,18 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
         kept = chosen([item.nodeid for item in cases], count)
         found += [item for item in cases if item.nodeid not in kept]
     return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The files of a run that has failed stay until the next one."""
+    session = config.stash.get(_SESSION, None)
+    if _MEMORY is not None and (session is None or not session.testsfailed):
+        remove(_MEMORY)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_SESSION] = session
 
 
 def pytest_collection_finish() -> None:

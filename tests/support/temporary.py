@@ -1,0 +1,59 @@
+"""Where tests put their files: in memory, if there is room.
+
+A test waits for each sync of a disk, and most tests ask nothing of the disk. At the
+level ``all`` (tests/support/levels.py), and where ``TMPDIR`` is set, tests use the
+directory that the system gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from support.levels import IS_ALL
+
+__all__ = ["remove", "use_memory"]
+
+MEMORY: Final = Path("/dev/shm")
+# The files of all tests together: less than 3 GiB at one time.
+NEEDED: Final = 8 << 30
+_PREFIX: Final = "logstore-tests-"
+
+
+def use_memory(memory: Path = MEMORY) -> Path | None:
+    """Let all that this process and its children make by `tempfile` be in memory, if
+    the level is that of a commit and there is room.
+
+    Returns:
+        The directory, which the caller must `remove`; None: the system's is used. That
+        of an earlier run is removed here.
+    """
+    if IS_ALL or "TMPDIR" in os.environ or not memory.is_dir():
+        return None
+    for old in memory.glob(f"{_PREFIX}*"):
+        process = old.name.removeprefix(_PREFIX)
+        if process == str(os.getpid()) or not Path("/proc", process).exists():
+            remove(old)
+    if min(shutil.disk_usage(memory).free, _available()) < NEEDED:
+        return None
+    directory = memory / f"{_PREFIX}{os.getpid()}"
+    directory.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    return directory
+
+
+def remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _available() -> int:
+    """Bytes of memory that programs may still take; 0: unknown."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 0
