@@ -188,7 +188,6 @@ BUGS = (
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
-        quick=3,
     ),
     Bug(
         "an index is trusted by readers",
@@ -355,11 +354,12 @@ BUGS = (
         (("            self.point.commit(self.extent, active.state, "
           "is_truncating=True)\n", ""),
          ("            self.point.commit(self.extent, active.writer.state)\n"
-          "            self.point.is_barred", "            self.point.is_barred")),
+          "            self.point.is_barred", "            self.point.is_barred"),
+         ("        self.point.record(self.extent, state, is_truncating=not is_done)\n",
+          "")),
         "failing_calls",
         ("append many", "append batches"),
         call="write",
-        quick=4,
     ),
     Bug(
         "readers do not stop at a publication",
@@ -552,7 +552,6 @@ BUGS = (
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),
-        quick=3,
     ),
     Bug(
         "an index is believed where it is a file's own",

@@ -68,7 +68,6 @@ BUGS_OF_COPIES = (
           "topics.writers.record)\n",
           "        failed = {}\n"),),
         "copies",
-        quick=1,
     ),
     Bug(
         "published positions above the end of a copied log stay",
@@ -98,6 +97,5 @@ BUGS_OF_COPIES = (
         (("                mark_unknown(context, topics, "
           "publishing.publications)\n", ""),),
         "copies",
-        quick=1,
     ),
 )  # fmt: skip

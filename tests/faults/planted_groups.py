@@ -36,7 +36,6 @@ BUGS_OF_GROUPS = (
         ),),
         "groups",
         ("commits", "commits, evict", "transactions, evict"),
-        quick=2,
     ),
     Bug(
         "a partition is taken without reading what was committed for it meanwhile",

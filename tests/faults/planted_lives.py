@@ -22,7 +22,6 @@ BUGS_OF_LIVES = (
          ("return self.damage is not None or bool(self.verdicts or self._fault)",
           "return self.damage is not None")),
         "lives",
-        quick=1,
     ),
     Bug(
         "a repair without a mode believes that all is well",
@@ -46,7 +45,6 @@ BUGS_OF_LIVES = (
         (("        return False  # there is more of what was cut off\n",
           "        return True\n"),),
         "lives",
-        quick=3,
     ),
     Bug(
         "what fails in the background ends the round",

@@ -69,6 +69,5 @@ PRODUCER_BUGS = (
         (("            if offsets == last or self._are_of_call(",
           "            if True or self._are_of_call("),),
         "producers",
-        quick=9,
     ),
 )  # fmt: skip

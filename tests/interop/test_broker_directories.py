@@ -275,7 +275,7 @@ def restarted(handed: Handed) -> set[tuple[str, str, str]]:
     return warnings(broker)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 def test_broker_warns_of_our_directory_as_of_its_own(
     handed: Handed, cluster: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -311,7 +311,7 @@ def test_broker_is_heard_that_finds_something_wrong(handed: Handed) -> None:
     assert any("Found invalid messages in log segment" in text for text in texts)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 def test_broker_serves_logs_that_get_into_its_directory(
     cluster: KafkaBroker, lived: Store, tmp_path: Path
 ) -> None:

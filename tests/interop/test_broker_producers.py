@@ -169,6 +169,7 @@ def test_broker_goes_on_with_the_producers_and_gives_them_back(handed: Handed) -
         assert producer.append(partition, b"x", sequence=last + 1) == end + 3
 
 
+@pytest.mark.thorough
 def test_broker_that_reads_the_log_knows_what_the_snapshot_says(
     handed: Handed, tmp_path: Path
 ) -> None:

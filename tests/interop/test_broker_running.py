@@ -426,7 +426,7 @@ def compare(broker: KafkaBroker, isolation: str) -> int:
     return sum(map(len, expected.values()))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 def test_every_look_at_a_running_broker_is_right(broker: KafkaBroker) -> None:
     ledger = Ledger()
     sender, life = Sender(broker, ledger), Life(broker, ledger)

@@ -159,6 +159,7 @@ def test_transactions_go_to_logstore_and_back(filled: Filled, tmp_path: Path) ->
     assert report.problems == ()
 
 
+@pytest.mark.thorough
 def test_broker_that_is_killed_is_finished_by_logstore(
     filled: Filled, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from logstore.store.store import open_store
 from support.damage import flip_bit, frames
 from support.kafka_broker import KafkaBroker, KafkaBrokerError, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import IS_ALL, chosen, mostly_thorough
+from support.levels import mostly_thorough
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -224,10 +224,10 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "meta-properties",
     ),
 }
-AT_COMMIT = chosen(list(CASES), 2)
 
 
-@pytest.mark.parametrize("what", CASES if IS_ALL else sorted(AT_COMMIT))
+@pytest.mark.parametrize("what", CASES)
+@pytest.mark.thorough
 def test_directory_that_is_said_to_be_refused_is_refused(
     seeded: Seeded, what: str
 ) -> None:
@@ -291,6 +291,7 @@ def written(data: Path) -> None:
                 partition.append(b"x", timestamp_ms=now_ms + 30 * DAY_MS)
 
 
+@pytest.mark.thorough
 def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
     """Records that are too old are deleted, those behind a time in the future are not;
     a topic that the cluster does not have, or has with another id, is set aside; what

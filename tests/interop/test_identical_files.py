@@ -258,6 +258,7 @@ def differences(run: Run, compared: Iterable[Compared]) -> list[str]:
 # ------------------------------------------------------------------ the tests
 
 
+@pytest.mark.thorough
 def test_files_are_those_of_the_broker(run: Run, compared: list[Compared]) -> None:
     """Each file of each partition, at the end of each phase."""
     assert differences(run, compared) == []

@@ -144,6 +144,7 @@ def test_golden_directories(
     assert_same(tools, release, files, *options, root=root)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_damaged_logs(
     tools: KafkaTools, release: str, seed: int, tmp_path: Path
@@ -216,6 +217,7 @@ def test_indexes_that_logstore_writes_pass_the_sanity_check(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made_by", mostly_thorough(RELEASES.values(), "4.2.0"))
+@pytest.mark.thorough
 def test_directories_of_brokers(
     made_by: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,17 +11,20 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from support.levels import IS_ALL
 
-__all__ = ["remove", "use_memory"]
+__all__ = ["on_disk", "remove", "use_memory"]
 
 MEMORY: Final = Path("/dev/shm")
 # The files of all tests together: less than 3 GiB at one time.
 NEEDED: Final = 8 << 30
 _PREFIX: Final = "logstore-tests-"
+# The directory of the system, for the processes of a run.
+_DISK: Final = "LOGSTORE_TEST_DISK"
 
 
 def use_memory(memory: Path = MEMORY) -> Path | None:
@@ -41,9 +44,18 @@ def use_memory(memory: Path = MEMORY) -> Path | None:
     if min(shutil.disk_usage(memory).free, _available()) < NEEDED:
         return None
     directory = memory / f"{_PREFIX}{os.getpid()}"
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=0o755)  # tests of other users have their files in it, too
+    os.environ[_DISK] = tempfile.gettempdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     return directory
+
+
+@contextlib.contextmanager
+def on_disk() -> Iterator[Path]:
+    """A directory on the disk for a test that asks something of it."""
+    place = os.environ.get(_DISK, tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix="logstore-", dir=place) as directory:
+        yield Path(directory)
 
 
 def remove(directory: Path) -> None:

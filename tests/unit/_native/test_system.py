@@ -22,16 +22,18 @@ import logstore
 from logstore import _native as native
 from logstore._native import system
 from logstore._native._ls import ffi, lib
+from support.temporary import on_disk
 from support.values import write_store
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[int]:
-    """A file with ten bytes."""
-    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    os.write(fd, b"0123456789")
-    yield fd
-    os.close(fd)
+def file() -> Iterator[int]:
+    """A file with ten bytes, on a disk: one in memory knows no read without waiting."""
+    with on_disk() as directory:
+        fd = os.open(directory / "file", os.O_RDWR | os.O_CREAT)
+        os.write(fd, b"0123456789")
+        yield fd
+        os.close(fd)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 10, 300_000])
@@ -80,7 +82,7 @@ def test_sync_of_a_file_and_of_what_has_no_disk(file: int) -> None:
 def test_record_lock_is_taken_again_and_excludes_other_processes(
     file: int, tmp_path: Path
 ) -> None:
-    path = os.fspath(tmp_path / "file")
+    path = os.readlink(f"/proc/self/fd/{file}")
     script = (
         "import fcntl, sys\n"
         f"file = open({path!r}, 'r+b')\n"
@@ -130,7 +132,7 @@ def test_refused_calls_return_the_error(file: int, tmp_path: Path) -> None:
     assert lib.ls_sys_rename(-1, b"a", -1, b"b") == -errno.EBADF
     assert lib.ls_sys_unlink(-1, b"a") == -errno.EBADF
     assert lib.ls_sys_stat(-1, ffi.NULL, ffi.new("int64_t[8]")) == -errno.EBADF
-    read_only = os.open(tmp_path / "file", os.O_RDONLY)
+    read_only = os.open(f"/proc/self/fd/{file}", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)) as caught:
             native.write_at(read_only, b"data", 0)

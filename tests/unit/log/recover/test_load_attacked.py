@@ -220,15 +220,23 @@ def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
 
 
 def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
-    """The batch that comes first is not the one that was asked for."""
+    """The batch that comes first is not the one that was asked for. What is intact
+    before the first record that is not in its place is delivered."""
     log = logs_in(write_store(tmp_path, COUNT, 1, "snappy", call=3, **SETTINGS))[0]
     data = log.read_bytes()
     one, two = frames(log)[:2]
     end = two.pos + two.size
     log.write_bytes(data[two.pos : end] + data[: one.size] + data[end:])
     with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
         with pytest.raises(LOUD):
-            list(store.topic("orders")[0].fetch(1))
+            list(partition.fetch(0))
+        chunk = partition.fetch(1)
+        assert [record.offset for record in chunk] == [1, 2]
+        assert chunk.next_offset == 3
+        with pytest.raises(LOUD) as caught:
+            list(partition.fetch(3))
+        assert caught.value.offset == 3
 
 
 def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(

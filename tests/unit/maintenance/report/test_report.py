@@ -185,7 +185,7 @@ def test_report_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
     def write(store: logstore.Store) -> None:
         try:
             number = 0
-            while not stop.is_set():
+            while not stop.wait(0.005):  # the report needs some time, too
                 name = f"brief-{number % 3}"
                 topic = store.create_topic(name, config=SMALL, exist_ok=True)
                 topic[0].append_many([b"x" * 100] * 50)
