@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -12,7 +13,8 @@ _tracers: list[Any] = []
 
 class InterruptAtCall:
     """A context manager that interrupts where a function of the library begins or ends
-    in it: Python looks for signals there.
+    in it: Python looks for signals there. Garbage of other tests is not collected
+    meanwhile: its finalizers are no places of what the test does.
 
     Args:
         call: the number of the place.
@@ -33,10 +35,12 @@ class InterruptAtCall:
         _tracers.append(self._tracer)
 
     def __enter__(self) -> None:
+        gc.disable()
         sys.settrace(self._tracer)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        gc.enable()
 
     def _trace(self, frame: Any, event: str, _: object) -> Any:
         if "/logstore/" not in frame.f_code.co_filename or self.has_raised:
