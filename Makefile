@@ -4,15 +4,16 @@
 #     make test     set everything up and run the tests
 #
 # The other targets are listed by `make help`.  PYTHON chooses the interpreter, WORKERS
-# the number of processes that test (one for each core), PYTEST_ARGS goes to pytest,
-# DEMO_ARGS to the demo; STORM is how many calls threads make under each sanitizer.
+# the number of processes that test (one more than there are cores, since some wait for
+# Spark and brokers), PYTEST_ARGS goes to pytest, DEMO_ARGS to the demo; STORM is how
+# many calls threads make under each sanitizer.
 
 PYTHON      ?= python3
 VENV        ?= .venv
 CC          ?= cc
 GCOV        ?= gcov
 PYTEST_ARGS ?=
-WORKERS     ?= auto
+WORKERS     ?= $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 DEMO_ARGS   ?=
 SIZE        ?= commit
 FAULTS_ARGS ?=
