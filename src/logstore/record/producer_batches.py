@@ -27,6 +27,7 @@ from logstore.errors import (
 )
 from logstore.record import compression
 from logstore.record.batch import ABORT, COMMIT, ControlRecord, RecordBatch
+from logstore.record.batch_search import MAGIC_POS
 from logstore.record.decoder import Damage, damage_of, memoryview_slicer, open_payload
 from logstore.record.encoder import keyless_error, wrap
 
@@ -44,7 +45,6 @@ _RUN_BYTES: Final = 1 << 30
 _CRC: Final = struct.Struct(">I")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
-_MAGIC_POS: Final = 16
 _CRC_POS: Final = 17
 _ATTRIBUTES_POS: Final = 21
 _MAX_TIMESTAMP_POS: Final = 35
@@ -613,7 +613,7 @@ def _check_inner_magic(header: native.BatchHeader, payload: ReadableBuffer) -> N
     data, pos = memoryview(payload), 0
     while pos < len(data):
         _, size = _OFFSET_AND_SIZE.unpack_from(data, pos)
-        magic = data[pos + _MAGIC_POS]
+        magic = data[pos + MAGIC_POS]
         if magic != header.magic:
             raise Damage(
                 f"a wrapper of magic {header.magic} holds a message of magic {magic}",

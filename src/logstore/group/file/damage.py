@@ -7,17 +7,15 @@ batch does, if whole batches follow, or if a sync has covered them.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.group.file.durable_point import DurablePoint, FileId
-from logstore.record.batch_search import possible_batches
+from logstore.record.batch_search import MAGIC_POS, possible_batches
 from logstore.record.decoder import Damage
 
 __all__ = ["Rest", "damaged", "may_be_torn", "whole_batch", "written_later"]
-
-_MAGIC_POS: Final = 16
 
 
 def damaged(path: str, position: int, reason: str) -> CorruptCheckpointError:
@@ -107,7 +105,7 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
     """Whether some bytes may be what is left of an append: its first bytes, or zeros
     where a file system had no time to write them."""
     begin = offset.to_bytes(8, "big")
-    head, magic = tail[:8], tail[_MAGIC_POS : _MAGIC_POS + 1]
+    head, magic = tail[:8], tail[MAGIC_POS : MAGIC_POS + 1]
     return (head == begin[: len(head)] or not any(head)) and magic in (
         b"",
         b"\0",
@@ -118,6 +116,6 @@ def may_be_torn(tail: bytes, offset: int) -> bool:
 def whole_batch(data: bytes) -> int | None:
     """Where a whole batch of magic 2 begins, after the first byte; None: nowhere."""
     for at, is_whole in possible_batches(data, native.pointer(data)):
-        if is_whole and at and data[at + _MAGIC_POS] == 2:
+        if is_whole and at and data[at + MAGIC_POS] == 2:
             return at
     return None
