@@ -184,17 +184,18 @@ def _fates(
         rewritten = newest.base
     for file in before.files:
         same = by_base.get(file.base)
+        is_shorter = same is not None and same.size < file.size
+        is_less = is_shorter or file.base == rewritten
         if same is None:
             fate = _Fate.DELETED if file.base < first else _Fate.MISSING
-        elif same.inode != file.inode and file.base not in now.bytes.copies:
-            fate = _Fate.MISSING if same.inode < 0 else _Fate.REPLACED
-            if file.inode < 0:
-                is_less = same.size < file.size or file.base == rewritten
-                fate = _Fate.REWRITTEN if is_less else _Fate.RETURNED
-        elif same.size < file.size or file.base == rewritten:
-            fate = _Fate.REWRITTEN
+        elif same.inode == file.inode or file.base in now.bytes.copies:
+            fate = _Fate.REWRITTEN if is_less else _Fate.SAME
+        elif same.inode < 0:
+            fate = _Fate.MISSING
+        elif file.inode < 0:
+            fate = _Fate.REWRITTEN if is_less else _Fate.RETURNED
         else:
-            fate = _Fate.SAME
+            fate = _Fate.REPLACED
         yield file, same, fate
 
 
