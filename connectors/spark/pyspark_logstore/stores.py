@@ -30,7 +30,7 @@ from logstore import (
     TopicPartition,
 )
 from logstore.log.read.options import ReadOptions
-from logstore.store.inside import publication_key, views_of
+from logstore.store.inside import publication_key, readable_end
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions
 
@@ -320,8 +320,7 @@ class OpenStore:
         end of a transaction is a record, too."""
         entry = self._stable.get(name)
         if entry is None or entry[0] != (end, mark):
-            views = views_of(partition)
-            stable = views.bounds(None, None, _COMMITTED, to_stable=True)[2]
+            stable = readable_end(partition, _COMMITTED)
             entry = self._stable[name] = (end, mark), stable
         return entry[1]
 

@@ -11,6 +11,7 @@ from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.read.options import ReadOptions
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.log.write.staging import Stage
 from logstore.store.catalog.identifying import cuts_after, may_be_changed
@@ -27,6 +28,7 @@ __all__ = [
     "partition_id",
     "publication_key",
     "published_ms",
+    "readable_end",
     "recover_unclean",
     "root_of",
     "stage_for_group",
@@ -185,3 +187,9 @@ def published_ms(store: Store, identity: str) -> int:
 def views_of(partition: Partition) -> PartitionViews:
     """What the reads of a partition begin with."""
     return partition._views
+
+
+def readable_end(partition: Partition, options: ReadOptions) -> int:
+    """The end of what a reader may deliver now. A read meets damage itself; here, it is
+    left out."""
+    return views_of(partition).bounds(None, None, options, to_stable=True)[2]

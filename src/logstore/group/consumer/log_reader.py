@@ -21,7 +21,7 @@ from logstore.log.read.options import ReadOptions
 from logstore.log.read.proof import ProofFinder
 from logstore.log.read.view import View
 from logstore.record.record import TopicRecord
-from logstore.store.inside import views_of
+from logstore.store.inside import readable_end, views_of
 from logstore.store.partition.partition import Partition
 from logstore.store.partition.partition_views import Latest, Turn
 
@@ -218,10 +218,8 @@ class LogReader:
         return view is not None and offset <= view.log_end
 
     def readable_end(self) -> int:
-        """The end of the records that it may deliver now. A read meets damage itself;
-        here, it is left out."""
-        views = views_of(self._partition)
-        return views.bounds(None, None, self._options, to_stable=True)[2]
+        """The end of the records that it may deliver now."""
+        return readable_end(self._partition, self._options)
 
     @property
     def waits_for_sync(self) -> bool:
