@@ -28,7 +28,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 # None: the files of the tests are on the disk, or another process began the run.
 _MEMORY = use_memory()
 
-_SESSION = pytest.StashKey[pytest.Session]()
 _of_spark: dict[Path, bool] = {}
 
 
@@ -94,15 +93,10 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """The files of a run that has failed stay until the next one."""
-    session = config.stash.get(_SESSION, None)
-    if _MEMORY is not None and (session is None or not session.testsfailed):
+    if _MEMORY is not None and not session.testsfailed:
         remove(_MEMORY)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[_SESSION] = session
 
 
 def pytest_collection_finish() -> None:
