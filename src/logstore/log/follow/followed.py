@@ -111,19 +111,25 @@ class FollowedLog:
             return True
         return self._epochs_now(look.stamps()) is self._epochs
 
-    def stands(self, look: Look) -> bool:
+    def stands(self, look: Look, *, is_last: bool) -> bool:
         """Whether the state, as it is now, says that all that was read is part of the
-        log. Before an append whose first part may be seen and then undone, the owner
-        records that in the state.
+        log, and ends with a whole append. Before an append whose first part may be seen
+        and then undone, the owner records that in the state.
 
         Args:
             look: from after that.
+            is_last: a part of an append is enough, if none of it can be undone.
         """
         if look.stamps()[PARTITION_STATE] == self._state:
             return True
         first = self.segments[0].base_offset if self.segments else 0
-        if not self._is_other(self._loader.metadata(), first):
-            return True
+        metadata = self._loader.metadata()
+        if not self._is_other(metadata, first):
+            # A look at a log of which all is deleted at once costs the most, and may
+            # find the same again.
+            state = metadata.state
+            is_deletion = state and state.start_offset > self.log.start_offset
+            return is_last or state is None or bool(is_deletion)
         # Perhaps it was restored in place, which leaves the directory's time as it was.
         self._mtime_ns = -1
         return False

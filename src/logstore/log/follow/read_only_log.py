@@ -7,7 +7,7 @@ and deleted segments. It never creates, changes or locks anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import RANK_REFRESH
@@ -33,6 +33,10 @@ from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
+
+# How often all is looked at if an append may have come to its end meanwhile: behind a
+# writer that is faster, a reader sees a part of an append that is whole by then.
+LOOKS: Final = 8
 
 Result = TypeVar("Result")
 
@@ -291,8 +295,9 @@ class ReadOnlyLog:
         Returns:
             The look at the guards before everything that was read, and the one after.
         """
-        begun, first = self._log.end_offset, None
+        begun, first, looks = self._log.end_offset, None, 0
         while True:
+            looks += 1
             log, end, ends = self._log, self._log.end_offset, self._log.files.ends()
             start = self._broker_start.news(log.files)
             look = log.look()
@@ -314,7 +319,7 @@ class ReadOnlyLog:
             elif (
                 now.is_of_one_log(begun, look)
                 and self._publication_stop.look(publication_key(look.stamps()))
-                and (not has_read or now.stands(look))
+                and (not has_read or now.stands(look, is_last=looks >= LOOKS))
             ):
                 return first, look
 

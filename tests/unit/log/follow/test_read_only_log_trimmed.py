@@ -1,4 +1,5 @@
-"""A reader whose writer deletes segments faster than all of a log can be looked at."""
+"""A reader whose writer deletes segments, or fills several with each append, faster
+than all of a log can be looked at."""
 
 from __future__ import annotations
 
@@ -62,3 +63,34 @@ def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
                 assert [one.base_offset for one in reader.segments] == [
                     one.base_offset for one in p.segments
                 ]
+
+
+@pytest.mark.parametrize("period", [33, 50, 75])
+def test_appends_that_are_faster_than_a_look_do_not_hold_it_up(
+    tmp_path: Path, period: int
+) -> None:
+    """Each fills several segments, and none is undone: the look may show a part of one,
+    and the next look shows the rest."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(2, segment_bytes=700, flush_ms=3_600_000)
+        p = store.create_topic("orders", config=config)[0]
+        with open_store(tmp_path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            for phase in range(0, period, 5):
+                files.forget()
+                calls = itertools.count(phase)
+
+                def before(
+                    method: str, name: str, calls: itertools.count[int] = calls
+                ) -> None:
+                    assert len(files.calls) < 1000
+                    if next(calls) % period == 0:
+                        p.append_many([bytes(200)] * 9)
+
+                begun = p.end_offset
+                files.before = before
+                found = reader.end_offset
+                files.before = None
+                assert begun <= found <= p.end_offset
+                assert reader.end_offset == p.end_offset
