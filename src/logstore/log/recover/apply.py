@@ -174,9 +174,9 @@ class _Application:
 
     def run(self) -> RecoveredLog:
         """1. finish operations; 2. put aside, build, cut, in the order of the findings;
-        3. make the log durable; 4. remove producer snapshots after its end, and finish
-        the transaction indexes; 5. write the indexes of a closed log; 6. remove stale
-        digests."""
+        3. make the log durable, and its start; 4. remove producer snapshots after its
+        end, and finish the transaction indexes; 5. write the indexes of a closed log;
+        6. remove stale digests."""
         plan, directory = self.plan, self.directory
         finish_truncation(directory, plan.operations)
         self.deleted += finish_deletion(directory, plan.operations)
@@ -187,6 +187,7 @@ class _Application:
         for finding in plan.findings:
             self.act(finding)
         self.make_durable()
+        self.make_start_durable()
         log = self.log()
         if self.damage is None and not self.context.metadata.clean:
             # Later snapshots have offsets that were cut, or were never durable.
@@ -407,6 +408,15 @@ class _Application:
         durable_pos = max(durable_pos, self.reading().index.floor(relative)[1])
         name = segment_file(segment.base_offset, LOG)
         make_durable(self.directory, name, segment.size, min(durable_pos, segment.size))
+
+    def make_start_durable(self) -> None:
+        """Make the start of a log that was not closed durable, if only its state says
+        so: it would be lower after a power cut."""
+        plan, metadata = self.plan, self.context.metadata
+        is_told = bool(plan.segments) and metadata.state is not None
+        if is_told and not metadata.clean and self.damage is None:
+            if plan.start_offset > plan.segments[0].base_offset:
+                _confirm(self.directory)
 
     def reading(self) -> Reading:
         """The state and the index entries of the last segment at its end."""

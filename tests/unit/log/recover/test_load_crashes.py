@@ -103,7 +103,7 @@ def test_reader_sees_an_interrupted_truncation_as_recovery_will() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("act", ["truncate", "delete"])
+@pytest.mark.parametrize("act", ["truncate", "delete", "delete inside"])
 def test_recovery_makes_a_state_durable_before_it_finishes_what_that_says(
     act: str, full: bool
 ) -> None:
@@ -117,7 +117,7 @@ def test_recovery_makes_a_state_durable_before_it_finishes_what_that_says(
         if act == "truncate":
             partition.truncate_to(3)
         else:
-            partition.delete_before(start + 1)
+            partition.delete_before(start + 1 if act == "delete" else 1)
     disk = disk.kill()
     if full:
         disk.fail("sync", errno.ENOSPC, name=PARTITION_STATE + ".tmp")
@@ -127,6 +127,7 @@ def test_recovery_makes_a_state_durable_before_it_finishes_what_that_says(
     disk.heal()
     with opened(after_cut(disk)) as again:
         assert not {"lost-end", "lost-segment", "corrupt"} & {*labels(again)}
+        assert orders(again).start_offset == begin
         read = [record.offset for record in orders(again).read()]
         assert read == list(range(begin, end))
         append_one(orders(again))
