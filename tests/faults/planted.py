@@ -355,6 +355,7 @@ BUGS = (
           "is_truncating=True)\n", ""),
          ("            self.point.commit(self.extent, active.writer.state)\n"
           "            self.point.is_barred", "            self.point.is_barred"),
+         ("        self.point.must_record = self.health.is_blocked = True\n", ""),
          ("        self.point.record(self.extent, state, is_truncating=not is_done)\n",
           "")),
         "failing_calls",
@@ -403,7 +404,6 @@ BUGS = (
         (("if known.get(key) != base}", "if known.get(key, base) != base}"),),
         "disk_states",
         ("publish", "kill"),
-        quick=1,
     ),
     Bug(
         "an append follows a publication, and the journal has its end still",
@@ -411,7 +411,6 @@ BUGS = (
         (("                self.health.release()\n", ""),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=10,
     ),
     Bug(
         "a staged file that becomes a segment keeps its offsets",

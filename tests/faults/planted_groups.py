@@ -123,7 +123,6 @@ BUGS_OF_GROUPS = (
         (("tuple(members.values()), fenced)", "tuple(members.values()), ())"),),
         "groups",
         ("commits, evict",),
-        quick=4,
     ),
     Bug(
         "a member goes on with the file from before its compaction",
@@ -144,17 +143,6 @@ BUGS_OF_GROUPS = (
         "failing_calls",
         ("write a group's file anew",),
         call="sync",
-    ),
-    Bug(
-        "the file of a group has no durable point while it is replaced",
-        "group/file/group_log.py",
-        (("            old.sync(shared)\n        end, last_offset",
-          "            old.sync(shared)\n"
-          "        shared.set(NO_POINT.file, 0, is_new=True)\n"
-          "        end, last_offset"),),
-        "failing_calls",
-        ("write a group's file anew",),
-        call="write",
     ),
     Bug(
         "a commit in one call does not look where the file ends",

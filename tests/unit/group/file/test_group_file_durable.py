@@ -173,6 +173,23 @@ def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
     check_survives(disk, offset if durable_first else 500)
 
 
+def test_file_that_cannot_be_replaced_keeps_its_durable_point() -> None:
+    """What a power failure leaves of the commits after that is a torn end, no damage."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    one = OneMember("/store", files=disk)
+    one.commit(0, durable=True)
+    disk.fail("rename", errno.EIO)
+    for offset in range(1, 60):
+        one.commit(offset)
+    assert one.file.end[1] > group_file_module._REWRITE_BYTES
+    assert one.slots.point.now().file == one.file._log._file.id
+    for seed in range(8):
+        for words, nodes in cuts(disk.moment(), random.Random(seed), 8):
+            found = offset_in("/store", T0, files=MemoryDisk(nodes))
+            assert 0 <= found < 60, words
+
+
 def test_member_in_an_old_file_makes_the_new_name_durable() -> None:
     """Another has renamed the new one, and was killed then."""
     disk = MemoryDisk()
