@@ -61,7 +61,6 @@ PRODUCER_BUGS = (
          ("            directory.unlink(segment_file(self._stray, SNAPSHOT), "
           "missing_ok=True)\n", "            pass\n")),
         "producers",
-        quick=1,
     ),
     Bug(
         "a batch that spans the call is taken for its records",

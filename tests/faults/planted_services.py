@@ -13,7 +13,6 @@ BUGS_OF_SERVICES = (
           "        return True"),),
         "disk_states",
         ("produce", "commit_durable"),
-        quick=1,
     ),
     Bug(
         "a group's file takes its name before its bytes are synced",

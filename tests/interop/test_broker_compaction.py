@@ -18,7 +18,12 @@ pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed"
 
 from support import kafka_clients as clients
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(600),
+]
 
 RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 CONFIG = TopicConfig(
@@ -65,7 +70,6 @@ def newest(records: list[Record]) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records}
 
 
-@pytest.mark.sampled(1)
 def test_broker_serves_and_compacts_what_logstore_has_compacted(
     broker: KafkaBroker,
 ) -> None:

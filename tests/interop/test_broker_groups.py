@@ -21,9 +21,8 @@ import logstore
 from logstore.broker import kafka_records as records
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import mostly_thorough
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
 RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPIC = "__consumer_offsets"
@@ -139,7 +138,7 @@ def source_of(directory: Path) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "4.2.0"))
+@pytest.fixture(scope="module", params=RELEASES)
 def life(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Life:

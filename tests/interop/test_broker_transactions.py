@@ -19,9 +19,9 @@ import logstore
 from logstore.index import parse_txn_index
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import IS_ALL, mostly_thorough
+from support.levels import IS_ALL
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
 RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPIC = "orders"
@@ -55,7 +55,7 @@ class Filled:
         return int(start), int(stable), int(end)
 
 
-@pytest.fixture(params=mostly_thorough(CASES, CASES[0]), ids=str)
+@pytest.fixture(params=CASES, ids=str)
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Filled]:
     release, seed = request.param
     directory = tmp_path / "broker"
@@ -159,7 +159,6 @@ def test_transactions_go_to_logstore_and_back(filled: Filled, tmp_path: Path) ->
     assert report.problems == ()
 
 
-@pytest.mark.thorough
 def test_broker_that_is_killed_is_finished_by_logstore(
     filled: Filled, tmp_path: Path
 ) -> None:

@@ -21,9 +21,8 @@ from logstore.store.store import open_store
 from support.damage import flip_bit, frames
 from support.kafka_broker import KafkaBroker, KafkaBrokerError, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import mostly_thorough
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
 RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPICS = ("orders", "old", "future", "damaged", "other", "noid")
@@ -102,7 +101,7 @@ class Seeded:
         return int(start), int(end)
 
 
-@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "3.9.1"))
+@pytest.fixture(scope="module", params=RELEASES)
 def seeded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Seeded]:
@@ -227,7 +226,6 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", CASES)
-@pytest.mark.thorough
 def test_directory_that_is_said_to_be_refused_is_refused(
     seeded: Seeded, what: str
 ) -> None:
@@ -291,7 +289,6 @@ def written(data: Path) -> None:
                 partition.append(b"x", timestamp_ms=now_ms + 30 * DAY_MS)
 
 
-@pytest.mark.thorough
 def test_broker_does_with_the_logs_what_was_said(seeded: Seeded) -> None:
     """Records that are too old are deleted, those behind a time in the future are not;
     a topic that the cluster does not have, or has with another id, is set aside; what

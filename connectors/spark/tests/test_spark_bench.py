@@ -32,6 +32,7 @@ def test_reading_is_measured(
     assert capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_writing_is_measured(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def again(rows: Rows) -> dict[str, str]:
     }
 
 
+@pytest.mark.thorough
 def test_batches_beside_a_writer_are_what_the_log_was(
     spark: Any, tmp_path: Path, beside: RestlessWriter
 ) -> None:

@@ -210,6 +210,7 @@ def test_what_would_break_the_promise_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_query_beside_a_service_fails_and_can_be_started_again(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
@@ -249,6 +250,7 @@ def test_checkpoint_that_was_set_back_is_an_error(
     assert len(copied(tmp_path)) == 6
 
 
+@pytest.mark.thorough
 def test_query_on_a_copy_of_the_checkpoint_loses_nothing_in_silence(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
