@@ -1,4 +1,5 @@
-"""Waits for records, and for changes of a group."""
+"""How long a consumer waits, and for which changes of its group. New records wake it
+by `logstore.store.partition.new_records`."""
 
 from __future__ import annotations
 

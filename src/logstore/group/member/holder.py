@@ -1,4 +1,5 @@
-"""The id of a member in its group, and the partitions that it holds."""
+"""The id of a member in its group, the partitions that it holds, and the check before
+each commit."""
 
 from __future__ import annotations
 

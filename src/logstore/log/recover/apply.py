@@ -413,10 +413,10 @@ class _Application:
         """Make the start of a log that was not closed durable, if only its state says
         so: it would be lower after a power cut."""
         plan, metadata = self.plan, self.context.metadata
-        is_told = bool(plan.segments) and metadata.state is not None
-        if is_told and not metadata.clean and self.damage is None:
-            if plan.start_offset > plan.segments[0].base_offset:
-                _confirm(self.directory)
+        has_log = bool(plan.segments) and self.damage is None
+        is_killed = metadata.state is not None and not metadata.clean
+        if has_log and is_killed and plan.start_offset > plan.segments[0].base_offset:
+            _confirm(self.directory)
 
     def reading(self) -> Reading:
         """The state and the index entries of the last segment at its end."""

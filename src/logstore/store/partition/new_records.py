@@ -1,4 +1,5 @@
-"""How a reader of partitions waits for new records: a follower, or a consumer."""
+"""What wakes a reader of partitions that waits for new records: a follower, or a
+consumer."""
 
 from __future__ import annotations
 

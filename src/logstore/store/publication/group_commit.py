@@ -1,4 +1,4 @@
-"""The commit of a group of requests: its records go into all of its logs, or into none.
+"""Puts the records of requests into all of their logs, or undoes it.
 
 `Publisher` makes one for each group, and holds the locks of the logs meanwhile. The
 commit itself, one entry in a file, is in publication_journal.py.

@@ -1,5 +1,7 @@
-"""Publishing: staged records go into any number of partitions at once, or not at all;
-those with an identity and a sequence number only once.
+"""Admits requests to publish, takes the locks, and commits them together or one by one.
+
+Staged records go into any number of partitions at once, or not at all; those with an
+identity and a sequence number only once.
 
 `Publisher` is the writing side; the commit is in publication_journal.py.
 """

@@ -1,4 +1,4 @@
-"""The publications of an open store: stage, publish, hand in, remember.
+"""What a store offers of publications: stage, publish, hand in, remember.
 
 `publisher.py` is the writing side, `hand_in.py` the way to it from other processes.
 """

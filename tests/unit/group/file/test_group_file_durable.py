@@ -174,7 +174,7 @@ def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
 
 
 def test_file_that_cannot_be_replaced_keeps_its_durable_point() -> None:
-    """What a power failure leaves of the commits after that is a torn end, no damage."""
+    """What a power failure leaves of the commits after that is torn, and no damage."""
     disk = MemoryDisk()
     disk.make_root("/store")
     one = OneMember("/store", files=disk)
