@@ -297,7 +297,9 @@ class Account:
             if store.recovery_report:
                 action = store.recovery_report.actions[0]
                 raise Broken(f"mended twice: {action.label}: {action.message}")
-        for problem in verify(path).problems:
+        with one_number():
+            report = verify(path, files=Unsynced() if written else _NextStart())
+        for problem in report.problems:
             raise Broken(f"verify: {problem.message}")
         if self.offsets is not None:
             self._look_at_group(path, written)
