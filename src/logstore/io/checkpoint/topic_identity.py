@@ -17,9 +17,11 @@ import xxhash
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.layout import (
+    DAMAGED,
     OWN_PREFIX,
     PARTITION_METADATA,
     TOPIC_IDENTITY,
+    TORN_PREFIX,
 )
 
 __all__ = ["TopicIdentity", "derived_id", "has_own_files", "kafka_id_of", "log_id_of"]
@@ -27,6 +29,8 @@ __all__ = ["TopicIdentity", "derived_id", "has_own_files", "kafka_id_of", "log_i
 _KAFKA_ID: Final = re.compile(rb"topic_id:[ \t]*([A-Za-z0-9_-]{22})[ \t]*(?:\n|\Z)")
 _METADATA_BYTES_MAX: Final = 4096
 _NO_ID: Final = "0" * 32
+# An opening makes them, also in a log to which logstore has never appended.
+_OF_OPENINGS: Final = (TORN_PREFIX, DAMAGED)
 
 
 class TopicIdentity(NamedTuple):
@@ -137,15 +141,17 @@ def kafka_id_of(directory: Directory) -> str:
 
 
 def has_own_files(directory: Directory) -> bool:
-    """Whether logstore has a file in a partition's directory. One that was not finished
-    says nothing: the first append may have been interrupted.
+    """Whether logstore has a file in a partition's directory that an append has made.
+    One that was not finished says nothing: the first append may have been interrupted.
 
     Raises:
         OSError: as the system gives it.
     """
     with contextlib.suppress(FileNotFoundError):
         return any(
-            name.startswith(OWN_PREFIX) and not name.endswith(".tmp")
+            name.startswith(OWN_PREFIX)
+            and not name.startswith(_OF_OPENINGS)
+            and not name.endswith(".tmp")
             for name in directory.names()
         )
     return False

@@ -192,10 +192,13 @@ def test_id_that_nothing_tells_is_renewed_and_reported(path: Path) -> None:
     assert topic_id(path) == after
 
 
-@pytest.mark.parametrize("left", ["", f"{layout.TOPIC_IDENTITY}.tmp"])
+@pytest.mark.parametrize(
+    "left",
+    ["", f"{layout.TOPIC_IDENTITY}.tmp", f"{layout.TORN_PREFIX}{0:020d}-0"],
+)
 def test_id_of_a_topic_that_had_none_is_not_renewed(tmp_path: Path, left: str) -> None:
     """A topic that only Kafka has used has had no id, also if the first append to it
-    was killed before its identity was there."""
+    was killed before its identity was there, or a recovery has put bytes aside."""
     of_kafka = tmp_path / "t-0"
     of_kafka.mkdir()
     (of_kafka / "00000000000000000000.log").touch()
