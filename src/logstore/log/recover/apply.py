@@ -36,7 +36,7 @@ from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
 from logstore.log.recover.names import Operations
-from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Finding, Plan
+from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, OpeningFinding, Plan
 from logstore.log.recover.rebuild import (
     cut_transactions,
     index_segment,
@@ -200,7 +200,7 @@ class _Application:
                 directory.unlink(layout.digest_file(base), missing_ok=True)
         return log
 
-    def act(self, finding: Finding) -> None:
+    def act(self, finding: OpeningFinding) -> None:
         """What a finding asks for, and its report."""
         if finding.label == TORN_TAIL and finding.base in self.plan.put_aside:
             self.put_aside(finding)
@@ -211,7 +211,7 @@ class _Application:
         else:
             self.report(finding)
 
-    def report(self, finding: Finding, kept_at: str | None = None) -> None:
+    def report(self, finding: OpeningFinding, kept_at: str | None = None) -> None:
         self.actions.append(
             RecoveryAction(
                 finding.label,
@@ -321,7 +321,7 @@ class _Application:
 
     # -- segments
 
-    def build_indexes(self, finding: Finding) -> None:
+    def build_indexes(self, finding: OpeningFinding) -> None:
         """Build the indexes of a sealed segment; readers use none if this fails."""
         directory, base = self.directory, finding.base
         reading = self.survey.readings.get(ReadLog(base))
@@ -333,7 +333,7 @@ class _Application:
             )
             self.report(finding)
 
-    def put_aside(self, finding: Finding) -> None:
+    def put_aside(self, finding: OpeningFinding) -> None:
         """Rename a segment that is left over from an undone roll."""
         directory, base = self.directory, finding.base
         names = set(directory.names())
@@ -350,7 +350,7 @@ class _Application:
 
     # -- the end of the log
 
-    def cut_tail(self, finding: Finding) -> None:
+    def cut_tail(self, finding: OpeningFinding) -> None:
         """Put a torn tail aside and cut it.
 
         1. copy it to `.logstore-torn-...` and sync the copy; 2. sync the directory;

@@ -23,7 +23,7 @@ from logstore.log.recover.plan import (
     TAKES_NO_APPENDS,
     UNREAD_VERDICT,
     Damage,
-    Finding,
+    OpeningFinding,
 )
 
 __all__ = ["EndUnknownError", "Findings"]
@@ -47,7 +47,7 @@ class Findings:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._findings: list[Finding] = []
+        self._findings: list[OpeningFinding] = []
         self.damage: Damage | None = None
         self.verdicts = tuple(s.verdict for s in facts.standings if s.is_there)
 
@@ -61,7 +61,7 @@ class Findings:
         """Whether the partition takes no appends: nothing of it is cut or built."""
         return self.damage is not None or bool(self.verdicts or self._fault)
 
-    def all(self) -> tuple[Finding, ...]:
+    def all(self) -> tuple[OpeningFinding, ...]:
         return tuple(self._findings)
 
     # -- adding
@@ -75,7 +75,7 @@ class Findings:
         is_swap = base in self._facts.swap_ends and not self._facts.is_writable
         return segment_file(base, suffix) + (SWAP if is_swap else "")
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: OpeningFinding) -> None:
         self._findings.append(finding)
 
     def refuse(
@@ -111,7 +111,7 @@ class Findings:
         path = self.path_of(name)
         self.damage = Damage(label, path, reason, position, offset, refusal)
         self.add(
-            Finding(
+            OpeningFinding(
                 label,
                 name,
                 message or f"{self.damage.error()}{more}",
@@ -148,14 +148,16 @@ class Findings:
         """Add a segment whose indexes are built; `text` has a place for the name."""
         name = self.name_of(base, INDEX)
         message = text.format(name)
-        self.add(Finding(INDEX_REBUILT, name, message, first_offset=base, base=base))
+        self.add(
+            OpeningFinding(INDEX_REBUILT, name, message, first_offset=base, base=base)
+        )
 
     def add_state_error(self) -> None:
         """Add the damage of the own state file, if there is any."""
         error = self._facts.metadata.state_error
         if error is not None:
             message = f"{error}; the log was checked as if it were not there"
-            self.add(Finding(STATE_DAMAGED, layout.PARTITION_STATE, message))
+            self.add(OpeningFinding(STATE_DAMAGED, layout.PARTITION_STATE, message))
 
     def add_operations(self, operations: Operations) -> None:
         """Add what is reported of operations that were interrupted.
@@ -173,10 +175,10 @@ class Findings:
                 f"renamed {len(swaps)} .swap files to their final names; removed "
                 f"{len(operations.superseded)} files that they supersede"
             )
-            self.add(Finding(SWAP_FINISHED, swaps[0], message))
+            self.add(OpeningFinding(SWAP_FINISHED, swaps[0], message))
         if leftovers:
             message = f"removed {len(leftovers)} files of an unfinished compaction"
-            self.add(Finding(LEFTOVERS_REMOVED, leftovers[0], message))
+            self.add(OpeningFinding(LEFTOVERS_REMOVED, leftovers[0], message))
 
     # -- damage that was recorded
 
@@ -197,7 +199,7 @@ class Findings:
             if not standing.is_there:
                 v, message = standing.verdict, standing.message
                 place = v.position, 0, v.good_end, v.segment
-                self.add(Finding(DAMAGE_GONE, name, message, *place))
+                self.add(OpeningFinding(DAMAGE_GONE, name, message, *place))
         if self.damage is not None:
             return
         if self._fault:

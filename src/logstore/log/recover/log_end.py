@@ -23,7 +23,7 @@ from logstore.log.recover.facts import (
     Walk,
 )
 from logstore.log.recover.findings import EndUnknownError, Findings
-from logstore.log.recover.plan import EXTRA_BYTES, Finding, Plan, Tail
+from logstore.log.recover.plan import EXTRA_BYTES, OpeningFinding, Plan, Tail
 from logstore.log.recover.segments import Segments
 from logstore.log.recover.torn_tail import is_torn_tail
 
@@ -366,7 +366,7 @@ class _LogEnd:
         self.is_tail_cut = not self._findings.is_refused
         if self.is_tail_cut:
             place = walk.pos, size, first, self._base
-            self._findings.add(Finding(TORN_TAIL, name, walk.reason, *place))
+            self._findings.add(OpeningFinding(TORN_TAIL, name, walk.reason, *place))
 
     def _below_recovery_point(self, walk: Walk, durable_offset: int) -> None:
         """A valid log ends before the offset that is known to be flushed. (An empty
@@ -391,7 +391,7 @@ class _LogEnd:
             f"{start}"
         )
         self._findings.add(
-            Finding(START_BEYOND_END, "", message, first_offset=start, base=base)
+            OpeningFinding(START_BEYOND_END, "", message, first_offset=start, base=base)
         )
 
     def _last_indexes(self, *, is_rebuilt: bool, size: int) -> None:

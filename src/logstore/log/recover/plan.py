@@ -36,7 +36,7 @@ from logstore.io.checkpoint.verdicts import Verdict
 from logstore.log.recover.facts import ReadLog, Refusal
 from logstore.log.recover.names import Operations
 
-__all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
+__all__ = ["CASES", "Damage", "OpeningFinding", "Plan", "PlannedSegment", "Tail"]
 
 # The meaning of a case for the partition.
 IS_CUT: Final = "bytes are put aside and cut"
@@ -111,7 +111,7 @@ class Damage(NamedTuple):
         )
 
 
-class Finding(NamedTuple):
+class OpeningFinding(NamedTuple):
     """One labelled case that applies.
 
     Attributes:
@@ -188,7 +188,7 @@ class Plan:
         stale_digests: base offsets of those whose digest is removed.
     """
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[OpeningFinding, ...] = ()
     damage: Damage | None = None
     verdicts: tuple[Verdict, ...] = ()
     is_end_unknown: bool = False

@@ -23,7 +23,7 @@ from logstore.log.recover.names import Operations
 from logstore.log.recover.plan import (
     EXTRA_BYTES,
     FOREIGN_SEGMENT,
-    Finding,
+    OpeningFinding,
     PlannedSegment,
 )
 
@@ -181,7 +181,9 @@ class Segments:
             f"{len(bases)} more segment files of {self._facts.path} are gone, {first} "
             f"to {last}"
         )
-        self._findings.add(Finding(LOST_SEGMENT, first, message, first_offset=bases[0]))
+        self._findings.add(
+            OpeningFinding(LOST_SEGMENT, first, message, first_offset=bases[0])
+        )
 
     # -- contents
 
@@ -246,7 +248,7 @@ class Segments:
         self.put_aside = tuple(segment.base_offset for segment in segments)
         for segment, base in zip(segments, self.put_aside, strict=True):
             name, place = self._findings.name_of(base), (0, segment.size, base, base)
-            self._findings.add(Finding(TORN_TAIL, name, _LEFT_OVER, *place))
+            self._findings.add(OpeningFinding(TORN_TAIL, name, _LEFT_OVER, *place))
 
     def find_doubtful_indexes(self) -> None:
         """Find the sealed segments whose indexes are missing, or may be unfinished

@@ -34,7 +34,7 @@ from logstore.log.recover.plan import (
     CASES,
     TAKES_NO_APPENDS,
     UNREAD_VERDICT,
-    Finding,
+    OpeningFinding,
     Plan,
     PlannedSegment,
 )
@@ -209,21 +209,23 @@ def record_verdicts(
     return None
 
 
-def _lost(plan: Plan) -> Iterator[Finding]:
+def _lost(plan: Plan) -> Iterator[OpeningFinding]:
     """The segments that are lost, also those that a finding tells together: of each of
     them it is remembered, if others are put back."""
     lost = (segment.base_offset for segment in plan.segments if segment.is_lost)
     for base in itertools.islice(lost, VERDICTS_MAX):
         name = segment_file(base, LOG)
         message = "a segment file is gone"
-        yield Finding(LOST_SEGMENT, name, message, 0, first_offset=base, base=base)
+        yield OpeningFinding(
+            LOST_SEGMENT, name, message, 0, first_offset=base, base=base
+        )
 
 
 def _verdict(
     context: RecoveryContext,
     facts: Facts,
     plan: Plan,
-    finding: Finding,
+    finding: OpeningFinding,
     segment: PlannedSegment | None,
 ) -> Verdict | None:
     """The verdict that a finding is; None if it is none."""
@@ -265,7 +267,7 @@ def _end_offset(context: RecoveryContext, plan: Plan) -> int:
     return max(plan.end_offset, context.metadata.recovery_point)
 
 
-def _reason(context: RecoveryContext, plan: Plan, finding: Finding) -> str:
+def _reason(context: RecoveryContext, plan: Plan, finding: OpeningFinding) -> str:
     """What is wrong, without what follows from it."""
     damage, path = plan.damage, context.directory.path_of(finding.name)
     is_it = damage is not None and (damage.label, damage.path) == (finding.label, path)

@@ -10,7 +10,7 @@ from logstore.maintenance.report.model import (
     CRITICAL,
     INFO,
     WARNING,
-    Finding,
+    Attention,
     PartitionView,
     StoreView,
     TopicView,
@@ -37,16 +37,16 @@ _AHEAD_MS: Final = 3600 * 1000
 _NAMED_MAX: Final = 3
 
 
-def findings_of(facts: StoreView) -> list[Finding]:
+def findings_of(facts: StoreView) -> list[Attention]:
     """All findings, the worst first, in the order of the rules within a level."""
     findings = [finding for rule in _RULES for finding in rule(facts)]
     return sorted(findings, key=lambda one: _ORDER[one.level])
 
 
-def _unreadable(facts: StoreView) -> Iterator[Finding]:
+def _unreadable(facts: StoreView) -> Iterator[Attention]:
     for partition in facts.partitions:
         if partition.error:
-            yield Finding(
+            yield Attention(
                 CRITICAL,
                 "unreadable",
                 f"{partition.name} cannot be opened",
@@ -55,7 +55,7 @@ def _unreadable(facts: StoreView) -> Iterator[Finding]:
             )
 
 
-def _damage(facts: StoreView) -> Iterator[Finding]:
+def _damage(facts: StoreView) -> Iterator[Attention]:
     for partition in facts.partitions:
         log = partition.damage
         if not log:
@@ -64,7 +64,7 @@ def _damage(facts: StoreView) -> Iterator[Finding]:
         if partition.lost_records:
             noun = "offset cannot" if partition.lost_records == 1 else "offsets cannot"
             loss = f"{number_text(partition.lost_records)} {noun} be read."
-        yield Finding(
+        yield Attention(
             CRITICAL,
             "damage",
             f"{partition.name} is damaged in {count_text(len(log), 'place')}",
@@ -74,10 +74,10 @@ def _damage(facts: StoreView) -> Iterator[Finding]:
         )
 
 
-def _lost_directories(facts: StoreView) -> Iterator[Finding]:
+def _lost_directories(facts: StoreView) -> Iterator[Attention]:
     """Damage that no partition on the page has."""
     if facts.root_damage:
-        yield Finding(
+        yield Attention(
             CRITICAL,
             "damage",
             f"the store is damaged in {count_text(len(facts.root_damage), 'place')}",
@@ -87,14 +87,14 @@ def _lost_directories(facts: StoreView) -> Iterator[Finding]:
         )
 
 
-def _other_problems(facts: StoreView) -> Iterator[Finding]:
+def _other_problems(facts: StoreView) -> Iterator[Attention]:
     for partition in facts.partitions:
         rest = [t for _, t in partition.problems if t not in partition.damage]
         if not rest:
             continue
         is_index = any("index" in kind for kind, _ in partition.problems)
         advice = "logstore-dump rebuild-index" if is_index else "logstore-dump verify"
-        yield Finding(
+        yield Attention(
             WARNING,
             "damage",
             f"{partition.name}: {count_text(len(rest), 'problem')} beside the log",
@@ -104,7 +104,7 @@ def _other_problems(facts: StoreView) -> Iterator[Finding]:
         )
     root = facts.root_problems
     if root:
-        yield Finding(
+        yield Attention(
             WARNING,
             "damage",
             f"{count_text(len(root), 'problem')} in the store's directory",
@@ -114,7 +114,7 @@ def _other_problems(facts: StoreView) -> Iterator[Finding]:
         )
 
 
-def _unclean(facts: StoreView) -> Iterator[Finding]:
+def _unclean(facts: StoreView) -> Iterator[Attention]:
     if facts.is_clean or facts.holder is not None or not facts.topics:
         return
     if facts.is_partition and facts.writer == "nobody":
@@ -123,7 +123,7 @@ def _unclean(facts: StoreView) -> Iterator[Finding]:
     tail = (
         f" {count_text(torn, 'log ends', 'logs end')} in a torn batch." if torn else ""
     )
-    yield Finding(
+    yield Attention(
         WARNING,
         "unclean",
         "The last writer did not close the store",
@@ -133,7 +133,7 @@ def _unclean(facts: StoreView) -> Iterator[Finding]:
     )
 
 
-def _unsynced(facts: StoreView) -> Iterator[Finding]:
+def _unsynced(facts: StoreView) -> Iterator[Attention]:
     partitions = [one for one in facts.partitions if one.unsynced]
     if not partitions:
         return
@@ -156,7 +156,7 @@ def _unsynced(facts: StoreView) -> Iterator[Finding]:
     else:
         level = WARNING
         why = "Nobody has the store open, so nobody will sync them: open and close it."
-    yield Finding(
+    yield Attention(
         level,
         "unsynced",
         f"{count_text(total, 'record')} not known to be synced in "
@@ -166,7 +166,7 @@ def _unsynced(facts: StoreView) -> Iterator[Finding]:
     )
 
 
-def _retention(facts: StoreView) -> Iterator[Finding]:
+def _retention(facts: StoreView) -> Iterator[Attention]:
     for topic in facts.topics:
         due = sum(one.retention_due_segments for one in topic.partitions)
         soon = sum(one.retention_soon_segments for one in topic.partitions)
@@ -177,7 +177,7 @@ def _retention(facts: StoreView) -> Iterator[Finding]:
         )
         if due:
             size = sum(one.retention_due_bytes for one in topic.partitions)
-            yield Finding(
+            yield Attention(
                 WARNING,
                 "retention",
                 f"{topic.name}: {count_text(due, 'segment')} ({size_text(size)}) "
@@ -188,7 +188,7 @@ def _retention(facts: StoreView) -> Iterator[Finding]:
             )
         if soon:
             size = sum(one.retention_soon_bytes for one in topic.partitions)
-            yield Finding(
+            yield Attention(
                 INFO,
                 "retention",
                 f"{topic.name}: {count_text(soon, 'segment')} ({size_text(size)}) "
@@ -203,13 +203,13 @@ def _rule(rule: str) -> str:
     return f" ({rule})" if rule else ""
 
 
-def _skew(facts: StoreView) -> Iterator[Finding]:
+def _skew(facts: StoreView) -> Iterator[Attention]:
     for topic in facts.topics:
         heaviest = _heaviest(topic)
         if heaviest is None:
             continue
         count = len(topic.partitions)
-        yield Finding(
+        yield Attention(
             WARNING,
             "skew",
             f"{heaviest.name} holds "
@@ -231,7 +231,7 @@ def _heaviest(topic: TopicView) -> PartitionView | None:
     return heaviest if heaviest.size_bytes > limit * total else None
 
 
-def _clock(facts: StoreView) -> Iterator[Finding]:
+def _clock(facts: StoreView) -> Iterator[Attention]:
     ahead = [
         one for one in facts.partitions if one.last_time_ms > facts.made_ms + _AHEAD_MS
     ]
@@ -239,7 +239,7 @@ def _clock(facts: StoreView) -> Iterator[Finding]:
         return
     ahead.sort(key=lambda one: -one.last_time_ms)
     by = duration_text(ahead[0].last_time_ms - facts.made_ms)
-    yield Finding(
+    yield Attention(
         WARNING,
         "clock",
         f"Timestamps lie ahead of the clock in {count_text(len(ahead), 'partition')}",
@@ -250,13 +250,13 @@ def _clock(facts: StoreView) -> Iterator[Finding]:
     )
 
 
-def _transactions(facts: StoreView) -> Iterator[Finding]:
+def _transactions(facts: StoreView) -> Iterator[Attention]:
     for partition in facts.partitions:
         stable = partition.stable_offset
         if not 0 <= stable < partition.end_offset:
             continue
         level = INFO if facts.holder is not None else WARNING
-        yield Finding(
+        yield Attention(
             level,
             "transaction",
             f"{partition.name} has an open transaction",
@@ -267,13 +267,13 @@ def _transactions(facts: StoreView) -> Iterator[Finding]:
         )
 
 
-def _environment(facts: StoreView) -> Iterator[Finding]:
+def _environment(facts: StoreView) -> Iterator[Attention]:
     for kind, level, text in facts.environment:
         if level == "problem":
-            yield Finding(CRITICAL, "environment", f"Environment: {kind}", text)
+            yield Attention(CRITICAL, "environment", f"Environment: {kind}", text)
         elif kind in ("space", "inodes") and level == "note":
             size = size_text(facts.free_bytes)
-            yield Finding(
+            yield Attention(
                 WARNING,
                 "environment",
                 f"Little room is left: {size}" if kind == "space" else "Few inodes",
@@ -281,7 +281,7 @@ def _environment(facts: StoreView) -> Iterator[Finding]:
             )
 
 
-_RULES: Final[tuple[Callable[[StoreView], Iterator[Finding]], ...]] = (
+_RULES: Final[tuple[Callable[[StoreView], Iterator[Attention]], ...]] = (
     _unreadable,
     _damage,
     _lost_directories,

@@ -17,7 +17,7 @@ __all__ = [
     "WARNING",
     "BrokerView",
     "BrokerStep",
-    "Finding",
+    "Attention",
     "PartitionView",
     "SegmentView",
     "Series",
@@ -31,7 +31,7 @@ INFO: Final = "info"
 
 
 @dataclasses.dataclass(slots=True)
-class Finding:
+class Attention:
     """Something that needs attention.
 
     Attributes:
@@ -238,7 +238,7 @@ class StoreView:
     batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     series: Series = dataclasses.field(default_factory=Series)
-    findings: list[Finding] = dataclasses.field(default_factory=list)
+    findings: list[Attention] = dataclasses.field(default_factory=list)
     environment: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     broker: BrokerView = dataclasses.field(default_factory=BrokerView)
     root_notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)

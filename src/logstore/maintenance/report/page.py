@@ -15,7 +15,7 @@ from logstore.maintenance.report.markup import Html, join, raw, tag
 from logstore.maintenance.report.model import (
     CRITICAL,
     WARNING,
-    Finding,
+    Attention,
     StoreView,
     TopicView,
 )
@@ -193,7 +193,7 @@ def _attention(facts: StoreView) -> Html:
     )
 
 
-def _finding(one: Finding) -> Html:
+def _finding(one: Attention) -> Html:
     return tag(
         "li",
         icon(one.level),

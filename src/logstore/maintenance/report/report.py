@@ -15,7 +15,7 @@ from logstore.io.files import Files
 from logstore.maintenance.report.attention import findings_of
 from logstore.maintenance.report.collect import Progress, collect
 from logstore.maintenance.report.markup import printable
-from logstore.maintenance.report.model import Finding, StoreView
+from logstore.maintenance.report.model import Attention, StoreView
 from logstore.maintenance.report.page import page_of, title_of
 from logstore.maintenance.verify import VerifyReport
 
@@ -53,7 +53,7 @@ class Report:
         return self.verified.ok
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Attention, ...]:
         """Findings that need attention, the worst first: `level`, `kind`, `title`,
         `detail`, `advice`, `where`."""
         return tuple(self._facts.findings)

@@ -32,7 +32,7 @@ from logstore.log.recover.plan import (
     FOREIGN_SEGMENT,
     TAKES_NO_APPENDS,
     UNREAD_VERDICT,
-    Finding,
+    OpeningFinding,
     Plan,
     Tail,
 )
@@ -175,7 +175,7 @@ class Decided:
             elif _is_size(finding) and finding.base != self._last_base:
                 self._size(finding, None)
 
-    def _index(self, finding: Finding) -> None:
+    def _index(self, finding: OpeningFinding) -> None:
         path = self.directory.path_of(finding.name)
         self.run_of.note(
             MISSING_INDEX,
@@ -252,7 +252,7 @@ class Decided:
                 place = _known(finding.position), _known(finding.first_offset)
                 self.run_of.problem(kind, path, finding.message, *place)
 
-    def _beyond_end(self, finding: Finding, last: LogFacts) -> None:
+    def _beyond_end(self, finding: OpeningFinding, last: LogFacts) -> None:
         """The log has records, and none of them is read."""
         first = min(self._following, default=last.base)
         if last.last_offset >= first:
@@ -272,7 +272,7 @@ class Decided:
             ) + (standing.message or "It is there as it was: nothing is cut")
             self.run_of.note(KNOWN_DAMAGE, path, text, v.position, v.good_end)
 
-    def _path(self, finding: Finding) -> str:
+    def _path(self, finding: OpeningFinding) -> str:
         """The present path of the file of a finding."""
         transition = self.logs.get(finding.base, "")
         name = finding.name
@@ -280,7 +280,7 @@ class Decided:
             name += transition
         return self.directory.path_of(name)
 
-    def _size(self, finding: Finding, last: LogFacts | None) -> None:
+    def _size(self, finding: OpeningFinding, last: LogFacts | None) -> None:
         """A file is shorter or longer than it must be, or is not of this log."""
         path, size, position = self._path(finding), finding.size, finding.position
         if finding.detail == FOREIGN_SEGMENT:
@@ -302,7 +302,7 @@ class Decided:
             self._lost_bytes(finding, path, None, None)
 
     def _lost_bytes(
-        self, finding: Finding, path: str, first: int | None, last: int | None
+        self, finding: OpeningFinding, path: str, first: int | None, last: int | None
     ) -> None:
         size, position = finding.size, finding.position
         message = finding.message
@@ -318,7 +318,7 @@ def _known(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _is_size(finding: Finding) -> bool:
+def _is_size(finding: OpeningFinding) -> bool:
     """Whether a finding is known from names and sizes alone."""
     is_other = finding.detail not in ("", UNREAD_VERDICT)
     return is_other or finding.label == LOST_END

@@ -24,7 +24,7 @@ from logstore.io.layout import DAMAGED, INDEX, LOG, segment_file
 from logstore.log.recover.facts import Facts, Refusal, Standing, Walk
 from logstore.log.recover.findings import EndUnknownError, Findings
 from logstore.log.recover.names import Operations
-from logstore.log.recover.plan import UNREAD_VERDICT, Finding
+from logstore.log.recover.plan import UNREAD_VERDICT, OpeningFinding
 
 PATH = "/orders-0"
 VERDICT = Verdict(CORRUPT, "", 10, 60, 20, "0" * 16, 16, 80, 17, "checksum", "1.0", 1)
@@ -39,7 +39,7 @@ def findings(*, fault: str = "", is_writable: bool = True, **facts: Any) -> Find
 def test_finding_that_is_no_damage_refuses_nothing() -> None:
     """Bytes that are cut, and indexes that are built, are no reason."""
     found = findings()
-    found.add(Finding(TORN_TAIL, "name", "zeros"))
+    found.add(OpeningFinding(TORN_TAIL, "name", "zeros"))
     found.add_rebuilt(10, "{} is missing")
     assert [one.label for one in found.all()] == [TORN_TAIL, INDEX_REBUILT]
     name = segment_file(10, INDEX)
