@@ -196,6 +196,20 @@ BUGS_OF_LOGS = (
         "log/compact/test_output.py",
     ),
     unit_bug(
+        "an answer about damage holds for all damage of its file",
+        "log/read/corruption.py",
+        "        place = damaged.error.path, damaged.error.position\n",
+        "        place = damaged.error.path, None\n",
+        "log/read/test_corruption.py",
+    ),
+    unit_bug(
+        "the newest answer about damage is forgotten, and asked for again",
+        "log/read/corruption.py",
+        "del self._answers[next(iter(self._answers))]",
+        "self._answers.popitem()",
+        "log/read/test_corruption.py",
+    ),
+    unit_bug(
         "a chunk that was to stay is read into again",
         "log/read/cursor.py",
         "        self._free = None if self._keeps else buffer\n",

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from logstore.maintenance import finding as kinds
-from logstore.maintenance.finding import CONTENTS, NOTE, PROBLEM, Finding
+from logstore.maintenance.finding import (
+    BROKER,
+    CHANGES,
+    CONTENTS,
+    LOSES,
+    NOTE,
+    OK,
+    PROBLEM,
+    REFUSES,
+    WARNS,
+    Finding,
+)
 
 LOG = f"/s/orders-0/{0:020d}.log"
 
@@ -14,6 +25,7 @@ LOG = f"/s/orders-0/{0:020d}.log"
     ("kind", "path", "touches"),
     [
         (kinds.ZEROS, LOG, True),
+        (kinds.DIGEST, LOG, True),
         (kinds.LOST_SEGMENT, "/s/orders-0", True),
         (kinds.UNSUPPORTED, LOG, True),
         (kinds.UNSUPPORTED, "/s/orders-0/.logstore-state", False),
@@ -31,3 +43,40 @@ def test_problem_touches_records_by_its_kind_and_place(
     """What cannot be read or understood touches them if it is a log."""
     assert Finding(CONTENTS, kind, PROBLEM, path, "").touches_records is touches
     assert not Finding(CONTENTS, kind, NOTE, path, "").touches_records
+
+
+@pytest.mark.parametrize(
+    ("severity", "is_problem"),
+    [
+        (OK, False),
+        (NOTE, False),
+        (WARNS, False),
+        (CHANGES, False),
+        (PROBLEM, True),
+        (LOSES, True),
+        (REFUSES, True),
+    ],
+)
+def test_problem_is_what_is_wrong_or_lost_or_refused(
+    severity: str, is_problem: bool
+) -> None:
+    assert Finding(BROKER, "kind", severity, LOG, "").is_problem is is_problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        (kinds.ZEROS, kinds.TAKE_OUT),
+        (kinds.LOST_BYTES, kinds.DO_WITHOUT),
+        (kinds.NOT_REGULAR, kinds.LEAVE),
+        (kinds.UNSUPPORTED, ""),
+        (kinds.OFFSET_INDEX, kinds.BUILD),
+        (kinds.CHECKPOINT, kinds.PUT_ASIDE),
+        (kinds.TORN_TAIL, kinds.CUT),
+        (kinds.ZERO_TAIL, kinds.CUT),
+        (kinds.LEFTOVER, ""),
+    ],
+)
+def test_remedy_of_a_kind(kind: str, remedy: str) -> None:
+    """Data that is not understood is not changed, and what is no problem needs none."""
+    assert Finding(CONTENTS, kind, PROBLEM, LOG, "").remedy == remedy

@@ -12,6 +12,7 @@ import pytest
 
 import logstore
 from logstore import Damaged
+from logstore.log.read.corruption import DamagePolicy
 from support import transactions
 from support.damage import flip_bit, frames, logs_in
 
@@ -169,6 +170,39 @@ def test_what_the_function_raises_ends_the_read(
 
     with pytest.raises(ZeroDivisionError):
         list(WAYS[way](partition, fail))
+
+
+def damaged_at(path: str, position: int) -> Damaged:
+    error = logstore.CorruptRecordError("it", path=path, position=position, offset=5)
+    return Damaged(5, 8, error)
+
+
+def test_function_is_asked_once_for_each_place() -> None:
+    """A place is a file and a position: another answer holds for each of them."""
+    asked: list[Damaged] = []
+
+    def answer(damaged: Damaged) -> bool:
+        asked.append(damaged)
+        return damaged.error.position == 20
+
+    policy = DamagePolicy(answer)
+    places = [damaged_at(path, at) for path in ("a", "b") for at in (20, 30)]
+    for _ in range(2):
+        given = [policy.leaves_out(place) for place in places]
+        assert given == [True, False, True, False]
+    assert asked == places
+
+
+def test_oldest_answer_is_forgotten_first() -> None:
+    """Damage is met twice at most, and soon: memory has a bound."""
+    asked: list[int | None] = []
+    policy = DamagePolicy(lambda damaged: not asked.append(damaged.error.position))  # type: ignore[func-returns-value]
+    for position in range(1025):
+        policy.leaves_out(damaged_at("a", position))
+    asked.clear()
+    for position in (1024, 1, 0):
+        assert policy.leaves_out(damaged_at("a", position))
+    assert asked == [0]
 
 
 def test_answer_that_is_no_bool_is_an_error(partition: logstore.Partition) -> None:
