@@ -11,7 +11,7 @@ import io
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -106,14 +106,16 @@ def consumed(path: Path, topic: str, **options: Any) -> list[Row]:
         count = sum(map(len, partitions))
         numbers = [(topic, partition.number) for partition in partitions]
     found: list[Row] = []
+    around = options.pop("around", contextlib.nullcontext)
     if "group" in options:
         options["topics"] = [topic]
     with logstore.Consumer(path, reset="earliest", **options) as consumer:
         if "group" not in options:
             consumer.assign(numbers)
-        while len(found) < count:
-            for records in consumer.poll(1000).values():
-                found += [(r.partition, r.offset, r.value or b"") for r in records]
+        with around(consumer):
+            while len(found) < count:
+                for records in consumer.poll(1000).values():
+                    found += [(r.partition, r.offset, r.value or b"") for r in records]
     return sorted(found)
 
 
@@ -135,6 +137,29 @@ def aio_of(read: Callable[[Any], Any]) -> Way:
     return way
 
 
+def aio_blocking(read: Callable[[Any], Iterator[Any]]) -> Way:
+    """A way that reads the partitions of a store of an event loop in its thread."""
+
+    async def found_by(partition: Any) -> AsyncIterator[Any]:
+        for record in read(partition):
+            yield record
+
+    return aio_of(found_by)
+
+
+def aio_topic(path: Path, topic: str) -> list[Row]:
+    async def main() -> list[Row]:
+        async with logstore.aio.open(path, read_only=True) as store:
+            return sorted(
+                [
+                    (record.partition, record.offset, record.value or b"")
+                    async for record in store.topic(topic).follow(timeout=0.05)
+                ]
+            )
+
+    return asyncio.run(main())
+
+
 def aio_consumed(path: Path, topic: str) -> list[Row]:
     async def main() -> list[Row]:
         with logstore.open(path, read_only=True) as store:
@@ -149,6 +174,28 @@ def aio_consumed(path: Path, topic: str) -> list[Row]:
         return sorted(found)
 
     return asyncio.run(main())
+
+
+def in_transactions(path: Path, topic: str) -> list[Row]:
+    """A consumer whose positions are published with what is made of the records."""
+    return consumed(path, topic, group="t", around=logstore.Consumer.transaction)
+
+
+def by_spark_task(path: Path, topic: str) -> list[Row]:
+    """The tasks of Spark's Python reader, as an executor runs them, without Spark."""
+    pytest.importorskip("pyspark")
+    from pyspark_logstore.read.tasks import read_task
+    from support.java_tasks import SCHEMA, parse, plan_of, task_from
+
+    options = {"path": str(path), "subscribe": topic}
+    found: list[Row] = []
+    for task in plan_of(options)["tasks"]:
+        parsed = parse(options, streaming=False)
+        for batch in read_task(task_from(task["task"]), SCHEMA, str(path), parsed):
+            names = ("partition", "offset", "value")
+            columns = (batch.column(name).to_pylist() for name in names)
+            found += zip(*columns, strict=True)
+    return found
 
 
 def exported(path: Path, topic: str) -> list[Row]:
@@ -207,8 +254,13 @@ WAYS: dict[str, Way] = {
     ),
     "consumer": lambda path, topic: consumed(path, topic),
     "consumer group": lambda path, topic: consumed(path, topic, group="g"),
+    "consumer transaction": in_transactions,
+    "aio read": aio_blocking(lambda p: p.read()),
+    "aio fetch": aio_blocking(fetches),
     "aio follow": aio_of(lambda p: p.follow(timeout=0.05)),
+    "aio topic follow": aio_topic,
     "aio consumer": aio_consumed,
+    "Spark's task": by_spark_task,
     "export": exported,
     "records": printed,
 }
@@ -232,7 +284,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> MemoryPlace:
 CASES = [(name, "one") for name in WAYS] + [
     (name, "three")
     for name in WAYS
-    if name.startswith(("topic", "arrow t", "dataset", "consumer", "aio consumer"))
+    if name.startswith(
+        ("topic", "arrow t", "dataset", "consumer", "aio consumer", "aio topic")
+    )
 ]
 
 
