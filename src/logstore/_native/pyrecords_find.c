@@ -209,8 +209,9 @@ static PyObject *pyrecords_decode_one(const pyrecords_target *t, const uint8_t *
 static int pyrecords_step_on(const pyrecords_target *t, const uint8_t *data, int64_t bytes, pyrecords_step *step)
 {
     if (bytes < LS_BATCH_LAST_DELTA_POS + LS_BATCH_LAST_DELTA_BYTES) {
-        step->bytes = bytes < READ_BYTES ? READ_BYTES : 0;
-        return step->bytes > 0;
+        /* None are left where damage has moved the last batch: the same bytes would be read for ever. */
+        step->bytes = READ_BYTES;
+        return bytes < t->size - step->pos;
     }
     int64_t first = ls_bytes_load_i64(data), last = first;
     int64_t size = (int64_t)ls_bytes_load_u32(data + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;

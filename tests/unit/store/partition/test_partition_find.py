@@ -18,7 +18,7 @@ import logstore
 from logstore import LogStoreError, OffsetOutOfRangeError, Record
 from logstore._native import _records
 from logstore.segment import Segment
-from support.damage import flip_bit, logs_in
+from support.damage import flip_bit, frames, logs_in, overwrite
 from support.values import (
     every_format,
     every_magic,
@@ -29,6 +29,7 @@ from support.values import (
 )
 
 RECORDS = 400
+FRAME_PREFIX_BYTES = 12
 
 
 def found_in(partition: Any, offset: int) -> Record | None:
@@ -126,6 +127,24 @@ def test_damage_is_never_found(tmp_path: Path, magic: int, what: str) -> None:
         flip_bit(file, bit)
     assert found > 100
     assert differing or magic == 0
+
+
+@every_magic
+@pytest.mark.parametrize("left", [1, 11, 12, 26, 27])
+def test_length_that_leaves_less_than_a_header_ends_the_search(
+    tmp_path: Path, magic: int, left: int
+) -> None:
+    """The length of a batch is damaged, and the next one seems to be some bytes at the
+    end of the file: there are no more of it to be read."""
+    write_store(tmp_path, 3, magic, call=1)
+    (log,) = logs_in(tmp_path / "orders-0")
+    _, second, third = frames(log)
+    length = second.size + third.size - left - FRAME_PREFIX_BYTES
+    overwrite(log, second.pos + 8, length.to_bytes(4, "big"))
+    with opened(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert found_in(partition, 2) in (None, record_of(2, magic))
+        assert partition.get(2) == record_of(2, magic)
 
 
 def test_short_file_is_left_to_a_reader(tmp_path: Path) -> None:
