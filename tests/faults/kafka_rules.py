@@ -1,7 +1,8 @@
 """What Kafka's format itself can tell of a damaged partition, and what it cannot.
 
 Without logstore's own state a log is sound if each batch has its checksum, offsets
-rise within and across segments, and the log reaches the recovery point. Bytes that
+rise within and across segments, and the log reaches the recovery point; after a clean
+stop it ends there, if its last batch could. Bytes that
 are damaged and follow these rules all the same cannot be told from a log that was
 written so: this module says which they are, independent of the library.
 """
@@ -122,6 +123,13 @@ def believable(
             records += more
         if rest and (is_clean or not is_last):
             return belief(True)
+        if is_last and is_clean and batches and 0 < recovery_point < end:
+            last_one = bodies.records(batches[-1]) or records
+            del records[-len(last_one) :]
+            begin = max(base, records[-1].offset + 1) if records else base
+            if begin + last_one[-1].offset - last_one[0].offset < recovery_point:
+                return belief(True)
+            records += last_one
     return belief(end < recovery_point)
 
 

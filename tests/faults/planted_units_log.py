@@ -154,6 +154,20 @@ BUGS_OF_LOGS = (
         "log/recover/test_torn_tail.py",
     ),
     unit_bug(
+        "a batch that did not fit before the end of a closed log is damage",
+        "log/recover/facts.py",
+        "self.last >= end and self.before + 1 + self.last - self.first < end",
+        "self.last >= end and self.before + 1 < end",
+        "log/recover/test_make_plan.py",
+    ),
+    unit_bug(
+        "readers get the last batch of a closed log although it has moved",
+        "log/recover/log_end.py",
+        "self._ends_at(last.pos, end)",
+        "self._ends_at(last.end, end)",
+        "log/recover/test_make_plan.py",
+    ),
+    unit_bug(
         "a longer copy of torn bytes counts as one of these",
         "log/recover/durable.py",
         "            return size <= end - begin\n",

@@ -15,6 +15,7 @@ from logstore.io.checkpoint.verdicts import Verdict
 
 __all__ = [
     "Facts",
+    "LastBatch",
     "MissingFactError",
     "Question",
     "ReadIndexes",
@@ -49,6 +50,29 @@ class Refusal(NamedTuple):
         return OSError(self.errno, self.text)
 
 
+class LastBatch(NamedTuple):
+    """The last batch of a segment.
+
+    Attributes:
+        pos, end: bytes of the file.
+        first, last: its offsets, inclusive.
+        before: last offset of the batch before; if there is none, the one before the
+            segment.
+    """
+
+    pos: int
+    end: int
+    first: int
+    last: int
+    before: int
+
+    def has_moved(self, end: int) -> bool:
+        """Whether it has other offsets than when the log was closed, at offset `end`:
+        it ends beyond, and as many offsets are free between the batch before and the
+        end. No checksum covers the offset."""
+        return self.last >= end and self.before + 1 + self.last - self.first < end
+
+
 class Walk(NamedTuple):
     """How far the batches of a `.log` file are valid.
 
@@ -67,6 +91,8 @@ class Walk(NamedTuple):
             those before, or is too far from the segment's name.
         readable_end: the offset up to which a reader reads nevertheless, or, if it
             leaves out damage, after that; -1: up to `pos`.
+        moved: the last batch of a log that another program closed, if its offsets are
+            others than they were then; the other fields are as if it were right.
         refusal: the file could not be read; the other fields mean nothing then.
     """
 
@@ -81,6 +107,7 @@ class Walk(NamedTuple):
     has_more: bool = False
     is_misplaced: bool = False
     readable_end: int = -1
+    moved: LastBatch | None = None
     refusal: Refusal | None = None
 
     @property

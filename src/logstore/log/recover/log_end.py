@@ -17,6 +17,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.log.recover.facts import (
     Facts,
+    LastBatch,
     ReadIndexes,
     ReadLast,
     ReadLog,
@@ -32,6 +33,8 @@ __all__ = ["find_end"]
 _BUILT_AGAIN: Final = (
     "{} or its time index is missing or short; built again from the log"
 )
+
+_OTHER_END: Final = "the last durable batch ends at offset {}, not {}"
 
 
 def find_end(facts: Facts, findings: Findings, segments: Segments) -> Plan:
@@ -230,7 +233,7 @@ class _LogEnd:
             if _is_end(last, own):
                 return False
             below = self._facts.walk(ReadLog(base, end=position))
-            reason = f"the last durable batch ends at offset {last}, not {end - 1}"
+            reason = _OTHER_END.format(last, end - 1)
             pos = min(position, below.pos)
             walk = walk._replace(
                 pos=pos, last_offset=min(below.last_offset, end - 2), reason=reason
@@ -333,6 +336,9 @@ class _LogEnd:
             self._ends_at(durable_pos, durable_offset)
             return
         end, is_short = walk.last_offset + 1, walk.last_offset + 1 < floor
+        if walk.moved is not None:
+            self._moved_batch(walk, walk.moved, floor)
+            return
         if not walk.is_whole:
             is_torn = is_torn_tail(walk, durable_pos, floor, metadata)
             if findings.is_condemned(base) or not is_torn:
@@ -357,6 +363,13 @@ class _LogEnd:
         self._ends_at(walk.pos, end, durable, durable_offset)
         if metadata.clean:
             self._last_indexes(is_rebuilt=is_rebuilt, size=walk.pos)
+
+    def _moved_batch(self, walk: Walk, last: LastBatch, end: int) -> None:
+        """The last batch has another offset than when the log was closed at `end`."""
+        reason = _OTHER_END.format(last.last, end - 1)
+        walk = walk._replace(pos=last.pos, last_offset=last.before, reason=reason)
+        self._findings.add_corrupt(self._base, walk, size=last.end - last.pos)
+        self._ends_at(last.pos, end)  # readers do not see that it is wrong
 
     def _torn_tail(self, walk: Walk) -> None:
         """The last segment ends past its durable point with a torn tail."""

@@ -28,6 +28,7 @@ from logstore.log.read.damage import unreadable
 from logstore.log.recover.context import RecoveryContext
 from logstore.log.recover.facts import (
     Facts,
+    LastBatch,
     Question,
     ReadIndexes,
     ReadLast,
@@ -45,7 +46,12 @@ from logstore.log.recover.names import (
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
 from logstore.log.recover.torn_tail import needs_more
-from logstore.log.resync import is_behind_torn, is_unfinished, next_valid
+from logstore.log.resync import (
+    first_offset_of,
+    is_behind_torn,
+    is_unfinished,
+    next_valid,
+)
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import (
     OffsetPosition,
@@ -230,6 +236,9 @@ class _Surveyor:
         try:
             size, scan, reading = self.read_log(question.base, read)
             has_more, is_misplaced, readable_end = self.behind(question, scan)
+            moved = None
+            if scan.is_whole or is_misplaced:
+                moved = self.moved(question, scan, reading, readable_end)
         except OSError as error:
             return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
         except SegmentGoneError:
@@ -250,6 +259,7 @@ class _Surveyor:
             has_more,
             is_misplaced,
             readable_end,
+            moved,
         )
 
     def behind(self, question: ReadLog, scan: TailScan) -> tuple[bool, bool, int]:
@@ -276,6 +286,24 @@ class _Surveyor:
                 or (is_partial and not is_behind_torn(segment, scan.pos, intact))
             )
         return has_more, is_misplaced, readable_end
+
+    def moved(
+        self, question: ReadLog, scan: TailScan, reading: Reading, readable_end: int
+    ) -> LastBatch | None:
+        """`moved` of a walk that only the offset of a batch may have ended."""
+        end = self.context.metadata.closed_end if self.state is None else None
+        if not question.is_last or end is None:
+            return None
+        if max(scan.last_offset + 1, readable_end) <= end:
+            return None
+        segment, index = self.segment(question.base), reading.index
+        segment.size = scan.size
+        # The last entry may be of the last batch.
+        place = index.entry(index.count - 2)[1] if index.count > 1 else 0
+        last = _last_batch(segment, place)
+        if last is None or not (scan.is_whole or last.pos == scan.pos):
+            return None
+        return last if last.has_moved(end) else None
 
     def begin(self, question: ReadLog) -> native.SegmentState:
         """The state from which to walk over a segment."""
@@ -406,6 +434,24 @@ class _Surveyor:
                 place = max(place, index.entry(index.count - 1)[1])
         found = LogTail.find(self.context.directory, base, place, size)
         return found or LogTail(-1, place, 0)
+
+
+def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
+    """The last batch of a segment, from the batch at `pos` on; None if the file does
+    not end with it, or it does not say which offsets it has."""
+    before, last = segment.base_offset - 1, None
+    place = OffsetPosition(pos, native.OFFSET_UNKNOWN)
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        for header, buffer, at in segment.headers(place, checks=0):
+            before = before if last is None else last.last
+            first, end = header.base_offset, at + header.size
+            if first < 0 and end == segment.size:
+                data = buffer.raw[header.pos : header.pos + header.size]
+                first = first_offset_of(header, data)
+            last = LastBatch(at, end, first, header.last_offset, before)
+    if last is None or last.end != segment.size or last.first < 0:
+        return None
+    return last
 
 
 def _readable_end(segment: Segment, scan: TailScan) -> int:

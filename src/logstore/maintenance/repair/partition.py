@@ -580,10 +580,13 @@ class PartitionRepair:
 def _offsets_of(seen: Assessment, source: Source) -> tuple[int, int | None]:
     """First and last offset that are lost with a whole segment."""
     first = source.base
-    if source.runs and source.runs[0].begin == 0:
-        first = max(source.runs[0].first, first)
     higher_bases = [other.base for other in seen.segments if other.base > source.base]
     following = min(higher_bases, default=_end_of_last(seen, source))
+    is_wrong = any(begin == 0 for begin, _ in source.bad_ranges)
+    if source.runs and source.runs[0].begin == 0 and not is_wrong:
+        stored = source.runs[0].first
+        if following is None or stored < following:
+            first = max(stored, first)
     return first, None if following is None else max(following - 1, first)
 
 

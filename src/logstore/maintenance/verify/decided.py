@@ -140,7 +140,8 @@ class Decided:
             return LogEnd()
         walks = [walk for asked, walk in self.facts.walks.items() if asked.base == base]
         if plan.tail is None:
-            return LogEnd(None, max([size, *(walk.size for walk in walks)]))
+            moved = next((walk.moved for walk in walks if walk.moved), None)
+            return LogEnd(None, max([size, *(walk.size for walk in walks)]), moved)
         return LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
 
     @property

@@ -9,6 +9,7 @@ from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
+from logstore.log.recover.facts import LastBatch
 from logstore.log.recover.plan import Tail
 from logstore.log.resync import Sound, first_offset_of, next_valid
 from logstore.maintenance.finding import (
@@ -47,10 +48,12 @@ class LogEnd(NamedTuple):
         tail: the bytes after the end of the log; None if there are none, or if they are
             damage.
         size: bytes of the file when it was decided.
+        moved: as in `Walk`.
     """
 
     tail: Tail | None = None
     size: int = native.OFFSET_MAX
+    moved: LastBatch | None = None
 
 
 class LogWalk:
@@ -128,6 +131,8 @@ class LogWalk:
                 self._walk_all(fd, log.size if tail is None else tail.pos)
                 if tail is not None:
                     self._walk_tail(fd, tail)
+                if self._decided.moved is not None:
+                    self._moved(self._decided.moved)
                 grown = self._directory.files.size(fd) != log.size
         except FileNotFoundError:
             run.note(IN_USE, log.path, f"{log.path} went away meanwhile")
@@ -343,11 +348,19 @@ class LogWalk:
         log.is_skipped = True
         if last > log.base + _RELATIVE_MAX:
             log.bad_ranges.append((file_pos + done, file_pos + end))
-        if log.is_intact:  # else they lie below the base, which is a fault
+        if log.is_intact and self._decided.moved is None:
+            # Else they lie below the base, which is a fault, or `_moved` reports them.
             far = judges.far_offsets(log, file_pos + done, last, _RELATIVE_MAX)
             log.findings.append(far)
 
     # -- damage
+
+    def _moved(self, last: LastBatch) -> None:
+        """Record that the last batch has other offsets than when the log was closed."""
+        log = self.facts
+        log.is_intact = False
+        log.bad_ranges.append((last.pos, last.end))
+        log.findings.append(judges.moved(log, last))
 
     def _damage(
         self,

@@ -9,6 +9,7 @@ import dataclasses
 from typing import NamedTuple
 
 from logstore import _native as native
+from logstore.log.recover.facts import LastBatch
 from logstore.log.recover.plan import Tail
 from logstore.maintenance.finding import (
     CONTENTS,
@@ -29,6 +30,7 @@ __all__ = [
     "far_offsets",
     "gap",
     "misplaced",
+    "moved",
     "not_looked_into",
     "other_end",
     "overlap",
@@ -254,6 +256,18 @@ def torn_end(path: str, tail: Tail, last: int) -> Finding:
     first = tail.first_offset
     place = tail.pos, first, last if last >= first else None
     return Finding(CONTENTS, TORN_TAIL, NOTE, path, text, *place)
+
+
+def moved(log: LogFacts, last: LastBatch) -> Finding:
+    """The last batch, whose offsets are not those that it had when another program
+    closed the log."""
+    assert log.next_offset is not None  # the end of the log when it was closed
+    end = log.next_offset - 1
+    text = (
+        f"{log.path} at byte {last.pos} has a batch of offsets {last.first} to "
+        f"{last.last}, but the log was closed when it ended with {end}"
+    )
+    return _problem(OFFSETS, log.path, text, last.pos, last.before + 1, end)
 
 
 def overlap(log: LogFacts, last_before: int) -> Finding:

@@ -155,6 +155,8 @@ def test_altered_offset_before_gaps_of_another_program_is_damage(
     as_kafka_leaves_it(tmp_path)
     bad = frames(log)[-1]
     move_batch(log, -1, bad.offset + 5)
+    points = tmp_path / "s" / "recovery-point-offset-checkpoint"
+    points.write_text("0\n1\norders 0 14\n")
     with logstore.open(tmp_path / "s") as store:
         assert store.topic("orders")[0].append(b"x") == 14
     move_batch(log, -1, 13)

@@ -58,6 +58,7 @@ from logstore.io.layout import (
 )
 from logstore.log.recover.facts import (
     Facts,
+    LastBatch,
     MissingFactError,
     Question,
     ReadIndexes,
@@ -163,6 +164,7 @@ CODEC = Walk(80, 50, 14, reason="codec 7", is_unsupported=True)
 MAGIC = CODEC._replace(reason="magic 3", is_unknown_magic=True)
 NO_LOG = Walk(80, 0, 9, 0, reason="length", is_no_log=True)
 MORE = HOLE._replace(has_more=True)
+MOVED = LastBatch(40, 50, first=16, last=17, before=12)
 SWAPPED = without(also=(segment_file(0, LOG) + ".swap",))
 SEALED = {ReadLog(0, is_end=True): Walk(100, 100, 9)}
 # Damage that an earlier opening has found in the last segment.
@@ -272,6 +274,13 @@ ROWS = [
         facts(kafka(clean=False, point=13), walk=OLD), {"end_offset": 13}),
     Row(CORRUPT, "Kafka's, after a clean stop", facts(kafka(), walk=HOLE),
         {"end_offset": 17}),
+    Row(CORRUPT, "the last batch of Kafka's has moved since it was closed",
+        facts(kafka(point=15), walk=Walk(50, 50, 17, moved=MOVED)),
+        {"tail": None, "end_offset": 15, "durable_offset": 15}),
+    Row(CORRUPT, "the same, too far from the name of its segment",
+        facts(kafka(point=15), walk=Walk(50, 40, 12, reason="offset",
+            is_misplaced=True, readable_end=1 << 40, moved=MOVED)),
+        {"tail": None, "end_offset": 15}),
     Row(CORRUPT, "a sealed segment that has to be indexed",
         facts(own(), names=without(segment_file(0, INDEX)),
               walks={ReadLog(0): OLD}), {"indexed": ()}),
@@ -469,6 +478,37 @@ def test_decision_asks_for_what_it_does_not_know(known: Facts, asked: Question) 
     with pytest.raises(MissingFactError) as caught:
         make_plan(known)
     assert caught.value.question == asked
+
+
+@pytest.mark.parametrize(
+    ("last", "has_moved"),
+    [
+        (LastBatch(40, 50, first=13, last=14, before=12), False),  # ends there
+        (LastBatch(40, 50, first=12, last=13, before=11), False),  # before it
+        (LastBatch(40, 50, first=14, last=15, before=12), True),
+        (LastBatch(40, 50, first=1 << 40, last=(1 << 40) + 1, before=12), True),
+        (LastBatch(40, 50, first=16, last=17, before=9), True),  # after a gap
+        (LastBatch(40, 50, first=13, last=15, before=12), False),  # the point is in it
+        (LastBatch(40, 50, first=16, last=18, before=12), False),  # did not fit there
+        (LastBatch(40, 50, first=15, last=15, before=14), False),  # was appended
+        (LastBatch(40, 50, first=19, last=19, before=14), False),
+    ],
+)
+def test_batch_has_moved_if_it_was_before_the_closed_end(
+    last: LastBatch, has_moved: bool
+) -> None:
+    """It ends beyond offset 15, at which the log was closed, and before that as many
+    offsets are free as it has."""
+    assert last.has_moved(15) is has_moved
+
+
+def test_segment_ends_before_a_batch_that_has_moved() -> None:
+    """Readers would not see that its offset is wrong."""
+    plan = make_plan(facts(kafka(point=15), walk=Walk(50, 50, 17, moved=MOVED)))
+    assert plan.segments[-1].size == 40
+    assert plan.segments[-1].next_offset == 15
+    assert plan.damage is not None
+    assert (plan.damage.position, plan.damage.offset) == (40, 13)
 
 
 def test_closed_log_is_opened_without_reading_a_batch() -> None:
