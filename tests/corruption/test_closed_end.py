@@ -18,7 +18,7 @@ from support.broker import foreign
 from support.broker_logs import WAYS as READS
 from support.damage import Frame, Unsynced, frames, logs_in, overwrite
 from support.transactions import batch
-from support.values import config_of, read_all
+from support.values import config_of, read_all, write_store
 
 FORMATS = [(2, "none"), (2, "gzip"), (1, "none"), (1, "gzip"), (0, "none")]
 CALLS, CALL = 9, 3
@@ -202,6 +202,27 @@ def test_only_batch_of_the_last_segment(tmp_path: Path) -> None:
     assert (problem.path, problem.first_offset) == (str(log), LAST)
     (action, *_) = logstore.repair(path, "cut", dry_run=True).actions
     assert (action.label, action.first_offset) == ("segment-removed", LAST)
+
+
+@pytest.mark.parametrize("state", ["missing", "damaged"])
+def test_log_of_logstore_without_its_state_is_judged_alike(
+    tmp_path: Path, state: str
+) -> None:
+    """The recovery point of its clean stop is left."""
+    path = tmp_path / "store"
+    log = write_store(path, END, magic=2, call=CALL, index_interval_bytes=100)
+    if state == "missing":
+        (log / ".logstore-state").unlink()
+    else:
+        (log / ".logstore-state").write_bytes(b"no state")
+    last = move(logs_in(log)[-1], 1)
+    problems = logstore.verify(path).problems
+    assert ("offsets", LAST) in [(p.kind, p.first_offset) for p in problems]
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        read_all(path)
+    assert (caught.value.offset, caught.value.position) == (LAST, last.pos)
+    with logstore.open(path) as store, pytest.raises(logstore.CorruptRecordError):
+        store.topic("orders")[0].append(b"more")
 
 
 # ------------------------------------------------------ what does not show damage

@@ -91,8 +91,8 @@ class Walk(NamedTuple):
             those before, or is too far from the segment's name.
         readable_end: the offset up to which a reader reads nevertheless, or, if it
             leaves out damage, after that; -1: up to `pos`.
-        moved: the last batch of a log that another program closed, if its offsets are
-            others than they were then; the other fields are as if it were right.
+        moved: the last batch, if it had other offsets at the clean stop whose recovery
+            point is known (without an own state); the other fields take it for right.
         refusal: the file could not be read; the other fields mean nothing then.
     """
 

@@ -259,8 +259,7 @@ def torn_end(path: str, tail: Tail, last: int) -> Finding:
 
 
 def moved(log: LogFacts, last: LastBatch) -> Finding:
-    """The last batch, whose offsets are not those that it had when another program
-    closed the log."""
+    """The last batch, which had other offsets when the log was closed."""
     assert log.next_offset is not None  # the end of the log when it was closed
     end = log.next_offset - 1
     text = (
