@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,29 @@ TOOLS = {
     "ruff-format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy", "--no-error-summary"],
 }
+# Lines of a program that makes exceptions, and the code of what mypy says; "": nothing.
+CALLS = {
+    'errors.ConfigError("text", name="a", value=object())': "",
+    'errors.ConfigError("text")': "",
+    'errors.ConfigError("text", nam="a")': "call-arg",
+    'errors.ConfigError("text", name=1)': "arg-type",
+    'errors.ConfigError("text", "a")': "call-arg",
+    "errors.ConfigError()": "call-arg",
+    'errors.ConfigError("text").message': "attr-defined",
+    'errors.ProducerFencedError("text", name="a", epoch=1, expected=2)': "call-arg",
+    'errors.CorruptIndexError("text", position=1)': "call-arg",
+    'errors.CorruptIndexError("text", path=b"p")': "arg-type",
+    'errors.CorruptIndexError("text", path="p").reason.upper()': "",
+    'errors.CorruptIndexError("text", path="p").position + 1': "operator",
+    'errors.OffsetConflictError(1, 2, partition="a-0").actual + 1': "",
+    "errors.OffsetConflictError(1, 2)": "call-arg",
+    'errors.StorageError(path="p")': "call-arg",
+    "errors.StoreClosedError()": "",
+    'errors.LogStoreError("text").appended[0][1].start': "",
+    'logstore.GroupNotEmptyError("text", group="g", pids=(1,)).pids[0] + 1': "",
+    'logstore.GroupNotEmptyError("text", group="g")': "call-arg",
+    'logstore.FencedError("text", grup="g")': "call-arg",
+}
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -23,3 +47,16 @@ def test_linter_finds_nothing(tool: str) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if result.returncode != 0:
         pytest.fail(f"{result.stdout}{result.stderr}".strip(), pytrace=False)
+
+
+def test_mypy_knows_the_facts_of_exceptions(tmp_path: Path) -> None:
+    """A program that makes one with a wrong fact, or without one, is wrong for mypy."""
+    program = tmp_path / "program.py"
+    imports = ["import logstore", "from logstore import errors"]
+    program.write_text("\n".join([*imports, *CALLS]))
+    command = [sys.executable, "-m", *TOOLS["mypy"], str(program)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = dict.fromkeys(range(3, 3 + len(CALLS)), "")
+    for line, code in re.findall(r":(\d+): error: .*\[(.*)\]", result.stdout):
+        found[int(line)] = code
+    assert dict(zip(CALLS, found.values(), strict=True)) == CALLS, result.stdout

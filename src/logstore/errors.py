@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, TypeGuard
+from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
 
 __all__ = [
     "ConfigError",
@@ -54,6 +58,22 @@ __all__ = [
 ]
 
 
+if TYPE_CHECKING:
+    _Kind = TypeVar("_Kind", bound=type)
+
+    @dataclass_transform(
+        eq_default=False, kw_only_default=True, field_specifiers=(field,)
+    )
+    def with_facts(kind: _Kind) -> _Kind:
+        """Make the constructor of an exception from its annotations and those of its
+        bases: ``(message, *, fact, other_fact=default)``. Each fact is an attribute. An
+        exception that makes its message from its facts has a constructor in full."""
+
+else:
+    with_facts = dataclass(eq=False, repr=False, match_args=False, kw_only=True)
+
+
+@with_facts
 class LogStoreError(Exception):
     """Base of all errors raised by logstore. They can be pickled.
 
@@ -64,7 +84,14 @@ class LogStoreError(Exception):
             Empty for every other call: one that fails has changed nothing.
     """
 
-    appended: tuple[tuple[int, range], ...] = ()
+    message: InitVar[str] = field(kw_only=False)  # it is in `args`
+    appended: tuple[tuple[int, range], ...] = field(default=(), init=False)
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+
+    def __post_init__(self, message: str) -> None:
+        super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = dict(self.__dict__)
@@ -105,6 +132,7 @@ def partly_done(
     return made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
 
 
+@with_facts
 class ConfigError(LogStoreError, ValueError):
     """A setting, name or argument is not allowed.
 
@@ -113,12 +141,11 @@ class ConfigError(LogStoreError, ValueError):
         value: the value that was given.
     """
 
-    def __init__(self, message: str, *, name: str = "", value: Any = None) -> None:
-        super().__init__(message)
-        self.name = name
-        self.value = value
+    name: str = ""
+    value: Any = None
 
 
+@with_facts
 class TopicExistsError(LogStoreError, ValueError):
     """The topic to be created exists already (or differs from the requested one).
 
@@ -126,11 +153,10 @@ class TopicExistsError(LogStoreError, ValueError):
         topic: its name.
     """
 
-    def __init__(self, message: str, *, topic: str) -> None:
-        super().__init__(message)
-        self.topic = topic
+    topic: str
 
 
+@with_facts
 class StoreNotFoundError(LogStoreError, LookupError):
     """There is no store at this path.
 
@@ -138,11 +164,10 @@ class StoreNotFoundError(LogStoreError, LookupError):
         path: the absolute path.
     """
 
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
+    path: str
 
 
+@with_facts
 class TopicNotFoundError(LogStoreError, LookupError):
     """The store has no topic of this name, or the topic was deleted and made again: an
     object, a position or a staged file belongs to the earlier one.
@@ -151,14 +176,10 @@ class TopicNotFoundError(LogStoreError, LookupError):
         topic: the name.
     """
 
-    def __init__(self, message: str, *, topic: str) -> None:
-        super().__init__(message)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+    topic: str
 
 
+@with_facts
 class PartitionNotFoundError(TopicNotFoundError):
     """The topic has no partition of this number, or it is another one now.
 
@@ -167,11 +188,10 @@ class PartitionNotFoundError(TopicNotFoundError):
         partition: the number.
     """
 
-    def __init__(self, message: str, *, topic: str, partition: int) -> None:
-        super().__init__(message, topic=topic)
-        self.partition = partition
+    partition: int
 
 
+@with_facts
 class StoreLockedError(LogStoreError):
     """Another writer (logstore or a Kafka broker) has locked the store.
 
@@ -182,18 +202,9 @@ class StoreLockedError(LogStoreError):
             None.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str,
-        holder_pid: int | None = None,
-        opened_at: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.path = path
-        self.holder_pid = holder_pid
-        self.opened_at = opened_at
+    path: str
+    holder_pid: int | None = None
+    opened_at: str | None = None
 
 
 class StoreClosedError(LogStoreError):
@@ -252,11 +263,8 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
                 f"more. The log is [{start}, {end}) now; read on from {cut_to}"
             )
         super().__init__(message)
-        self.requested = requested
-        self.start = start
-        self.end = end
-        self.partition = partition
-        self.cut_to = cut_to
+        self.requested, self.start, self.end = requested, start, end
+        self.partition, self.cut_to = partition, cut_to
 
 
 class RecordNotFoundError(LogStoreError, LookupError):
@@ -273,8 +281,7 @@ class RecordNotFoundError(LogStoreError, LookupError):
             f"{partition} has no record at offset {offset}: compaction has removed it, "
             f"or no reader is to see it. read(start={offset}) begins at the next one"
         )
-        self.offset = offset
-        self.partition = partition
+        self.offset, self.partition = offset, partition
 
 
 class OffsetConflictError(LogStoreError):
@@ -291,11 +298,10 @@ class OffsetConflictError(LogStoreError):
             f"expected offset {expected} is not the next of {partition}, which is "
             f"{actual}; nothing was written"
         )
-        self.expected = expected
-        self.actual = actual
-        self.partition = partition
+        self.expected, self.actual, self.partition = expected, actual, partition
 
 
+@with_facts
 class ProducerError(LogStoreError):
     """A batch of an idempotent producer is not its next one.
 
@@ -304,12 +310,11 @@ class ProducerError(LogStoreError):
         partition: ``topic-number``.
     """
 
-    def __init__(self, message: str, *, producer_id: int, partition: str) -> None:
-        super().__init__(message)
-        self.producer_id = producer_id
-        self.partition = partition
+    producer_id: int
+    partition: str
 
 
+@with_facts
 class OutOfOrderSequenceError(ProducerError):
     """Batches of the producer are missing before this one, or a part of it is there.
 
@@ -318,24 +323,15 @@ class OutOfOrderSequenceError(ProducerError):
         expected: the next one of the producer.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        producer_id: int,
-        partition: str,
-        sequence: int,
-        expected: int,
-    ) -> None:
-        super().__init__(message, producer_id=producer_id, partition=partition)
-        self.sequence = sequence
-        self.expected = expected
+    sequence: int
+    expected: int
 
 
 class DuplicateSequenceError(ProducerError):
     """The batch is there already, and its offsets are no longer known."""
 
 
+@with_facts
 class InvalidProducerEpochError(ProducerError):
     """A later epoch of the producer has appended: another process has taken its place.
 
@@ -344,20 +340,11 @@ class InvalidProducerEpochError(ProducerError):
         expected: the newest one.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        producer_id: int,
-        partition: str,
-        epoch: int,
-        expected: int,
-    ) -> None:
-        super().__init__(message, producer_id=producer_id, partition=partition)
-        self.epoch = epoch
-        self.expected = expected
+    epoch: int
+    expected: int
 
 
+@with_facts
 class ProducerFencedError(ProducerError):
     """The name of a producer was taken over: by a later `Store.producer`.
 
@@ -367,20 +354,9 @@ class ProducerFencedError(ProducerError):
         expected: the newest one.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        name: str,
-        producer_id: int,
-        partition: str,
-        epoch: int,
-        expected: int,
-    ) -> None:
-        super().__init__(message, producer_id=producer_id, partition=partition)
-        self.name = name
-        self.epoch = epoch
-        self.expected = expected
+    name: str
+    epoch: int
+    expected: int
 
 
 class PublicationConflictError(LogStoreError):
@@ -397,9 +373,7 @@ class PublicationConflictError(LogStoreError):
             f"{identity!r} has published sequence {last}; {sequence} comes before it. "
             f"Its state went back, or two have the same identity. Nothing was published"
         )
-        self.identity = identity
-        self.sequence = sequence
-        self.last = last
+        self.identity, self.sequence, self.last = identity, sequence, last
 
 
 class PublicationUnknownError(LogStoreError):
@@ -416,8 +390,7 @@ class PublicationUnknownError(LogStoreError):
             f"store, and the copy may lack its records. Nothing was published. Look "
             f"which of them are there; then go on with a higher sequence"
         )
-        self.identity = identity
-        self.sequence = sequence
+        self.identity, self.sequence = identity, sequence
 
 
 class PublicationTimeoutError(LogStoreError, TimeoutError):
@@ -436,14 +409,13 @@ class PublicationTimeoutError(LogStoreError, TimeoutError):
             f"has within {timeout_ms} ms, and its request stays. Ask Store.published, "
             f"or hand the same in again, which publishes it once"
         )
-        self.identity = identity
-        self.sequence = sequence
-        self.timeout_ms = timeout_ms
+        self.identity, self.sequence, self.timeout_ms = identity, sequence, timeout_ms
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
+@with_facts
 class RecordTooLargeError(LogStoreError, ValueError):
     """A record (or batch, or its decompressed form) exceeds a limit.
 
@@ -453,15 +425,12 @@ class RecordTooLargeError(LogStoreError, ValueError):
         size: the size found, in bytes, or None if it was not determined.
     """
 
-    def __init__(
-        self, message: str, *, limit_name: str, limit: int, size: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.limit_name = limit_name
-        self.limit = limit
-        self.size = size
+    limit_name: str
+    limit: int
+    size: int | None = None
 
 
+@with_facts
 class InvalidRecordError(LogStoreError, ValueError):
     """A record that its topic does not take: one without a key, if the topic is
     compacted. Nothing was written.
@@ -470,11 +439,10 @@ class InvalidRecordError(LogStoreError, ValueError):
         index: of the record in the call.
     """
 
-    def __init__(self, message: str, *, index: int) -> None:
-        super().__init__(message)
-        self.index = index
+    index: int
 
 
+@with_facts
 class UnsupportedError(LogStoreError):
     """Unknown or not supported; it is never damage, and nothing is cut because of it.
 
@@ -484,18 +452,9 @@ class UnsupportedError(LogStoreError):
         offset: first offset concerned, or None.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        position: int | None = None,
-        offset: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.path = path
-        self.position = position
-        self.offset = offset
+    path: str | None = None
+    position: int | None = None
+    offset: int | None = None
 
 
 class StorageError(LogStoreError, OSError):
@@ -536,6 +495,7 @@ class SyncFailedError(StorageError):
     """
 
 
+@with_facts
 class CorruptionError(LogStoreError):
     """Bytes on disk contradict the format.
 
@@ -545,13 +505,13 @@ class CorruptionError(LogStoreError):
         reason: the contradiction.
     """
 
-    def __init__(
-        self, message: str, *, path: str, position: int | None = None, reason: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.path = path
-        self.position = position
-        self.reason = reason or message
+    path: str
+    position: int | None = None
+    reason: str = ""
+
+    def __post_init__(self, message: str) -> None:
+        super().__post_init__(message)
+        self.reason = self.reason or message
 
 
 class CorruptRecordError(CorruptionError):

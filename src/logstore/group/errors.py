@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, with_facts
 
 __all__ = [
     "CommitFailedError",
@@ -17,6 +17,7 @@ __all__ = [
 ]
 
 
+@with_facts
 class GroupError(LogStoreError):
     """A consumer group refuses a call.
 
@@ -24,9 +25,7 @@ class GroupError(LogStoreError):
         group: the id of the group; "" for a consumer without one.
     """
 
-    def __init__(self, message: str, *, group: str) -> None:
-        super().__init__(message)
-        self.group = group
+    group: str
 
 
 class CommitFailedError(GroupError):
@@ -39,6 +38,7 @@ class FencedError(GroupError):
     whose lock file was replaced. Nothing was committed; the next poll joins again."""
 
 
+@with_facts
 class GroupNotEmptyError(GroupError):
     """The group has members that live: its offsets are theirs. Nothing was changed.
 
@@ -46,11 +46,10 @@ class GroupNotEmptyError(GroupError):
         pids: their processes.
     """
 
-    def __init__(self, message: str, *, group: str, pids: tuple[int, ...]) -> None:
-        super().__init__(message, group=group)
-        self.pids = pids
+    pids: tuple[int, ...]
 
 
+@with_facts
 class GroupNotFoundError(GroupError, LookupError):
     """There is no group of this id, it has committed nothing, or the part of the
     directory that would have it is not here: the message says which.
@@ -59,11 +58,10 @@ class GroupNotFoundError(GroupError, LookupError):
         path: the directory.
     """
 
-    def __init__(self, message: str, *, group: str, path: str) -> None:
-        super().__init__(message, group=group)
-        self.path = path
+    path: str
 
 
+@with_facts
 class InconsistentAssignorError(GroupError):
     """The members of the group use another assignor.
 
@@ -71,11 +69,10 @@ class InconsistentAssignorError(GroupError):
         expected: the name of theirs.
     """
 
-    def __init__(self, message: str, *, group: str, expected: str) -> None:
-        super().__init__(message, group=group)
-        self.expected = expected
+    expected: str
 
 
+@with_facts
 class MemberIdInUseError(GroupError):
     """A static member of this name lives.
 
@@ -84,14 +81,11 @@ class MemberIdInUseError(GroupError):
         holder_pid: process id of that member.
     """
 
-    def __init__(
-        self, message: str, *, group: str, instance: str, holder_pid: int
-    ) -> None:
-        super().__init__(message, group=group)
-        self.instance = instance
-        self.holder_pid = holder_pid
+    instance: str
+    holder_pid: int
 
 
+@with_facts
 class NoOffsetForPartitionError(GroupError):
     """The group has no committed offset that counts, and ``reset="error"``.
 
@@ -99,11 +93,10 @@ class NoOffsetForPartitionError(GroupError):
         partition: ``topic-number``.
     """
 
-    def __init__(self, message: str, *, group: str, partition: str) -> None:
-        super().__init__(message, group=group)
-        self.partition = partition
+    partition: str
 
 
+@with_facts
 class OffsetMetadataTooLargeError(GroupError, ValueError):
     """The text beside a committed offset is too long; nothing was committed.
 
@@ -111,7 +104,5 @@ class OffsetMetadataTooLargeError(GroupError, ValueError):
         size, limit: bytes of UTF-8 that it has, and may have.
     """
 
-    def __init__(self, message: str, *, group: str, size: int, limit: int) -> None:
-        super().__init__(message, group=group)
-        self.size = size
-        self.limit = limit
+    size: int
+    limit: int
