@@ -245,6 +245,13 @@ BUGS_OF_LOGS = (
         "log/read/test_resume.py",
     ),
     unit_bug(
+        "a lookup by time decides about a damaged segment by itself",
+        "log/read/time_lookup.py",
+        "    except (CorruptRecordError, UnsupportedError):\n        return True\n",
+        "    except UnsupportedError:\n        return True\n",
+        "log/read/test_time_lookup.py",
+    ),
+    unit_bug(
         "a lookup by time knows the last segment as it was before it grew",
         "log/read/time_lookup.py",
         "largest = largest[: max(same - 1, 0)]",

@@ -6,9 +6,9 @@ import bisect
 from typing import Final
 
 from logstore.errors import CorruptRecordError, UnsupportedError
-from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
+from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Cursor
-from logstore.log.read.damage import check_follows, error_with_next_offset
+from logstore.log.read.damage import check_follows, with_next_offset
 from logstore.log.read.reader import decoded
 from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
@@ -74,62 +74,45 @@ def first_offset_at(
 
     Raises:
         ChangedError: the log was changed; the result may be wrong.
+        CorruptRecordError, UnsupportedError: damage that is not left out, and that a
+            read from the segment on meets before such a record.
     """
     if timestamp > TIMESTAMP_MAX:
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
-    try:
-        first = _first_offset_at(view, timestamp, largest, policy)
-    except (CorruptRecordError, UnsupportedError) as error:
-        again = view.if_changed(error)
-        if again is not None:
-            raise ChangedError(again) from error
-        raise error_with_next_offset(
-            view, error, error.offset or 0
-        ) from error.__cause__
+    segments = view.segments
+    at = max(slot_of(segments, view.start_offset), largest.older(segments, timestamp))
+    first: int | None = None
+    for number in range(at, len(segments)):
+        segment = segments[number]
+        if first is not None or segment.base_offset >= view.end_offset:
+            break
+        if _may_have(segment, timestamp):
+            first = _first_in(view, segment, timestamp, policy)
     again = view.if_changed()
     if again is not None:
         raise ChangedError(again)
     return first
 
 
-def _first_offset_at(
-    view: View, timestamp: int, largest: LargestTimestamps, policy: DamagePolicy
-) -> int | None:
-    segments = view.segments
-    for number in range(
-        max(slot_of(segments, view.start_offset), largest.older(segments, timestamp)),
-        len(segments),
-    ):
-        segment = segments[number]
-        if segment.is_lost:
-            error = segment.missing(0, segment.base_offset)
-            following = segment.next_offset if segment is not segments[-1] else None
-            if policy.leaves_out(Damaged(segment.base_offset, following, error)):
-                continue
-            raise error
-        if segment.base_offset >= view.end_offset:
-            break
-        try:
-            if segment.largest_timestamp() < timestamp:
-                continue
-        except CorruptRecordError:
-            if not policy.skips:
-                raise
-        is_last = number + 1 == len(segments)
-        offset = _first_in(view, segment, timestamp, policy, is_last=is_last)
-        if offset is not None:
-            return offset
-    return None
+def _may_have(segment: Segment, timestamp: int) -> bool:
+    """Whether a segment may have a record since a time. One that is lost or damaged
+    may: a read of it decides what becomes of that."""
+    try:
+        return segment.is_lost or segment.largest_timestamp() >= timestamp
+    except (CorruptRecordError, UnsupportedError):
+        return True
 
 
 def _first_in(
-    view: View, segment: Segment, timestamp: int, policy: DamagePolicy, *, is_last: bool
+    view: View, segment: Segment, timestamp: int, policy: DamagePolicy
 ) -> int | None:
     """The same in one segment."""
     reader = ChunkReader(view.decompressed_max, with_headers=False, capacity=_RECORDS)
     # Records that a publication has not committed may be removed again.
-    stop = view.end_offset if is_last else min(view.end_offset, segment.next_offset)
+    stop = view.end_offset
+    if segment is not view.segments[-1]:
+        stop = min(stop, segment.next_offset)
     place = segment.locate_time(timestamp)
     cursor = Cursor(
         view,
@@ -146,18 +129,26 @@ def _first_in(
             if record_time >= timestamp:
                 offset = int(run.decoder.arrays.offset[index])
                 if not (policy.skips or segment.is_contiguous):
-                    _check_batch(segment, place, offset)
+                    _check_batch(view, segment, place, offset)
                 return offset
     return None
 
 
-def _check_batch(segment: Segment, place: OffsetPosition, offset: int) -> None:
+def _check_batch(
+    view: View, segment: Segment, place: OffsetPosition, offset: int
+) -> None:
     """`check_follows` of the first batch behind a place that has an offset: a read that
     begins there would not see the records that it hides."""
-    found = segment.seek(place, offset)
-    if found is not None:
-        (pos, _), header = found
-        check_follows(segment, pos + header.size, header.last_offset, offset)
+    try:
+        found = segment.seek(place, offset)
+        if found is not None:
+            (pos, _), header = found
+            check_follows(segment, pos + header.size, header.last_offset, offset)
+    except (CorruptRecordError, UnsupportedError) as error:
+        again = view.if_changed(error)
+        if again is not None:
+            raise ChangedError(again) from error
+        raise with_next_offset(segment, error, offset) from error.__cause__
 
 
 _RECORDS: Final = 1024

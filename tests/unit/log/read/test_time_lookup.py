@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import logstore
+from logstore import errors
+from logstore.log.read.corruption import Damaged
 from logstore.log.read.time_lookup import LargestTimestamps
+from logstore.segment import SegmentGoneError
 from support.values import new_partition
 
 
@@ -96,3 +102,122 @@ def test_first_record_since_a_time_is_that_of_a_scan(
                 timestamp = now + rng.randrange(-9000, 2000)
                 expected = first_since(partition, timestamp)
                 assert partition.offset_for_time(timestamp) == expected
+
+
+T = 10**12
+LOST = {"first": 0, "middle": 1, "before the last": -2, "last": -1}
+
+
+def at_time(number: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp((T + number) / 1000, datetime.timezone.utc)
+
+
+def told_by_reading(partition: Any, start: datetime.datetime) -> list[Any]:
+    """The first offset of a read, and the ranges of damage that it left out before."""
+    told: list[Any] = []
+
+    def leave_out(damaged: Damaged) -> bool:
+        told.append((damaged.first, damaged.next_offset))
+        return True
+
+    records = partition.read(start=start, on_corruption=leave_out)
+    with contextlib.closing(records):
+        return [next((record.offset for record in records), None), told]
+
+
+def answer(call: Callable[[], Any]) -> tuple[Any, ...]:
+    """What a call returns, or the facts of the damage that it raises."""
+    try:
+        return ("found", call())
+    except (errors.CorruptRecordError, errors.UnsupportedError) as error:
+        facts = (type(error), str(error), error.path, error.position, error.offset)
+        return (*facts, getattr(error, "next_offset", None))
+
+
+def scanned(partition: Any, number: int) -> int | None:
+    """The first offset since a time, by a read of all records."""
+    records = partition.read()
+    return next((r.offset for r in records if r.timestamp_ms >= T + number), None)
+
+
+@pytest.mark.parametrize("which", LOST)
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_lookup_says_of_a_lost_segment_what_a_read_says(
+    tmp_path: Path, which: str, *, is_compacted: bool
+) -> None:
+    """The same error, and the same range that is left out. One that compaction has
+    emptied is no loss."""
+    policy = "compact" if is_compacted else "delete"
+    config = logstore.TopicConfig(segment_bytes=2000, cleanup_policy=policy)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a", config=config)[0]
+        for number in range(400):
+            key = b"%d" % (number % 150)
+            partition.append(b"v%03d" % number * 10, key=key, timestamp_ms=T + number)
+        if is_compacted:
+            partition.compact()
+    log = sorted((tmp_path / "a-0").glob("*.log"))[LOST[which]]
+    base, is_empty = int(log.stem), log.stat().st_size == 0
+    log.unlink()
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("a")[0]
+        assert is_empty == (is_compacted and which in ("first", "middle"))
+        if is_empty:
+            first = next(record.offset for record in partition.read())
+            assert told_by_reading(partition, at_time(0)) == [first, []]
+        for number in (0, 60, 250, 360, 399):
+            found = answer(lambda n=number: partition.offset_for_time(T + n))
+            expected = answer(lambda n=number: scanned(partition, n))
+            assert found == expected
+            if expected[0] != "found":
+                assert expected[0] is SegmentGoneError
+                _, left_out = told_by_reading(partition, at_time(number))
+                assert left_out == [(base, expected[-1] if which != "last" else None)]
+
+
+def damage_frame(data: bytearray, pos: int) -> None:
+    data[pos + 8] = 0x7F
+
+
+def damage_magic(data: bytearray, pos: int) -> None:
+    data[pos + 16] = 9
+
+
+def damage_base_offset(data: bytearray, pos: int) -> None:
+    data[pos + 2] = 1
+
+
+def damage_crc(data: bytearray, pos: int) -> None:
+    data[pos + 17] ^= 1
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_frame, damage_magic, damage_base_offset, damage_crc]
+)
+def test_lookup_in_a_damaged_segment_says_what_a_read_says(
+    tmp_path: Path, damage: Callable[[bytearray, int], None]
+) -> None:
+    """Damage behind the record that is found does not concern the lookup; before it,
+    the error and the range that is left out are a read's."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a")[0]
+        for number in range(100):
+            partition.append(b"value", timestamp_ms=T + number)
+        name = partition.segments[0].path
+    # A directory of another program, whose largest timestamp is not known.
+    for path in [*tmp_path.rglob(".logstore*"), *tmp_path.rglob("*index")]:
+        path.unlink()
+    data, pos = bytearray(Path(name).read_bytes()), 0
+    for _ in range(60):
+        pos += 12 + int.from_bytes(data[pos + 8 : pos + 12], "big")
+    damage(data, pos)
+    Path(name).write_bytes(data)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("a")[0]
+        for number in (0, 10, 59, 60, 61, 90):
+            found = answer(lambda n=number: partition.offset_for_time(T + n))
+            assert found == answer(lambda n=number: scanned(partition, n))
+            assert (found[0] == "found") == (number < 60)
+            first, told = told_by_reading(partition, at_time(number))
+            assert first == (number if number != 60 else 61)
+            assert told == ([(60, 61)] if number >= 60 else [])
