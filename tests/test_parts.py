@@ -121,6 +121,39 @@ def test_class_is_small_or_has_a_reason() -> None:
     assert large == LARGE
 
 
+def halves(trees: list[ast.Module]) -> dict[str, str]:
+    """Each base with one subclass that is never made itself, and the subclass."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    classes = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
+    made = {ast.unparse(one.func) for one in nodes if isinstance(one, ast.Call)}
+    below: dict[str, list[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            for base in map(ast.unparse, node.bases):
+                below.setdefault(base, []).append(node.name)
+    return {
+        base: subclasses[0]
+        for base, subclasses in below.items()
+        if base in classes and base not in made and len(subclasses) == 1
+        if not is_value(base, classes)
+    }
+
+
+def test_base_of_one_class_is_used_by_itself() -> None:
+    """Otherwise the two are one class in two files, or two parts of one thing. `Files`
+    is a list of calls, in three files."""
+    found = halves([ast.parse(path.read_bytes()) for path in MODULES])
+    assert {base: name for base, name in found.items() if name not in CALLS} == {}
+
+
+def test_half_of_a_class_is_found() -> None:
+    """It has one subclass, and is never made."""
+    half = "class A: ...\nclass B(A): ...\nB()"
+    assert halves([ast.parse(half)]) == {"A": "B"}
+    assert halves([ast.parse(f"{half}\nA()")]) == {}
+    assert halves([ast.parse(half), ast.parse("class C(A): ...")]) == {}
+
+
 @pytest.mark.parametrize("path", WRITERS, ids=lambda path: path.name)
 def test_part_of_the_writer_uses_public_names_of_the_others(path: Path) -> None:
     """A private name belongs to one class, and is used through `self` alone."""
