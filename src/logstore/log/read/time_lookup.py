@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import weakref
+from collections.abc import Sequence
 from typing import Final
 
 from logstore.errors import CorruptRecordError, UnsupportedError
@@ -28,24 +30,28 @@ class LargestTimestamps:
     Kept for the segments of the last call. Only those after the first one that differs
     are looked at again, and the one before that, which may have been cut and have grown
     since. A segment that is lost, or whose largest timestamp is unknown, ends the list.
+    The segments are held weakly: the files of a deleted one go with its last user.
     """
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: tuple[tuple[Segment, ...], list[int]] = ((), [])
+        self._kept: tuple[list[weakref.ref[Segment]], list[int]] = ([], [])
 
     def older(self, segments: tuple[Segment, ...], timestamp: int) -> int:
         """How many segments at the start of a log have only records before a time."""
-        known, largest = self._kept
-        if known is not segments:
+        references, largest = self._kept
+        known = tuple([reference() for reference in references])
+        if known != segments:
             largest = self._of(segments, known, largest)
-            self._kept = segments, largest
+            self._kept = [weakref.ref(segment) for segment in segments], largest
         return bisect.bisect_left(largest, timestamp)
 
     @staticmethod
     def _of(
-        segments: tuple[Segment, ...], known: tuple[Segment, ...], largest: list[int]
+        segments: tuple[Segment, ...],
+        known: Sequence[Segment | None],
+        largest: list[int],
     ) -> list[int]:
         same = 0
         for segment, before in zip(segments, known, strict=False):

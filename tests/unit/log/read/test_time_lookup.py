@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,29 @@ def test_segments_that_were_deleted_are_forgotten() -> None:
     assert largest.older(segments, 50) == 0
     assert largest.older(segments[1:], 50) == 2
     assert largest.older(segments[2:], 35) == 1
+
+
+def test_segments_are_not_held() -> None:
+    """The files of a deleted one are removed when nobody uses it."""
+    largest = LargestTimestamps()
+    segments = segments_of(10, 20, 30)
+    assert largest.older(segments, 25) == 2
+    (first, *_), segments = map(weakref.ref, segments), segments[1:]
+    assert first() is None
+    assert largest.older(segments, 25) == 1
+
+
+def test_deletion_after_a_lookup_removes_the_files(tmp_path: Path) -> None:
+    """Once they stayed until the next lookup: a full disk stayed full."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, file_delete_delay_ms=0)
+        for number in range(4):
+            partition.append(b"x", timestamp_ms=number)
+            partition.roll()
+        assert partition.offset_for_time(2) == 2
+        assert partition.delete_before(3) == 3
+        names = os.listdir(tmp_path / "orders-0")
+    assert not [name for name in names if name.endswith(".deleted")]
 
 
 def first_since(partition: Any, timestamp_ms: int) -> int | None:
