@@ -197,9 +197,22 @@ class TopicSettings:
             if is_needed or not isinstance(failed, DiskFullError):
                 raise failed from error
             logger.warning("deleting topic %s goes on: %s", name, failed)
-            self._count += _partitions(value) - _partitions(self.stored.get(name))
-            checkpoints.merge_topics(self.stored, {name: value})
-            self.is_dirty = True
+            self._keep(name, value)
+
+    def take_back(self, name: str, value: dict[str, Any] | None) -> None:
+        """Persist what the settings were before a change that found no room; if there
+        is no room for that either, `catch_up` does."""
+        try:
+            with self._lock:
+                self._persist(name, value)
+        except OSError:
+            self._keep(name, value)
+
+    def _keep(self, name: str, value: dict[str, Any] | None) -> None:
+        """Change the settings in memory, until `catch_up`."""
+        self._count += _partitions(value) - _partitions(self.stored.get(name))
+        checkpoints.merge_topics(self.stored, {name: value})
+        self.is_dirty = True
 
     def catch_up(self) -> None:
         """Persist the settings for which there was no room."""

@@ -10,7 +10,12 @@ import contextlib
 from collections.abc import Callable
 
 from logstore.config import compacts, sets_retention
-from logstore.errors import ConfigError, CorruptionError, TopicExistsError
+from logstore.errors import (
+    ConfigError,
+    CorruptionError,
+    TopicExistsError,
+    is_disk_full,
+)
 from logstore.io import layout
 from logstore.io.checkpoint.recovery_report import LOST_SEGMENT, RecoveryAction
 from logstore.io.directory import Directory
@@ -104,14 +109,19 @@ class Catalog:
             ):
                 self._finish_deletion(topic)
                 continue
-            if settings.get("creating") and self._read_only:
-                # The owner will create them; until then only those before the first
-                # missing one exist.
+            if not settings.get("creating"):
+                pass
+            elif not self._read_only and self._finish(topic, missing):
+                have.update(missing)
+                missing = []
+            else:
+                # The owner will create them, or an opening that finds room; until then
+                # only those before the first missing one exist.
                 have = set(range(min(missing, default=settings["partitions"])))
                 if not have:
                     self.numbers.pop(topic, None)
                 missing = []
-            if len(missing) > LOST_MAX and not settings.get("creating"):
+            if len(missing) > LOST_MAX:
                 raise CorruptionError(
                     f"the directories of {len(missing)} partitions of topic {topic} "
                     f"are gone from {self._root.path}, more than {LOST_MAX}: this is "
@@ -123,10 +133,6 @@ class Catalog:
                 )
             for number in missing:
                 name = layout.partition_directory(topic, number)
-                if settings.get("creating"):
-                    self._root.make(name)
-                    have.add(number)
-                    continue
                 error = CorruptionError(
                     f"the directory of partition {name} is gone from "
                     f"{self._root.path}; the others can be used",
@@ -142,10 +148,23 @@ class Catalog:
                 )  # fmt: skip
             if have:
                 self.numbers[topic] = tuple(sorted(have))
-            if settings.get("creating") and not self._read_only:
-                self._root.sync()  # before the settings say that they exist
-                done = {k: v for k, v in settings.items() if k != "creating"}
-                self.settings.write(topic, done)
+
+    def _finish(self, topic: str, missing: list[int]) -> bool:
+        """Complete a creation that was interrupted, unless the disk is full; returns
+        whether it is complete."""
+        settings = self.settings.of(topic)
+        try:
+            for number in missing:
+                self._root.make(layout.partition_directory(topic, number))
+            self._root.sync()  # before the settings say that they exist
+            done = {k: v for k, v in settings.items() if k != "creating"}
+            self.settings.write(topic, done)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.begun[topic] = range(settings["partitions"])
+            return False
+        return True
 
     def claim(self) -> None:
         """Another program was the last writer: of the known topics, keep what their
@@ -233,16 +252,19 @@ class Catalog:
                 self._root.make(layout.partition_directory(topic, number))
         self._root.sync()
 
-    def drop_begun(self, topic: str) -> None:
+    def drop_begun(self, topic: str) -> bool:
         """Remove the directories of an earlier call that did not complete: the next
-        opening would find partitions that were not requested."""
-        if topic not in self.begun:
-            return
-        numbers = self.numbers.get(topic, ())
-        for number in set(self.begun[topic]).difference(numbers):
+        opening would find partitions that were not requested. Returns whether they are
+        gone."""
+        numbers = self.begun.get(topic, ())
+        is_gone = True
+        for number in set(numbers).difference(self.numbers.get(topic, ())):
+            name = layout.partition_directory(topic, number)
             with contextlib.suppress(OSError):  # it does not exist, or is not empty
-                self._root.remove(layout.partition_directory(topic, number))
+                self._root.remove(name)
+            is_gone &= not self._root.exists(name)
         self.begun.pop(topic, None)
+        return is_gone
 
     def add(self, topic: str, numbers: tuple[int, ...]) -> None:
         """Set the partitions of a topic: the new ones exist."""

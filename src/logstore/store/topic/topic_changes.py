@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from logstore._native.locks import logger
 from logstore.config import (
@@ -26,6 +27,7 @@ from logstore.errors import (
     LogStoreError,
     TopicExistsError,
     TopicNotFoundError,
+    is_disk_full,
     storage_errors,
 )
 from logstore.io import layout
@@ -77,6 +79,7 @@ class TopicChanges:
 
         1. persist its settings, as being created (commit: opening finishes it);
         2. create the directories; 3. sync the store's; 4. write the settings again.
+        If there is no room for 2 to 4, all is undone.
         """
         self._topics.check_writable(f"create topic {name!r}")
         layout.check_new_topic_name(name)
@@ -136,13 +139,27 @@ class TopicChanges:
             settings = self._catalog.ids.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
-            self._catalog.settings.write(name, {**settings, "creating": True})
-            self._catalog.make_directories(name, numbers)
             all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
-            settings["partitions"] = leading(all_numbers)
-            self._catalog.settings.write(name, settings)
+            before = dict(self._catalog.settings.of(name)) or None
+            self._catalog.settings.write(name, {**settings, "creating": True})
+            try:
+                self._catalog.make_directories(name, numbers)
+                settings["partitions"] = leading(all_numbers)
+                self._catalog.settings.write(name, settings)
+            except OSError as error:
+                if is_disk_full(error):
+                    self._undo_create(name, before)
+                raise
         self._catalog.add(name, all_numbers)
         self._retain_as(config)
+
+    def _undo_create(self, name: str, before: dict[str, Any] | None) -> None:
+        """Undo a creation for which there was no room. If the directories cannot be
+        removed, the next opening finishes it."""
+        with contextlib.suppress(OSError):
+            if self._catalog.drop_begun(name):
+                self._context.root.sync()
+                self._catalog.settings.take_back(name, before)
 
     def _retain_as(self, config: TopicConfig) -> None:
         """Apply retention and compaction from now on, if these settings of a topic

@@ -205,6 +205,92 @@ def test_deletion_on_a_full_disk_is_written_when_there_is_room(tmp_path: Path) -
         assert not store.recovery_report
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_creation_without_room_is_undone(tmp_path: Path, nth: int) -> None:
+    """Neither new topics nor new partitions are there, now or after the next opening,
+    if a directory or the last entry finds no room."""
+    files = FullDisk()
+    with open_store(tmp_path / "store", files=files) as store:
+        store.create_topic("a")
+        for call in (
+            lambda: store.create_topic("b", 3),
+            lambda: store.topic("a").add_partitions(3),
+        ):
+            method = "make_directory" if nth == 1 else "write"
+            files.fail(method, errno.ENOSPC, nth=2, times=1)
+            with pytest.raises(logstore.DiskFullError):
+                call()
+            files.heal()
+            assert store.topics() == ["a"]
+            assert len(store.topic("a")) == 1
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+        assert len(store.create_topic("b", 2)) == 2
+    with logstore.open(copy) as store:
+        assert store.topics() == ["a"]
+        assert len(store.topic("a")) == 1
+        assert not store.recovery_report
+    with logstore.open(tmp_path / "store") as store:
+        assert len(store.topic("b")) == 2
+
+
+def test_creation_that_cannot_be_undone_is_not_in_the_settings_later(
+    tmp_path: Path,
+) -> None:
+    """The entry that takes it back finds no room: it is written with the next one."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        store.create_topic("a")
+        files.fail("make_directory", errno.ENOSPC, times=1)
+        files.fail("write", errno.ENOSPC, nth=2)
+        with pytest.raises(logstore.DiskFullError):
+            store.create_topic("b")
+        files.heal()
+        assert store.topics() == ["a"]
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["a"]
+
+
+def begin_creation(store: Path, topic: str, partitions: int) -> None:
+    """Leave what a process leaves that is killed while it adds partitions."""
+    value = json.loads((store / layout.TOPICS).read_bytes().partition(b"\n")[2])
+    value["topics"][topic].update(partitions=partitions, creating=True)
+    root = Directory.open_root(Files(), str(store))
+    checkpoints.write_state(root, layout.TOPICS, value)
+    root.close()
+
+
+@pytest.mark.parametrize("method", ["make_directory", "sync", "write"])
+def test_creation_is_finished_by_an_opening_that_finds_room(
+    tmp_path: Path, method: str
+) -> None:
+    """A full disk does not stop the opening: what is not complete is not there yet."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a")[0].append(b"x")
+    begin_creation(tmp_path, "a", 3)
+    files = FullDisk()
+    files.fail(method, errno.ENOSPC, nth=1)
+    with open_store(tmp_path, files=files) as store:
+        assert len(store.topic("a")) == 1
+        assert [record.value for record in store.topic("a").read()] == [b"x"]
+        files.heal()
+    with logstore.open(tmp_path) as store:
+        assert len(store.topic("a")) == 3
+        assert not store.recovery_report
+
+
+def test_opening_that_cannot_finish_a_creation_raises_other_errors(
+    tmp_path: Path,
+) -> None:
+    """Only a full disk is waited for."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a")
+    begin_creation(tmp_path, "a", 2)
+    files = FaultyFiles()
+    files.fail("make_directory", errno.EIO)
+    with pytest.raises(logstore.StorageError):
+        open_store(tmp_path, files=files)
+
+
 def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
     """A process that was killed may have written it, and not synced it. If a power
     failure took it back, directories would be missing."""
