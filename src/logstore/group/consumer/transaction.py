@@ -27,8 +27,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
+    DiskFullError,
     PublicationConflictError,
+    RecordTooLargeError,
     StoreClosedError,
+    TopicNotFoundError,
 )
 from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.file.slots import Slots
@@ -467,6 +470,9 @@ class ConsumerTransaction:
             is_mine = done.metadata == metadata
         except PublicationConflictError:
             is_mine = False
+        except (DiskFullError, RecordTooLargeError, TopicNotFoundError):
+            self._store.discard_staged(staged)
+            raise
         if is_mine:
             self._inputs.published(changed)
         else:

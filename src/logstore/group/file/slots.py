@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from logstore import _native as native
+from logstore.errors import DiskFullError
 from logstore.group.errors import FencedError
 from logstore.group.file.durable_point import SharedPoint
 from logstore.group.file.lock_file import OpenLockFile
@@ -354,8 +355,13 @@ class Slots(LockFile):
         self.rows.discard(row)
 
     def wake(self) -> None:
-        """Let the other members look at the group at once."""
-        self._file.write(b"\1", _WAKE)
+        """Let the other members look at the group at once.
+
+        If a full disk has no room for the first byte of the file, nobody is woken:
+        they look ten times a second in any case.
+        """
+        with contextlib.suppress(DiskFullError):
+            self._file.write(b"\1", _WAKE)
 
     # ------------------------------------------------------------ publications
 

@@ -299,6 +299,38 @@ def test_failed_publication_lets_the_input_come_again(
     assert outputs(path) == ALL
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        logstore.DiskFullError("no room", path="t-0", action="append to"),
+        logstore.TopicNotFoundError("topic out is gone", topic="out"),
+    ],
+    ids=["full", "gone"],
+)
+def test_refused_publication_leaves_no_staged_file(
+    path: Path,
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    error: logstore.LogStoreError,
+) -> None:
+    """Each attempt on a full disk would take more of it."""
+    one = opened()
+
+    def refuse(*_: object, **__: object) -> None:
+        assert [name for name in os.listdir(path) if "staged" in name]
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction_module, "submit_for_group", refuse)
+        with pytest.raises(type(error)):
+            copy_some(one)
+    assert not [name for name in os.listdir(path) if "staged" in name]
+    while copy_some(one):
+        pass
+    one.close()
+    assert outputs(path) == ALL
+
+
 def test_hung_holder_of_the_turn_is_passed(
     path: Path, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,19 @@ def test_wake_is_reported(root: Directory) -> None:
     files.close(watch)
 
 
+def test_wake_needs_no_room(root: Directory) -> None:
+    """The first byte of the file may find none on a full disk: a member that leaves
+    raises nothing, since the others look in any case."""
+    one = opened(root)
+
+    class Full(Files):
+        def write(self, fd: int, data: Any, pos: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    one._file.files = Full()
+    one.wake()
+
+
 def test_names_are_reported_without_what_is_written(root: Directory) -> None:
     """So that commits do not wake everyone."""
     files = root.files
