@@ -6,8 +6,9 @@ import argparse
 import datetime
 import logging
 import sys
+from collections import Counter
 
-from faults.method import SIZES, Method, Part, Tally
+from faults.method import SIZES, Method, Part, Tally, skipped_in_words
 from faults.methods import METHODS
 
 
@@ -38,15 +39,18 @@ def main(arguments: list[str] | None = None) -> int:
     # Recovery warns of each damage that it mends; here it mends hundreds of thousands.
     logging.disable(logging.CRITICAL)
     chosen = [m for m in METHODS if not options.only or m.NAME in options.only]
-    failed = 0
+    failed, skipped = 0, Counter[str]()
     print(f"seed {options.seed}")
     print(f"{'method':<18}{'states':>12}  {'of':<22}{'seconds':>8}  failures")
     for method in chosen:
         count = options.count or method.COUNTS[options.size]
         tally = _run(method, count, options.seed, options.part)
         failed += len(tally.failures)
+        skipped += tally.skipped
         line = f"{method.NAME:<18}{tally.done:>12,}  {method.UNIT:<22}"
         print(f"{line}{tally.seconds:>8.0f}  {len(tally.failures)}", flush=True)
+        for why, number in sorted(tally.skipped.items()):
+            print(f"    {number:,} skipped: {why}")
         for note in tally.notes:
             print(f"    {note}")
         for what in tally.failures[:20]:
@@ -54,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         if len(tally.failures) > 20:
             print(f"    and {len(tally.failures) - 20} more")
     part = f", part {options.part}" if options.part.of_parts > 1 else ""
-    print(f"{failed} failures, size {options.size}, seed {options.seed}{part}")
+    words = [f"{failed} failures", skipped_in_words(skipped)]
+    words += [f"size {options.size}", f"seed {options.seed}{part}"]
+    print(", ".join(filter(None, words)))
     return 1 if failed else 0
 
 

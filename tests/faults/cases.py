@@ -3,7 +3,8 @@
 A method that uses this has a function ``problem(key) -> str``: it makes the case that
 the key names, alone and the same each time, and returns what was wrong, "" for nothing.
 A case that takes too long is a failure that says where each thread was; one that ends
-its process is a failure that says how. The next ones go on in a new process.
+its process is a failure that says how. The next ones go on in a new process. One that
+cannot be made on this machine raises `Skip`.
 
 ``python -m faults.cases METHOD KEY`` makes one case again.
 """
@@ -27,14 +28,14 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import logstore
-from faults.method import Tally
+from faults.method import Skip, Tally
 from faults.recorded_calls import scratch
 from faults.workers import count_of_workers
 
-__all__ = ["folder_of", "guarded", "run_cases"]
+__all__ = ["Outcome", "folder_of", "guarded", "run_cases"]
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
@@ -55,7 +56,7 @@ def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
 def run_cases(
     module: str, count: int, seed: int, tally: Tally, *, worth: int = 1
 ) -> Counter[str]:
-    """Make cases until `count` of what the method counts are done.
+    """Make cases until `count` of what the method counts are done or skipped.
 
     Args:
         module: full name of the method's module.
@@ -81,7 +82,7 @@ def run_cases(
                 while len(running) < count_of_workers():
                     if waiting:
                         start(*waiting.popleft())
-                    elif tally.done + worth * sum(c.left for c in running) < count:
+                    elif tally.handled + worth * sum(c.left for c in running) < count:
                         start(begun, begun + size)
                         begun += size
                     else:
@@ -94,7 +95,7 @@ def run_cases(
                     selector.unregister(child.out)
                     running.discard(child)
                     rest = _end(child, tally)
-                    if rest is not None and tally.done < count:
+                    if rest is not None and tally.handled < count:
                         waiting.append(rest)
         finally:
             for child in running:
@@ -179,6 +180,8 @@ def _take(child: _Child, tally: Tally, notes: Counter[str]) -> None:
     for line in child.lines():
         child.at += 1
         notes.update(line["notes"])
+        for why, number in line["skipped"].items():
+            tally.skip(why, number)
         if line["problem"]:
             tally.failed(f"{_again(child, line['key'])}: {line['problem']}")
             tally.passed(line["done"] - 1)
@@ -208,14 +211,32 @@ def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
 # ---------------------------------------------------------------- in the other process
 
 
-def guarded(module: Any, key: str) -> tuple[str, int, Counter[str]]:
-    """(what was wrong, how many of what is counted, notes)."""
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        problem: what was wrong; "" for nothing.
+        done: how many of what is counted were made.
+        notes: what the case noted.
+        skipped: how many of what is counted were not made, by the reason.
+    """
+
+    problem: str
+    done: int
+    notes: Counter[str]
+    skipped: dict[str, int]
+
+
+def guarded(module: Any, key: str) -> Outcome:
+    """Make the case of a key."""
     notes: Counter[str] = Counter()
     try:
         found = module.problem(key, notes)
+    except Skip as skip:
+        return Outcome("", 0, notes, {skip.why: skip.count})
     except Exception:
         found = traceback.format_exc()[-1500:]
-    return str(found), int(notes.pop("done", 1)), notes
+    return Outcome(str(found), int(notes.pop("done", 1)), notes, {})
 
 
 def main() -> int:
@@ -226,13 +247,13 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     module = importlib.import_module(name if "." in name else f"faults.{name}")
     if not rest:
-        found, _, notes = guarded(module, first)
-        print(found or "nothing was wrong", dict(notes))
-        return 1 if found else 0
+        outcome = guarded(module, first)
+        reason = "".join(f"skipped: {why}" for why in outcome.skipped)
+        print(outcome.problem or reason or "nothing was wrong", dict(outcome.notes))
+        return 1 if outcome.problem else 0
     seed, _, number = first.rpartition("/")
     for at in range(int(number), int(rest[0])):
-        found, done, notes = guarded(module, f"{seed}/{at}")
-        line = {"key": f"{seed}/{at}", "problem": found, "done": done, "notes": notes}
+        line = {"key": f"{seed}/{at}", **guarded(module, f"{seed}/{at}")._asdict()}
         print(json.dumps(line), flush=True)
     return 0
 

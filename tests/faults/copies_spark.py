@@ -42,8 +42,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
     """So many copies."""
     reason = no_spark()
     if reason:
-        tally.passed(count)
-        tally.note(f"{count:,} copies for Spark skipped: {reason}")
+        tally.skip(reason, count)
         return
     through_spark(__name__, count, seed, tally)
 

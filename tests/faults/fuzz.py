@@ -37,8 +37,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         driver = build(pathlib.Path(folder))
         if isinstance(driver, str):
-            tally.note(f"not done: {driver}")
-            tally.done = tally.total
+            tally.skip(driver, count)
             return
         running: list[tuple[int, int, subprocess.Popen[str]]] = []
         left, round_seed = count, seed

@@ -26,7 +26,7 @@ from typing import Any
 
 import logstore
 from faults.cases import folder_of, run_cases
-from faults.method import Tally
+from faults.method import Skip, Tally
 from faults.spark_children import no_spark, through_spark
 from logstore import LogStoreError
 from logstore.store.store import open_store
@@ -53,8 +53,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
     """So many logs."""
     reason = no_spark()
     if reason:
-        tally.passed(count)
-        tally.note(f"{count:,} logs skipped: {reason}")
+        tally.skip(reason, count)
         return
     from support import java_tasks
 
@@ -85,6 +84,8 @@ def _java() -> Any:
 
 def problem(key: str, notes: Counter[str]) -> str:
     """What is wrong in a case; "" for nothing."""
+    if reason := no_spark():
+        raise Skip(reason)
     rng = random.Random(f"java {key}")
     with folder_of(in_memory=True) as folder:
         case = Case(Path(folder) / "store", rng, notes)

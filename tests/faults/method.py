@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Final, NamedTuple, Protocol
 
@@ -65,11 +67,33 @@ class Method(Protocol):
     def run(self, count: int, seed: int, tally: Tally) -> None: ...
 
 
+class Skip(Exception):
+    """A case cannot be made on this machine.
+
+    Attributes:
+        why: what it needs.
+        count: how many of what the method counts the case is worth.
+    """
+
+    def __init__(self, why: str, count: int = 1) -> None:
+        super().__init__(why)
+        self.why, self.count = why, count
+
+
+def skipped_in_words(skipped: Mapping[str, int]) -> str:
+    """Counts by reason, as the last line of the programme has them; "" for none."""
+    if not any(skipped.values()):
+        return ""
+    return f"{sum(skipped.values()):,} skipped ({'; '.join(sorted(skipped))})"
+
+
 class Tally:
     """Counts the states, cuts or kills of a method, and keeps what failed.
 
     Attributes:
         done: how many were made.
+        skipped: how many were not, since the machine does not have what they need, by
+            that reason. They do not count as done.
         failures: a line for each that failed: what, and how to have it again.
         notes: what else belongs in the table.
     """
@@ -79,6 +103,7 @@ class Tally:
         on stderr."""
         self.total = total
         self.done = 0
+        self.skipped: Counter[str] = Counter()
         self.failures: list[str] = []
         self.notes: list[str] = []
         self._show = show
@@ -97,6 +122,16 @@ class Tally:
             self._clear()
             to = sys.stdout if _IS_TERMINAL else sys.stderr
             print(f"FAIL {what}", file=to, flush=True)
+
+    def skip(self, why: str, count: int = 1) -> None:
+        """Count cases that cannot be made on this machine."""
+        self.skipped[why] += count
+        self._tell()
+
+    @property
+    def handled(self) -> int:
+        """How many were made or skipped."""
+        return self.done + self.skipped.total()
 
     def end(self) -> None:
         """No more progress is shown."""
@@ -119,9 +154,9 @@ class Tally:
         if not self._show or now - self._shown < (0.5 if _IS_TERMINAL else 60):
             return
         self._shown = now
-        rate = self.done / max(self.seconds, 1e-9)
-        left = max(self.total - self.done, 0) / max(rate, 1e-9)
-        text = f"  {self.done:,} of {self.total:,}, {left:.0f} s left"
+        rate = self.handled / max(self.seconds, 1e-9)
+        left = max(self.total - self.handled, 0) / max(rate, 1e-9)
+        text = f"  {self.handled:,} of {self.total:,}, {left:.0f} s left"
         if _IS_TERMINAL:
             print(f"\r\033[K{text}", end="", flush=True)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pathlib
 import signal
 
-from faults.method import Part, Tally
+from faults.method import Part, Skip, Tally
 from faults.planted_bug import BUGS_OF_HAND_IN, Bug, hunt_all, run_on_copy
 from faults.planted_cancellations import BUGS_OF_CANCELLATIONS
 from faults.planted_compaction import BUGS_OF_COMPACTION
@@ -612,7 +612,11 @@ def _run(bugs: list[Bug], seed: int, tally: Tally) -> None:
 
 
 def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
-    """What the method says of a copy with the bug, and whether that is the bug."""
+    """What the method says of a copy with the bug, and whether that is the bug.
+
+    Raises:
+        Skip: no case of the method can be made on this machine.
+    """
     number = str(BUGS.index(bug))
     done = run_on_copy(folder, "faults.planted_hunt", number, "--seed", str(seed))
     last = done.stdout.strip().rpartition("\n")[2]
@@ -620,4 +624,6 @@ def _hunt(bug: Bug, folder: pathlib.Path, seed: int) -> tuple[bool, str]:
         return True, last
     if bug.source.suffix == ".c" and -done.returncode in _CRASHES:
         return True, f"{bug.method} crashes: {signal.Signals(-done.returncode).name}"
+    if done.returncode == 0 and last.startswith("skipped: "):
+        raise Skip(last.removeprefix("skipped: "))
     return False, f"not caught by {bug.method}: {done.stdout[-600:]}"

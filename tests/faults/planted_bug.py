@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import logstore
-from faults.method import Tally
+from faults.method import Skip, Tally
 
 _SOURCE = pathlib.Path(logstore.__file__).parent
 _CONNECTOR = "connectors/spark/"
@@ -123,18 +123,24 @@ def hunt_all(
     """Hunt each bug in a directory of its own, as many at once as there are cores.
 
     Args:
-        hunt: returns whether the bug in that directory's copy was caught, and a text.
+        hunt: returns whether the bug in that directory's copy was caught, and a text;
+            raises `Skip` if that cannot be known on this machine.
     """
 
-    def hunted(bug: Bug) -> tuple[bool, str]:
+    def hunted(bug: Bug) -> tuple[bool | None, str]:
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             at = pathlib.Path(folder)
             problem = bug.plant(at)
-            return (False, problem) if problem else hunt(bug, at)
+            try:
+                return (False, problem) if problem else hunt(bug, at)
+            except Skip as skip:
+                return None, skip.why
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for bug, (is_caught, text) in zip(bugs, pool.map(hunted, bugs), strict=True):
-            if is_caught:
+            if is_caught is None:
+                tally.skip(text)
+            elif is_caught:
                 tally.passed()
                 tally.note(f"{bug.what}: {text}")
             else:

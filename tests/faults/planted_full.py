@@ -20,7 +20,7 @@ BUGS_OF_FULL_DISKS = (
         "log/write/truncation.py",
         (("is_truncating=True, in_place=True)", "is_truncating=True)"),),
         "full",
-        quick=1,
+        quick=3,
     ),
     Bug(
         "a state file that is changed in place keeps the end of the old one",
@@ -29,6 +29,6 @@ BUGS_OF_FULL_DISKS = (
           "            files.sync(fd)\n",
           "            files.sync(fd)\n"),),
         "full",
-        quick=1,
+        quick=10,
     ),
 )  # fmt: skip

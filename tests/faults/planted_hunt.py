@@ -43,6 +43,7 @@ from faults import (
     watched,
 )
 from faults.cases import guarded
+from faults.method import Skip
 from faults.planted import BUGS, Bug
 
 # At most so many programs and stores are tried, and so many cases of each: what a bug
@@ -89,7 +90,11 @@ _RECORDED_RUNS = 40
 
 
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
-    """What the method finds, one text after each of its tries; "" for nothing."""
+    """What the method finds, one text after each of its tries; "" for nothing.
+
+    Raises:
+        Skip: no case of the method can be made on this machine.
+    """
     if bug.method in _WATCHED:
         if bug.only:
             _make_only(bug.only)
@@ -119,8 +124,14 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         keys = (f"{seed}/{number}" for number in itertools.count())
         if bug.only:
             keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
+        is_made, skipped = False, set[str]()
         for key in itertools.islice(keys, count):
-            yield guarded(module, key)[0]
+            outcome = guarded(module, key)
+            is_made |= not outcome.skipped
+            skipped.update(outcome.skipped)
+            yield outcome.problem
+        if not is_made:
+            raise Skip("; ".join(sorted(skipped)))
         return
     if bug.method == "recorded_calls":
         yield from _recorded(bug, seed)
@@ -185,11 +196,14 @@ def main() -> int:
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     bug = BUGS[options.bug]
-    for number, text in enumerate(hunt(bug, options.seed), 1):
-        if text:
-            print(text)
-            print(f"caught by {bug.method}, try {number}")
-            return 1
+    try:
+        for number, text in enumerate(hunt(bug, options.seed), 1):
+            if text:
+                print(text)
+                print(f"caught by {bug.method}, try {number}")
+                return 1
+    except Skip as skip:
+        print(f"skipped: {skip.why}")
     return 0
 
 

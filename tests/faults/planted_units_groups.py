@@ -184,4 +184,18 @@ BUGS_OF_GROUP_ROOMS = (
         "return sum(known) if len(known) == len(self.partitions) else None",
         "broker/test_progress.py",
     ),
+    unit_bug(
+        "members compare their polls by a clock that can be set",
+        "group/file/slots.py",
+        "return int(files.monotonic() * 1000)",
+        "return files.now_ms()",
+        "group/file/test_slots.py",
+    ),
+    unit_bug(
+        "a member counts as stuck by the wall clock",
+        "group/file/slots.py",
+        "late = at_ms - self.polled_at_ms - self.interval_ms",
+        "late = at_ms - self.polled_ms - self.interval_ms",
+        "group/file/test_slots.py",
+    ),
 )  # fmt: skip

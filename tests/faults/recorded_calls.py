@@ -68,8 +68,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
         library = Path(folder) / "recorder.so"
         problem = build(library)
         if problem:
-            tally.note(f"not done: {problem}")
-            tally.done = tally.total
+            tally.skip(problem, count)
             return
         kinds: Counter[str] = Counter()
         while tally.done < count:

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["KINDS", "Disk", "mounted", "why_not"]
+from faults.method import Skip
+
+__all__ = ["KINDS", "Disk", "any_kind", "fill_block", "mounted"]
 
 _CLONE_NEWNS: Final = 0x20000
 _MIB: Final = 1 << 20
@@ -105,7 +107,7 @@ def _own_mounts() -> str:
     """Why this process can have no mounts of its own; "" once it has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
-        return f"no right to mount ({os.strerror(ctypes.get_errno())})"
+        return "needs root"
     return _run("mount", "--make-rprivate", "/")
 
 
@@ -114,22 +116,18 @@ def _run(*command: str) -> str:
     return "" if not done.returncode else done.stderr.strip() or " ".join(command)
 
 
-def why_not(kind: str) -> str:
-    """Why a kind of file system cannot be had here; "" if it can."""
-    tool = KINDS[kind].tool
-    if tool and not shutil.which(tool):
-        return f"{tool} is not there"
-    return "no right to mount" if _own_mounts() else ""
-
-
 @contextlib.contextmanager
 def mounted(kind: str, at: Path) -> Iterator[Disk]:
     """A new file system of this kind.
 
     Raises:
-        OSError: it cannot be made, or mounted.
+        Skip: it cannot be made, or mounted, on this machine.
     """
     how, place = KINDS[kind], at / "disk"
+    if reason := _own_mounts():
+        raise Skip(reason)
+    if how.tool and not shutil.which(how.tool):
+        raise Skip(f"needs {how.tool}")
     place.mkdir()
     if how.tool:
         image = at / "image"
@@ -140,7 +138,7 @@ def mounted(kind: str, at: Path) -> Iterator[Disk]:
     else:
         failed = _run("mount", "-t", "tmpfs", "-o", *how.options, "none", str(place))
     if failed:
-        raise OSError(failed)
+        raise Skip(f"needs {kind}: {failed.replace(str(at), '')}")
     try:
         yield Disk(kind, place)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from faults.method import Tally
 __all__ = ["no_spark", "through_spark"]
 
 
+@functools.cache
 def no_spark() -> str:
     """Why the readers of Spark cannot be tried here; "": they can."""
     try:

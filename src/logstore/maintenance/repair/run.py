@@ -85,7 +85,8 @@ def repair(
             network file system, and `store_config` does not allow that.
         StoreLockedError: a writer has the store.
         StoreNotFoundError: `path` is neither a store nor a partition directory.
-        DiskFullError: there is no space for the bytes to keep; the log is as it was.
+        DiskFullError: there is no space for the bytes to keep, and the log is as it
+            was; or for a later step: repeat the call when there is.
         StorageError: the system refuses. Repeat the call when the cause is fixed.
     """
     if mode not in ("cut", "skip", None):
