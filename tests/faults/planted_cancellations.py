@@ -60,4 +60,19 @@ BUGS_OF_CANCELLATIONS = (
           "        finally:\n            self._waiting.discard(woken)\n"),),
         "cancellations",
     ),
+    Bug(
+        "a call that waits for a thread is dropped with its task",
+        "aio/partition.py",
+        (("        return await asyncio.shield(made)\n",
+          "        return await made\n"),),
+        "cancellations",
+        quick=1,
+    ),
+    Bug(
+        "records that were appended in a thread are told before they are durable",
+        "aio/commits.py",
+        (("            sync.end = max(sync.end, end)\n",
+          "            sync.end = max(sync.end, end - 1)\n"),),
+        "cancellations",
+    ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,10 +68,10 @@ class Services:
 
     async def run(self, call: Callable[..., _Result], *args: Any) -> _Result:
         """Make a blocking call in another thread. It is completed if the
-        task is cancelled."""
+        task is cancelled, also if it still waits for a thread then."""
         self.check()
-        loop = self.binding.loop()
-        return await loop.run_in_executor(None, partial(call, *args))
+        made = self.binding.loop().run_in_executor(None, partial(call, *args))
+        return await asyncio.shield(made)
 
 
 class Partition:

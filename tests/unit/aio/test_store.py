@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -347,6 +348,31 @@ def test_close_that_fails_may_be_called_again(tmp_path: Path) -> None:
             await p.append(b"1")
 
     run(main())
+
+
+@every_loop
+def test_call_that_waits_for_a_thread_is_completed_without_its_task(
+    tmp_path: Path, loop_kind: str
+) -> None:
+    """Once it was dropped if all threads of the loop had other work."""
+
+    async def main() -> None:
+        loop, begins = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        async with logstore.aio.open(tmp_path) as store:
+            busy = loop.run_in_executor(None, begins.wait)
+            task = asyncio.create_task(store.create_topic("orders"))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert store.topics() == []
+            begins.set()
+            assert await busy
+            await store.recover()  # behind it
+            assert store.topics() == ["orders"]
+
+    run(main(), loop_kind)
 
 
 def test_cancelled_close_goes_on(tmp_path: Path) -> None:
