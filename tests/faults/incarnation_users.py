@@ -19,6 +19,8 @@ from logstore import LogStoreError
 __all__ = ["KINDS", "TOPIC", "User"]
 
 TOPIC = logstore.TopicPartition("t", 0)
+# How long a follower may take to give what is there.
+_PATIENCE_S = 10.0
 
 
 class History(Protocol):
@@ -77,6 +79,9 @@ class User:
 
     def was_cut(self, at: int) -> None:
         """The log was cut."""
+
+    def was_replaced(self) -> None:
+        """Another directory is in the place of the partition's."""
 
     def close(self) -> None:
         """Let go."""
@@ -181,10 +186,10 @@ class _Committer(User):
         self.counts: int | None = None
         self.place: int | None = None
         self.is_cut = self.is_late = self.is_over = False
-        self.one: logstore.Consumer | None = None
+        self.one: Any = None
         self.incarnation = case.incarnation
 
-    def open(self) -> logstore.Consumer:
+    def open(self) -> Any:
         one = logstore.Consumer(
             self.case.path, group=self.name, reset="earliest", durable_only=False
         )
@@ -287,7 +292,7 @@ class _Assigned(_Committer):
 
     name = "assigned"
 
-    def open(self) -> logstore.Consumer:
+    def open(self) -> Any:
         one = logstore.Consumer(
             self.case.path, group=self.name, reset="earliest", durable_only=False
         )
@@ -295,43 +300,44 @@ class _Assigned(_Committer):
         return one
 
 
+class _InLoop:
+    """A consumer for asyncio, with the calls of the other one: it stays open from step
+    to step, and so does its event loop."""
+
+    def __init__(self, one: logstore.aio.Consumer) -> None:
+        self._one, self._loop = one, asyncio.new_event_loop()
+
+    def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        return self._loop.run_until_complete(self._one.getmany(timeout_ms))
+
+    def commit(self) -> None:
+        self._loop.run_until_complete(self._one.commit())
+
+    def committed(self, key: Any) -> logstore.OffsetAndMetadata | None:
+        return self._loop.run_until_complete(self._one.committed(key))
+
+    def close(self) -> None:
+        try:
+            self._loop.run_until_complete(self._one.stop())
+        finally:
+            self._loop.close()
+
+
 class _Asyncio(_Committer):
     """The same with the consumer for asyncio."""
 
     name = "asyncio"
 
-    def step(self) -> str:
-        return asyncio.run(self._step())
-
-    async def _step(self) -> str:
-        case = self.case
-        found: list[tuple[int, bytes]] = []
-        async with logstore.aio.Consumer(
-            case.path,
-            group=self.name,
-            topics=["t"],
-            reset="earliest",
-            durable_only=False,
-        ) as one:
-            try:
-                at = await one.committed(TOPIC)
-                if self.counts is not None and not self.is_committed(at):
-                    return f"committed is {at}, it was {self.counts}"
-                records = await one.getmany(timeout_ms=20)
-                for some in records.values():
-                    found += [(r.offset, r.value or b"") for r in some]
-                problem = self.judge(found, is_new=True)
-                if problem:
-                    return problem
-                if found:
-                    await one.commit()
-                    self.counts = found[-1][0] + 1
-            except (logstore.TopicNotFoundError, logstore.GroupError):
-                pass
-        return ""
-
-    def rest(self) -> str:
-        return self.step() or self.step()
+    def open(self) -> _InLoop:
+        return _InLoop(
+            logstore.aio.Consumer(
+                self.case.path,
+                group=self.name,
+                topics=["t"],
+                reset="earliest",
+                durable_only=False,
+            )
+        )
 
 
 class _AbortedError(Exception):
@@ -340,9 +346,14 @@ class _AbortedError(Exception):
 
 class _Transactional(_Committer):
     """A group that publishes what it reads, with its positions. Some of its
-    transactions are aborted."""
+    transactions are aborted.
+
+    Attributes:
+        out: the topic that it publishes to.
+    """
 
     name = "transactional"
+    out = "out"
 
     def step(self) -> str:
         case = self.case
@@ -362,7 +373,7 @@ class _Transactional(_Committer):
                 if problem:
                     return problem
                 for _, value in found:
-                    transaction.append("out", value)
+                    transaction.append(self.out, value)
                 if not self.is_over and case.rng.random() < 0.2:
                     raise _AbortedError
             if found:
@@ -382,7 +393,7 @@ class _Transactional(_Committer):
 
     def outputs(self) -> str:
         with logstore.open(self.case.path, read_only=True) as store:
-            times = Counter(r.value for r in store["out"][0].read())
+            times = Counter(r.value for r in store[self.out][0].read())
         twice = [value for value, n in times.items() if n > 1]
         # After a cut the group may begin again.
         if twice and not self.is_cut:
@@ -397,13 +408,92 @@ class _Transactional(_Committer):
         if found:
             return found
         with logstore.open(self.case.path, read_only=True) as store:
-            outputs = {r.value for r in store["out"][0].read()}
+            outputs = {r.value for r in store[self.out][0].read()}
         # What had been deleted, and is there again, lies below the position.
         outputs |= {*self.case.below.values()}
         if self.is_cut and "compact" in self.case.steps:
             return ""  # it may have removed the batch that disproves the position
         missing = [v for v in self.case.log.values() if v not in outputs]
         return f"{len(missing)} inputs were left out: {missing[:3]}" if missing else ""
+
+
+class _AssignedTransactional(_Transactional):
+    """The same with `assign`."""
+
+    name = "assigned transactional"
+    out = "out-assigned"
+    open = _Assigned.open
+
+
+class _Follower(User):
+    """An iterator that follows the log of a read-only store, and stays open.
+
+    Attributes:
+        place: the offset after the last record that it gave.
+        is_over: the topic was made again, or another directory is in its place.
+        is_cut: the log was cut below its place.
+    """
+
+    name = "follower"
+
+    def __init__(self, case: History) -> None:
+        super().__init__(case)
+        self.loop = asyncio.new_event_loop()
+        blocking = logstore.open(case.path, read_only=True)
+        self.store = logstore.aio.Store(blocking)
+        assert self.loop.run_until_complete(self.follow()) == ""
+
+    async def follow(self) -> str:
+        """Begin again, and take all that is there: later it must look."""
+        self.place = self.case.start
+        self.is_over = self.is_cut = False
+        self.records = self.store.topic("t")[0].follow(self.place)
+        return await self._step()
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.store.close())
+        self.loop.close()
+
+    def was_made_again(self) -> None:
+        self.is_over = True
+
+    def was_cut(self, at: int) -> None:
+        self.is_cut |= at < self.place
+
+    def was_replaced(self) -> None:
+        self.is_over = True
+
+    def step(self) -> str:
+        return self.loop.run_until_complete(self._step())
+
+    async def _step(self) -> str:
+        """It gives all that is there now, or raises what explains itself."""
+        case = self.case
+        is_behind = self.place < case.start
+        due = [row for row in case.log.items() if row[0] >= self.place]
+        is_gone = self.is_over or self.is_cut or is_behind
+        try:
+            while due or is_gone:
+                record = await asyncio.wait_for(anext(self.records), _PATIENCE_S)
+                row = record.offset, record.value or b""
+                if is_gone or row != due.pop(0):
+                    return f"gives {row} at {self.place}, due are {due[:3]}"
+                self.place = record.offset + 1
+            self.place = max(self.place, case.end)
+        except asyncio.TimeoutError:
+            return f"gives no more from {self.place} on, due are {due[:3]}"
+        except logstore.TopicNotFoundError as error:
+            if not self.is_over:
+                return f"raises {error}"
+            case.notes["followers of another topic"] += 1
+            return await self.follow()
+        except logstore.OffsetOutOfRangeError as error:
+            # A compaction may have removed the batch that shows that nothing was cut.
+            if not is_gone and "compact" not in case.steps:
+                return f"raises {error}"
+            case.notes["followers of what is gone"] += 1
+            return await self.follow()
+        return ""
 
 
 class _Producer(User):
@@ -453,4 +543,7 @@ class _Producer(User):
         return ""
 
 
-KINDS = (_Handle, _Staged, _Committer, _Assigned, _Asyncio, _Transactional, _Producer)
+KINDS = (
+    _Handle, _Follower, _Staged, _Committer, _Assigned, _Asyncio, _Transactional,
+    _AssignedTransactional, _Producer,
+)  # fmt: skip

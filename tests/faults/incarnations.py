@@ -111,6 +111,7 @@ class _Case:
         self.make()
         with self.writing() as store:
             store.create_topic("out")
+            store.create_topic("out-assigned")
         self.append()
         kinds = list(KINDS)
         self.rng.shuffle(kinds)
@@ -294,6 +295,8 @@ class _Case:
         (self.path / "t-0").mkdir(0o700)
         (self.path / "t-0" / "00000000000000000000.log").touch()
         self.log, self.below, self.start, self.end = {}, {}, 0, 0
+        for user in self.users:
+            user.was_replaced()
         if was_written:
             self.id = ""
             self.incarnation += 1

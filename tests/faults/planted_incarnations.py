@@ -93,4 +93,10 @@ BUGS_OF_INCARNATIONS = (
           "            if identity and identity.topic in lost.values():\n"),),
         "incarnations",
     ),
+    Bug(
+        "a follower takes the end of another program's use of the log for a cut",
+        "log/follow/decide.py",
+        (("        or now.cuts.has_return_since(before.cuts.serial)\n", ""),),
+        "incarnations",
+    ),
 )  # fmt: skip

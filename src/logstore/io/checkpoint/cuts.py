@@ -123,6 +123,11 @@ class Cuts(NamedTuple):
         removals = (row for row in self.rows if row[0] not in self.returns)
         return next((offset for at, offset in removals if at > serial), NO_CUT)
 
+    def has_return_since(self, serial: int) -> bool:
+        """Whether logstore took the log back from another program after the cut of
+        `serial`."""
+        return any(at > serial for at in self.returns)
+
     def lowest_from(self, time_ms: int) -> int:
         """The lowest offset that was cut to at a time, in Unix ms, or later; `NO_CUT`
         if nothing was. A cut that the clock cannot have seen counts as a later one."""

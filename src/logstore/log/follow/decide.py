@@ -136,7 +136,11 @@ def decide(before: Observed, now: Observed) -> Change:
         return Change(Which.SAME, NO_CUT, now.start, now.end, why=(SAME_DAMAGE,))
     if now.bytes is None:
         return Change(Which.UNKNOWN, NO_CUT, now.start, now.end)
-    is_own = not (before.is_foreign or now.is_foreign)
+    is_own = not (
+        before.is_foreign
+        or now.is_foreign
+        or now.cuts.has_return_since(before.cuts.serial)
+    )
     cut_to, replaced, reasons = (_own if is_own else _foreign)(before, now)
     # A file that was cut may have grown again.
     replaced |= {file.base for file in before.files if file.end > cut_to}

@@ -49,6 +49,7 @@ def test_return_of_the_log_is_a_cut_that_removes_nothing() -> None:
     assert [cuts.lowest_since(at) for at in (0, 1000, 2000)] == [30, 40, 50]
     assert [cuts.lowest_removal_since(at) for at in (0, 1000, 2000)] == [30, 50, 50]
     assert cuts.lowest_removal_since(3000) == NO_CUT
+    assert [cuts.has_return_since(at) for at in (0, 1999, 2000)] == [True, True, False]
     assert Cuts.from_rows(cuts.serial, cuts.rows, cuts.returns) == cuts
     lower = cuts.after(40, 4000)
     assert (lower.returns, lower.lowest_removal_since(1000)) == ((), 40)

@@ -27,6 +27,7 @@ OWN = Observed(
     False, (1, 1), 0, 25, FILES, ENDS, log_id="id", durable=20, writer=(9, 9, 9, 9)
 )
 BROKER = OWN._replace(is_foreign=True, files=SEALED, log_id="", durable=0, writer=None)
+KNOWN = BROKER._replace(log_id="id")
 EPOCHS = ((0, 0),)
 
 ALL_STAND = Bytes(frozenset(ENDS))
@@ -59,6 +60,7 @@ ROLLED = files(SegmentFile(20, 30, 100, 3), SegmentFile(30, 35, 50, 4))
 GROWN_AGAIN = files(SegmentFile(20, 40, 200, 3))
 CUT_22 = Cuts().after(22)
 TAKEN_BACK = Cuts().after(5, is_return=True)
+GROWN_BACK = {"files": GROWN, "end": 30, "cuts": TAKEN_BACK}
 
 GONE, SHORTER = SegmentFile(10, 20, 100, -1), SegmentFile(10, 20, 90, 2)
 LOST = OWN._replace(damage="lost", files=files(GONE))
@@ -585,18 +587,16 @@ ROWS = {
         (20,),
         "cut",
     ),
-    "owner-takes-back": Row(
-        BROKER._replace(log_id="id"),
-        {"is_foreign": False, "files": GROWN, "end": 30, "cuts": TAKEN_BACK},
-    ),
+    "owner-takes-back": Row(KNOWN, GROWN_BACK | {"is_foreign": False}),
     "owner-takes-back-and-cuts-above-the-end-that-was-seen": Row(
-        BROKER._replace(log_id="id"),
-        {
-            "is_foreign": False,
-            "files": GROWN,
-            "end": 30,
-            "cuts": TAKEN_BACK.after(28),
-        },
+        KNOWN, GROWN_BACK | {"is_foreign": False, "cuts": TAKEN_BACK.after(28)}
+    ),
+    "broker-had-it-between": Row(OWN, GROWN_BACK | {"writer": (1, 1, 1, 1)}),
+    "broker-had-it-between-and-has-cut": Row(
+        OWN, GROWN_BACK | {"bytes": first_stand(2)}, 23, (20,), "other-bytes"
+    ),
+    "broker-had-it-after-the-owner-has-cut": Row(
+        OWN, GROWN_BACK | {"cuts": CUT_22.after(23, is_return=True)}, 22, (20,), "cut"
     ),
     "broker-puts-segments-back-in-front": Row(
         BROKER._replace(start=10, files=SEALED[1:]), {"start": 0, "files": SEALED}

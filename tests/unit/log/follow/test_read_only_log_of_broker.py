@@ -442,3 +442,25 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
         with pytest.raises(logstore.OffsetOutOfRangeError, match="was cut"):
             found.extend(records)
         assert not any(record.value.startswith(b"new") for record in found)
+
+
+@pytest.mark.parametrize("is_rolled", [False, True], ids=["grown", "rolled"])
+def test_broker_that_was_there_between_two_looks_has_cut_nothing(
+    tmp_path: Path, is_rolled: bool
+) -> None:
+    """The state of an empty last segment tells no batch that would show it. The log was
+    once said to be cut to its start: who read on from there got all twice."""
+    with open_store(tmp_path / "s", files=Unsynced()) as store:
+        partition = store.create_topic("t")[0]
+        partition.append_many([b"1", b"2"], durable=True)
+        reader = logstore.open(tmp_path / "s", read_only=True)
+        follower = reader.topic("t")[0].follow(0)
+        assert [next(follower).offset for _ in range(2)] == [0, 1]
+        if is_rolled:
+            partition.roll()
+    (tmp_path / "s" / "recovery-point-offset-checkpoint").write_text("0\n1\nx 0 7\n")
+    (tmp_path / "s" / ".kafka_cleanshutdown").unlink()
+    with open_store(tmp_path / "s", files=Unsynced()) as store:
+        store.topic("t")[0].append(b"3", durable=True)
+        assert next(follower).offset == 2
+    reader.close()
