@@ -3,7 +3,8 @@
 A store of logstore's, a copy without its marks, or the directory of a broker gets one
 damage, and then lives: it is opened, closed, killed, closed half-way, verified,
 repaired without a mode, copied without its marks or with those of a broker, moved to
-another run of the machine, damaged once more, and its bytes are put back.
+another run of the machine, damaged once more, and its bytes are put back, all of them
+or those of the last damage.
 
 - No opening takes a byte away from a `.log` file: nothing here is a torn tail.
 - Once an opening has found the damage, each later one finds it, appends are refused,
@@ -62,6 +63,8 @@ _LOG_KINDS = frozenset(
     ("damaged-batch", "partial-batch", "zeros", "offsets", "lost-bytes", "extra-bytes",
      "lost-segment", "unsupported")
 )  # fmt: skip
+# Kind of damage -> (position in a batch, the bytes that are written there).
+_WRITTEN = {"format": (16, b"\3")}
 _MARKS = (
     ".logstore-owner",
     ".kafka_cleanshutdown",
@@ -119,6 +122,13 @@ class _Damage:
             self.at = len(data)
             with path.open("ab") as file:
                 file.write(rng.choice((bytes(40), rng.randbytes(40))))
+        elif kind in _WRITTEN:
+            # Of a batch with intact ones behind it.
+            frame = rng.choice(frames_in(data)[:-1])
+            begin, new = _WRITTEN[kind]
+            self.at = frame.pos + begin
+            self.lost = data[self.at : self.at + len(new)]
+            _write(path, self.at, new)
         else:
             # A bit that a checksum covers, of a batch with intact ones behind it.
             frames = frames_in(data)
@@ -134,12 +144,16 @@ class _Damage:
         elif self.kind == "long":
             with path.open("r+b") as file:
                 file.truncate(self.at)
-        elif self.kind == "short":
-            with path.open("r+b") as file:
-                file.seek(self.at)
-                file.write(self.lost)
+        elif self.kind == "short" or self.kind in _WRITTEN:
+            _write(path, self.at, self.lost)
         else:
             path.write_bytes(self.lost)
+
+
+def _write(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
 
 
 class _Life:
@@ -179,11 +193,14 @@ class _Life:
             self._repair_without_a_mode, self._repair_dry,
         ]  # fmt: skip
         later = [self._restart, self._lose_marks, self._take_marks_of_a_broker]
-        later += [self._damage_again, self._put_back]
+        later += [self._damage_again, self._put_back, self._put_back_one]
         for _ in range(self.rng.randint(*_STEPS)):
             step = self.rng.choice(steps + (later if self.is_known else []))
             self._do(step)
-        self._do(self.rng.choice((self._put_back, self._repair)))
+        # No repair takes away what is of another format.
+        is_other = any(damage.kind == "format" for damage in self.damages)
+        ends = (self._put_back, self._put_back if is_other else self._repair)
+        self._do(self.rng.choice(ends))
         if self.damages:
             return
         self._do(self._append)
@@ -231,15 +248,16 @@ class _Life:
     def _damage(self) -> None:
         rng = self.rng
         logs = logs_in(self.directory)
-        kinds = ["flip"] * 4
+        kinds = ["flip"] * 4 + [*_WRITTEN]
         if self.kind == "closed":
             kinds += ["missing", "short", "long"]
         elif self.kind == "killed":
             kinds += ["missing"]
         kind = rng.choice(kinds)
         # Behind the last batch of a log that was not closed there is no damage.
-        log = rng.choice(logs) if kind in ("flip", "missing") else logs[-1]
-        if kind == "flip" and len(frames_in(log.read_bytes())) < 2:
+        is_inside = kind == "flip" or kind in _WRITTEN
+        log = rng.choice(logs) if is_inside or kind == "missing" else logs[-1]
+        if is_inside and len(frames_in(log.read_bytes())) < 2:
             log = max(logs, key=lambda one: one.stat().st_size)
         self.told.append(f"{kind} {log.name.lstrip('0')}")
         self.damages.append(_Damage(log, rng, kind))
@@ -362,6 +380,11 @@ class _Life:
                     again.undo(self.directory)  # it has put back the bit
                 else:
                     self.damages.append(again)
+
+    def _put_back_one(self) -> None:
+        """The last damage; the others stay, and an opening finds them."""
+        if len(self.damages) > 1:
+            self.damages.pop().undo(self.directory)
 
     def _put_back(self) -> None:
         """The last damage first: they may be of one file."""
