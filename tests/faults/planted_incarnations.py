@@ -34,7 +34,6 @@ BUGS_OF_INCARNATIONS = (
         "group/consumer/log_reader.py",
         (("self._proof is not None and views", "self._proof == -1 and views"),),
         "incarnations",
-        quick=1,
     ),
     Bug(
         "a consumer that lives goes on above a cut of its log",
