@@ -5,9 +5,9 @@ from __future__ import annotations
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.log.read.cursor import Chunk as Read
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_follows, check_last, with_next_offset
+from logstore.log.read.segment_read import Chunk as Read
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
 from logstore.record.decoder import (
