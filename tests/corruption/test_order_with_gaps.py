@@ -5,6 +5,8 @@ next batch tells. No way of reading passes over the records that such an offset 
 from __future__ import annotations
 
 import contextlib
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +51,13 @@ def compacted(tmp_path_factory, request):
     return path, places
 
 
+def right(offset):
+    """The value that the record at an offset has."""
+    if offset < VALUES:
+        return b"value %03d" % offset
+    return (b"newer", b"newer", b"end")[offset - VALUES]
+
+
 def swapped(data, first, second):
     (a, b), (c, d) = first, second
     return data[:a] + data[c:d] + data[a:b] + data[d:]
@@ -59,57 +68,105 @@ def overwritten(data, first, second):
     return data[:a] + data[c:d] + data[b:]
 
 
-def flipped(data, first, second):
+def flipped(data, first, second, bit=64):
     at = first[0] + 7
-    return data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]
+    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
 
 
-DAMAGES = (swapped, overwritten, flipped)
+def flipped_below(data, first, second):
+    return flipped(data, first, second, 32)  # 51 is 19
 
 
-def fetched(path, max_bytes, delivered):
+DAMAGES = (swapped, overwritten, flipped, flipped_below)
+# What is lost. Of two batches that have changed places, each may be the wrong one.
+LOST = {swapped: (51, 53)}
+
+
+def fetched(path, max_bytes, policy):
     with logstore.open(path, read_only=True) as store:
         partition = store.topic("c")[0]
         offset = partition.start_offset
         while offset < partition.end_offset:
-            chunk = partition.fetch(offset, max_bytes=max_bytes)
-            delivered += [record.offset for record in chunk]
+            chunk = partition.fetch(offset, max_bytes=max_bytes, on_corruption=policy)
+            yield from chunk
             offset = chunk.next_offset
 
 
-def consumed(path, delivered):
-    options = {"group": "g", "topics": ["c"], "reset": "earliest"}
-    with logstore.Consumer(path, **options) as consumer:
-        while len(delivered) <= VALUES:
-            found = consumer.poll(max_records=7, timeout_ms=1000)
-            assert found, "nothing is delivered, and no error is raised"
-            delivered += [one.offset for records in found.values() for one in records]
+def consumed(path, policy):
+    group = f"g{time.monotonic_ns()}"
+    options = {"group": group, "topics": ["c"], "reset": "earliest"}
+    with logstore.Consumer(path, **options, on_corruption=policy) as consumer:
+        while found := consumer.poll(max_records=7, timeout_ms=10):
+            for records in found.values():
+                yield from records
 
 
-def read(path, delivered, start=0, stop=None, isolation="read_uncommitted"):
+def topic_read(path, policy):
     with logstore.open(path, read_only=True) as store:
-        for record in store.topic("c")[0].read(start, stop, isolation=isolation):
-            delivered.append(record.offset)
+        yield from store.topic("c").read(on_corruption=policy)
 
 
-def read_batches(path, delivered, start=0, stop=None):
-    with logstore.open(path, read_only=True) as store:
-        for batch in store.topic("c")[0].read_batches(start, stop):
-            delivered += [record.offset for record in batch]
+def of_partition(way):
+    """Records that a method of a partition gives, as records, batches, or columns."""
+
+    def records(path, policy):
+        with logstore.open(path, read_only=True) as store:
+            for found in way(store.topic("c")[0], policy):
+                if isinstance(found, logstore.Record):
+                    yield found
+                elif isinstance(found, logstore.RecordBatch):
+                    yield from found
+                else:
+                    for row in found.select(["offset", "value"]).to_pylist():
+                        yield SimpleNamespace(**row)
+
+    return records
 
 
 WAYS = {
-    "fetch": lambda path, to: fetched(path, 1 << 20, to),
-    "fetch of one byte": lambda path, to: fetched(path, 1, to),
+    "fetch": lambda path, policy: fetched(path, 1 << 20, policy),
+    "fetch of one byte": lambda path, policy: fetched(path, 1, policy),
     "Consumer": consumed,
-    "read": read,
-    "read to a stop": lambda path, to: read(path, to, 0, 100),
-    "read_committed to a stop": lambda path, to: read(
-        path, to, 0, 100, "read_committed"
+    "topic": topic_read,
+    "read": of_partition(lambda log, policy: log.read(on_corruption=policy)),
+    "read_committed": of_partition(
+        lambda log, policy: log.read(isolation="read_committed", on_corruption=policy)
     ),
-    "batches": read_batches,
-    "batches to a stop": lambda path, to: read_batches(path, to, 0, 100),
+    "follow": of_partition(
+        lambda log, policy: log.follow(timeout=0.01, on_corruption=policy)
+    ),
+    "batches": of_partition(lambda log, policy: log.read_batches(on_corruption=policy)),
+    "Arrow": of_partition(lambda log, policy: log.read_arrow(on_corruption=policy)),
+    "Arrow, threads": of_partition(
+        lambda log, policy: log.read_arrow(threads=3, on_corruption=policy)
+    ),
+    "Arrow views": of_partition(
+        lambda log, policy: log.read_arrow(view=True, on_corruption=policy)
+    ),
+    "read to a stop": of_partition(
+        lambda log, policy: log.read(0, 100, on_corruption=policy)
+    ),
+    "read_committed to a stop": of_partition(
+        lambda log, policy: log.read(
+            0, 100, isolation="read_committed", on_corruption=policy
+        )
+    ),
+    "batches to a stop": of_partition(
+        lambda log, policy: log.read_batches(0, 100, on_corruption=policy)
+    ),
 }
+
+
+def delivered_by(way, path, policy="raise"):
+    """(The offsets that a way delivers, of records with the right value; its error)."""
+    offsets: list[int] = []
+    try:
+        for record in way(path, policy):
+            assert record.value == right(record.offset)
+            offsets.append(record.offset)
+    except logstore.CorruptRecordError as error:
+        return offsets, error
+    return offsets, None
 
 
 @pytest.fixture
@@ -125,33 +182,30 @@ def damaged(compacted, request):
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
-def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way):
-    """No record is left out without an error, which names the first of them."""
-    delivered: list[int] = []
-    with pytest.raises(logstore.CorruptRecordError) as caught:
-        way(damaged, delivered)
-    # The messages in a wrapper of magic 0 have offsets of their own.
-    assert caught.value.offset in ((51, 52) if 51 in delivered else (51,))
-    assert delivered[:50] == list(range(1, 51))
-    assert set(delivered) <= {*range(1, 51), 51, 52, 115}
+def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way, request):
+    """It names the first record that is not delivered, and the next one that would be.
+    No record has the offset of another one."""
+    lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
+    offsets, error = delivered_by(way, damaged)
+    assert offsets == list(range(1, 51))
+    assert (error.offset, error.next_offset) == lost
 
 
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
-def test_function_is_told_of_all_that_a_wrong_offset_hides(damaged):
-    """A read that leaves out damage lists each offset that it does not deliver."""
+def test_wrong_offset_that_is_left_out_loses_what_verify_names(damaged, way, request):
+    """The caller is told of it once, with the offsets that the error names."""
+    lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
     told: list[logstore.Damaged] = []
-    with logstore.open(damaged, read_only=True) as store:
-        partition = store.topic("c")[0]
-        for way in (partition.read, partition.read_batches):
-            told.clear()
-            found = list(way(on_corruption=lambda damaged: not told.append(damaged)))
-            if way == partition.read_batches:
-                found = [record for batch in found for record in batch]
-            offsets = {record.offset for record in found}
-            for each in told:
-                assert each.next_offset is not None
-                offsets.update(range(each.first, each.next_offset))
-            assert offsets >= set(range(1, VALUES)) - {99}
+    offsets, error = delivered_by(way, damaged, lambda one: not told.append(one))
+    assert error is None
+    assert [(one.first, one.next_offset) for one in told] == [lost]
+    assert (told[0].error.offset, told[0].error.next_offset) == lost
+    end = 100 if offsets[-1] < 100 else VALUES + 3
+    assert offsets == [n for n in range(1, end) if n != 99 and n not in range(*lost)]
+    verified = logstore.verify(damaged, deep=True).problems
+    named = [(p.first_offset, p.last_offset) for p in verified if p.kind == "offsets"]
+    assert named == [(lost[0], lost[1] - 1)]
 
 
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
@@ -203,12 +257,10 @@ def test_wrong_offset_behind_the_stop_does_not_concern_a_read(compacted, way):
     log = path / "c-0" / f"{0:020d}.log"
     before = log.read_bytes()
     log.write_bytes(flipped(before, places[101], places[102]))  # it says 37
-    delivered: list[int] = []
     try:
-        way(path, delivered)
+        assert delivered_by(way, path) == (list(range(1, 99)), None)
     finally:
         log.write_bytes(before)
-    assert delivered == list(range(1, 99))
 
 
 @pytest.mark.parametrize("damaged", [flipped], indirect=True)
@@ -261,7 +313,7 @@ def test_fetch_does_not_pass_over_what_lies_behind_its_segment(tmp_path, max_byt
         (directory / f"{name:020d}.log").write_bytes(data)
     delivered: list[int] = []
     with pytest.raises(logstore.CorruptRecordError):
-        fetched(tmp_path, max_bytes, delivered)
+        delivered += [one.offset for one in fetched(tmp_path, max_bytes, "raise")]
     assert delivered == [0, 1][: len(delivered)]
 
 
@@ -270,6 +322,5 @@ def test_fetch_does_not_pass_over_what_lies_behind_its_segment(tmp_path, max_byt
 )
 def test_intact_log_with_gaps_is_read_whole(compacted, way):
     path, _ = compacted
-    delivered: list[int] = []
-    way(path, delivered)
-    assert sorted(delivered) == [*range(1, 99), *range(100, VALUES + 3)]
+    intact = [*range(1, 99), *range(100, VALUES + 3)]
+    assert delivered_by(way, path) == (intact, None)

@@ -88,10 +88,10 @@ BUGS_OF_LIVES = (
         "damages",
     ),
     Bug(
-        "a fetch believes the last offset before a bad batch",
-        "log/read/fetch.py",
-        (("        end, last = _without_doubtful(cursor, read, end, last)\n",
-          "        pass\n"),),
+        "a batch is delivered with an offset that the next one contradicts",
+        "log/read/cursor.py",
+        (("        n = part.confirmed(chunk, self.offset)\n",
+          "        n = chunk.n\n"),),
         "damages",
     ),
     Bug(

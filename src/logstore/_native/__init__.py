@@ -38,6 +38,7 @@ from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
     Headers,
     Scan,
+    find_contradicted,
     first_header,
     last_batch,
     scan_batches,
@@ -287,6 +288,7 @@ __all__ = [
     "decode_headers",
     "decoded_records",
     "defer",
+    "find_contradicted",
     "find_offset_since",
     "find_record",
     "first_header",

@@ -87,6 +87,9 @@ class _Lib:
     def ls_seek_batch(
         self, buf: Any, size: int, checks: int, offset: int, last: Any, walk: Any, /
     ) -> int: ...
+    def ls_find_contradicted(
+        self, buf: Any, size: int, following: int, walk: Any, /
+    ) -> int: ...
     def ls_decode(
         self,
         buf: Any,

@@ -128,6 +128,25 @@ def seek_batch(
     return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
 
 
+def find_contradicted(
+    data: Any,
+    size: int,
+    *,
+    pos: int = 0,
+    last_offset: int,
+    following: int = OFFSET_UNKNOWN,
+) -> Scan:
+    """Walk by the frames alone to the first batch whose offsets the batch behind it
+    contradicts: `stop` is `STOP_OFFSET` there.
+
+    The stop is `STOP_FULL` before the last whole batch if the offset behind it is
+    neither in data[pos, size) nor given as `following`.
+    """
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
+    lib.ls_find_contradicted(data, size, following, walk)
+    return Scan([], walk.pos, walk.last_offset, walk.stop, None)
+
+
 def last_batch(data: Any, size: int) -> tuple[int, Scan]:
     """The position of the last whole batch of data[0, size), by the frames alone, or
     -1; and the walk to there without headers."""

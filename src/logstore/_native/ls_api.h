@@ -144,6 +144,13 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
    INT64_MAX, which is nobody's, there is none, whatever the headers say. */
 int32_t ls_seek_batch(const uint8_t *buf, int64_t size, uint32_t checks, int64_t offset, ls_batch *last, ls_walk *walk);
 
+/* Walk by the frames alone, where offsets may have gaps, to the first batch whose offsets the batch behind it
+   contradicts: `walk` stays before that one, and the stop is LS_STOP_OFFSET.  A batch is contradicted if the next one
+   begins in the gap before it, or in the batch itself; not if there is no gap before it, or it is not known.  The stop is
+   LS_STOP_FULL before the last whole batch, if the offset of the next one is not in the buffer and `following`, which
+   then counts, is LS_OFFSET_UNKNOWN. */
+int32_t ls_find_contradicted(const uint8_t *buf, int64_t size, int64_t following, ls_walk *walk);
+
 /* ------------------------------------------------------------------ records out */
 
 /* Headers of a record at most: two bytes of a file can be some hundred as objects. */

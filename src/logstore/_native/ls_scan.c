@@ -136,6 +136,47 @@ int32_t ls_seek_batch(const uint8_t *buf, int64_t size, uint32_t checks, int64_t
     return status;
 }
 
+int32_t ls_find_contradicted(const uint8_t *buf, int64_t size, int64_t following, ls_walk *walk)
+{
+    int32_t status = ls_scan_begin(buf, size, walk);
+    while (status == LS_OK) {
+        ls_frame frame;
+        if (ls_frame_next(buf, size, walk->pos, &frame, &walk->error) != LS_OK) {
+            status = LS_STOP_END; /* who decodes these bytes finds out what they are */
+            break;
+        }
+        const uint8_t *p = buf + walk->pos;
+        const int64_t end = walk->pos + frame.size;
+        const int64_t base = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+        const int64_t before = walk->last_offset;
+        int64_t last = base;
+        int is_next = base == before + 1;
+        if (frame.magic == 2) {
+            last = ls_wrapping_add(base, ls_bytes_load_i32(p + LS_BATCH_LAST_DELTA_POS));
+        } else if ((p[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK) != 0) {
+            is_next = 0; /* a wrapper has its last offset */
+        }
+        const int is_here = size - end >= LS_FRAME_LENGTH_POS;
+        const int64_t begin = is_here ? ls_bytes_load_i64(buf + end + LS_FRAME_OFFSET_POS) : following;
+        if (begin == LS_OFFSET_UNKNOWN && !is_here) {
+            status = LS_STOP_FULL;
+            break;
+        }
+        if (begin <= last) {
+            /* Otherwise the batch behind is the wrong one: no walk passes over that. */
+            status = begin > before && !is_next && before != LS_OFFSET_UNKNOWN ? LS_STOP_OFFSET : LS_STOP_END;
+            break;
+        }
+        walk->pos = end;
+        walk->last_offset = last;
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
 /* Whether two batches are of one state of a producer, belong to no transaction, and all offsets between them were of
    that producer, too: its sequence is as far on as the offsets are. */
 static int ls_scan_continues(const ls_batch *before, const ls_batch *batch)

@@ -25,10 +25,14 @@ from logstore.segment import READ_BYTES, OffsetPosition, Segment
 
 __all__ = [
     "Sound",
+    "first_at",
     "first_offset_of",
+    "have_changed_places",
     "is_behind_torn",
+    "is_contradicted",
     "is_unfinished",
     "may_end_transaction",
+    "next_in_order",
     "next_valid",
     "next_valid_batch",
 ]
@@ -71,18 +75,38 @@ class Sound(NamedTuple):
         header = self.header
         if header.base_offset >= 0:
             return header.base_offset
-        return first_offset_of(
-            header, self.buffer.raw[header.pos : header.pos + header.size]
-        )
+        return first_offset_of(header, self.data)
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The first one, -1 if it is unknown, and the last one."""
+        return self.first_offset(), self.header.last_offset
+
+    @property
+    def data(self) -> bytes:
+        header = self.header
+        return bytes(self.buffer.raw[header.pos : header.pos + header.size])
+
+    def ends_with_its_content(self) -> bool:
+        """Whether its last offset, which no checksum covers, is that of its last
+        record. Only the messages in a wrapper of magic 0 have offsets of their own."""
+        if self.header.base_offset >= 0 or self.header.magic > 0:
+            return True
+        offsets = [record.offset for record in _opened(self.header, self.data)]
+        return offsets[-1:] == [self.header.last_offset]
 
 
 def first_offset_of(header: native.BatchHeader, data: bytes) -> int:
     """The first offset of a batch, from its content; -1 if it is unknown."""
-    limit = StoreConfig().max_batch_decompressed_bytes
     try:
-        return RecordBatch(header._replace(pos=0), data, 0, limit, _same).base_offset
+        return _opened(header, data).base_offset
     except (Damage, LogStoreError):
         return -1
+
+
+def _opened(header: native.BatchHeader, data: bytes) -> RecordBatch:
+    limit = StoreConfig().max_batch_decompressed_bytes
+    return RecordBatch(header._replace(pos=0), data, 0, limit, _same)
 
 
 def _same(damage: Damage) -> Exception:
@@ -130,6 +154,58 @@ def next_valid(
     at = _skip_zeros(segment, pos)
     following = -1 if following is None else following
     return next_valid_batch(segment, at, last + 1, following=following)
+
+
+def next_in_order(segment: Segment, pos: int, offset: int) -> Sound | None:
+    """`next_valid_batch` after damage at `pos`, except a batch with a wrong offset: the
+    batch behind contradicts it, or it has changed places with the damaged one."""
+    wrong = _valid_at(segment, pos, 0)
+    batch = next_valid_batch(segment, pos, offset)
+    if wrong is not None and batch is not None:
+        beyond = first_at(segment, batch.end)
+        if have_changed_places(offset - 1, wrong.offsets, batch.offsets, beyond):
+            return next_valid_batch(segment, batch.pos, batch.header.last_offset + 1)
+    while batch is not None and is_contradicted(segment, batch, offset - 1):
+        batch = next_valid_batch(segment, batch.pos, offset)
+    return batch
+
+
+def is_contradicted(segment: Segment, batch: Sound, before: int) -> bool:
+    """Whether the offsets of a batch, which no checksum covers, are wrong: the batch
+    behind it begins in the gap that they leave after `before`, or below their end."""
+    first = first_at(segment, batch.end)
+    if first is None or not before < first <= batch.header.last_offset:
+        return False
+    return batch.first_offset() != before + 1 or not batch.ends_with_its_content()
+
+
+def have_changed_places(
+    before: int, ahead: tuple[int, int], behind: tuple[int, int], beyond: int | None
+) -> bool:
+    """Whether either of two batches may have a wrong offset, since the second has lower
+    ones. If not, it is the first: its offsets are not below those that follow.
+
+    Args:
+        before: the last offset before the two.
+        ahead, behind: first and last offset of the first and the second.
+        beyond: the first offset after them; None: unknown.
+    """
+    if behind[1] >= ahead[0]:
+        return False
+    return behind[0] == before + 1 or (beyond is not None and beyond > ahead[1])
+
+
+def first_at(segment: Segment, pos: int) -> int | None:
+    """The first offset of the batch at a position, or behind the segment at its end.
+    None: there is no intact batch."""
+    if pos >= segment.size:
+        return segment.next_offset
+    found = segment.first_header(pos)
+    if found is None:
+        return None
+    header, buffer, _ = found
+    first = Sound(pos, header, buffer).first_offset()
+    return header.last_offset if first < 0 else first
 
 
 def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:

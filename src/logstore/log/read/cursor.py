@@ -128,6 +128,9 @@ class Cursor:
                     return chunk
             except ChangedError as changed:
                 self._go_on_in(changed.view)
+            except Damage as damage:
+                assert self.chunk is not None
+                self.damaged(damage, self.chunk.last_offset)
             except (CorruptRecordError, UnsupportedError) as error:
                 is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
                 self.on_damage(error, None if is_gone else error.position)
@@ -173,7 +176,11 @@ class Cursor:
         chunk = part.read()
         if not self._is_exact:
             self.check_for_change()
-        return chunk if part.version == part.segment.version else None
+        if part.version != part.segment.version:
+            return None
+        self.chunk = chunk
+        n = part.confirmed(chunk, self.offset)
+        return chunk if n == chunk.n else chunk._replace(n=n)
 
     def advance(self, consumed: int, stop: int, last_offset: int) -> None:
         """Note that the first `consumed` bytes of the chunk were decoded.
@@ -191,8 +198,7 @@ class Cursor:
         try:
             part.check_bound(chunk, last_offset, self.offset)
             if stop == native.STOP_OFFSET or self.offset >= chunk.bound:
-                if part.check_beyond(chunk, consumed, last_offset, self.offset):
-                    self.check_for_change()
+                part.check_beyond(chunk, consumed, last_offset, self.offset)
                 self.chunk = self.part = None
                 return
             part.advance(chunk, consumed, stop, last_offset, self.offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from logstore import _native as native
 from logstore.config import StoreConfig
@@ -12,8 +13,15 @@ from logstore.errors import (
     StorageError,
     UnsupportedError,
 )
+from logstore.io.segment_place import Rest
 from logstore.log.read.view import View
-from logstore.log.resync import first_offset_of, next_valid_batch
+from logstore.log.resync import (
+    Sound,
+    first_at,
+    first_offset_of,
+    is_contradicted,
+    next_in_order,
+)
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     ChunkReader,
@@ -21,6 +29,9 @@ from logstore.record.decoder import (
 )
 from logstore.record.file_walk import FileWalk
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
+
+_NEXT: Final = "the next batch does not begin after its last offset, {}"
+_BASE_BYTES: Final = 8
 
 
 def place_past(
@@ -36,7 +47,7 @@ def place_past(
     if _is_behind_wrong(segment, error.position, offset, view.decompressed_max):
         return OffsetPosition(error.position, native.OFFSET_UNKNOWN)
     try:
-        valid_batch = next_valid_batch(segment, error.position, segment.base_offset)
+        valid_batch = next_in_order(segment, error.position, segment.base_offset)
         if valid_batch is None:
             return None
         header, buffer = valid_batch.header, valid_batch.buffer
@@ -52,6 +63,9 @@ def place_past(
         return None
     place = OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
     reach = _reach(segment, error.position)
+    wrong = segment.first_header(error.position)
+    if wrong is not None:
+        reach = max(reach, wrong[0].last_offset)
     is_doubtful = reach >= min(offset, header.last_offset)
     # Batches that have changed places, or a wrong offset behind the damage, too.
     return None if is_doubtful and not _has(segment, place, offset) else place
@@ -97,30 +111,30 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
     """The first offset that damage at `pos` hides from a read that has delivered what
     lies below `offset`.
 
-    If there is an intact batch of earlier offsets, one of the last two batches has a
-    wrong offset, or they have changed places: the read has passed over records.
+    If two intact batches there have earlier offsets, several batches before have wrong
+    ones, which did not contradict each other: the read has passed over records.
     """
-    if segment.is_contiguous:
+    found = None if segment.is_contiguous else segment.first_header(pos)
+    if found is None or found[0].last_offset >= offset:
         return offset
+    following = first_at(segment, pos + found[0].size)
+    if following is None or following >= offset:
+        return offset  # the batch there is the wrong one
+    first, before = _first_offset(*found[:2]), segment.base_offset - 1
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
-        found = segment.first_header(pos)
-        if found is None or found[0].last_offset >= offset:
-            return offset
-        before = last = segment.base_offset - 1
-        for header, _, at in segment.headers(checks=0):
-            if at >= pos:
+        for header, _, _ in segment.headers(checks=0):
+            if header.last_offset >= first:
                 break
-            before, last = last, header.last_offset
-        if before < _first_offset(*found[:2]):
-            return min(before + 1, offset)
-    return offset
+            before = header.last_offset
+    return min(before + 1, offset)
 
 
 def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:
     """Whether a batch from a place on has an offset."""
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
         found = segment.seek(place, offset)
-        return found is not None and 0 <= found[1].base_offset <= offset
+        first = None if found is None else first_at(segment, found[0].pos)
+        return first is not None and first <= offset
     return False
 
 
@@ -135,7 +149,7 @@ def with_next_offset(segment: Segment, error: Exception, offset: int) -> Excepti
     try:
         valid_batch = None
         if not segment.is_lost:
-            valid_batch = next_valid_batch(segment, error.position, offset)
+            valid_batch = next_in_order(segment, error.position, offset)
         if valid_batch is None:
             next_offset = segment.next_offset
         else:
@@ -148,29 +162,69 @@ def with_next_offset(segment: Segment, error: Exception, offset: int) -> Excepti
     return error
 
 
-def check_follows(
+def confirmed(
     segment: Segment,
+    buffer: native.Buffer,
+    n: int,
     pos: int,
-    last_offset: int,
+    before: int,
     offset: int,
-    before: int = native.OFFSET_UNKNOWN,
-) -> None:
-    """Raise if the offsets of the batch at `pos` are not above `last_offset`, where the
-    batch before it ends. One of the two has a wrong offset, which no checksum covers:
-    in a log that may have gaps, only the next header shows that. (Without gaps, the
-    walk checks it.)
+    end: int,
+    ahead: tuple[Rest, int],
+) -> int:
+    """How many of the first `n` bytes of a buffer may be decoded: up to the first batch
+    whose offsets, which no checksum covers, the batch behind it contradicts. In a log
+    that may have gaps, only that tells.
 
-    `offset` is the first offset that was not delivered. One that lies also behind
-    `before`, where the last but one ends, is wrong itself: a read of it raises that.
+    Args:
+        pos: of the first byte in the file.
+        before: the last offset of the batch before; `OFFSET_UNKNOWN`.
+        offset: the first offset that was not delivered.
+        end: one past the last offset in the segment.
+        ahead: what may be read ahead, as in `Segment.read`.
+
+    Raises:
+        Damage: the first batch is contradicted.
     """
+    walk = native.find_contradicted(buffer.c, n, last_offset=before)
+    if walk.stop == native.STOP_FULL:
+        last = native.first_header(buffer.c, n, pos=walk.pos, checks=0).headers
+        behind = pos + walk.pos + last[0].size if last else segment.size
+        walk = native.find_contradicted(
+            buffer.c,
+            n,
+            pos=walk.pos,
+            last_offset=walk.last_offset,
+            following=_base_at(segment, behind, end, ahead),
+        )
+    if walk.stop != native.STOP_OFFSET:
+        return n
+    doubted = native.first_header(
+        buffer.c, n, pos=walk.pos, checks=native.CHECK_CRC
+    ).headers
+    if not doubted:
+        return n  # who decodes it raises its damage
+    batch = Sound(pos + walk.pos, doubted[0], buffer)
+    last_offset, first = doubted[0].last_offset, max(offset, walk.last_offset + 1)
+    if last_offset >= end and batch.end >= segment.size:
+        damage = segment.too_far(last_offset, 0, first)
+    elif is_contradicted(segment, batch, walk.last_offset):
+        damage = Damage(_NEXT.format(last_offset), 0, first, is_order=True)
+    else:
+        return n
+    if walk.pos == 0:
+        raise damage
+    return walk.pos
+
+
+def _base_at(segment: Segment, pos: int, end: int, ahead: tuple[Rest, int]) -> int:
+    """The offset in the frame at a position, or `end` at the end of the segment."""
     if pos >= segment.size:
-        return
-    following = segment.first_header(pos)
-    if following is None:
-        return  # a read of that batch raises its damage
-    first = _first_offset(*following[:2])
-    if before < first <= last_offset:
-        raise _behind(segment, pos, first, last_offset, offset)
+        return end
+    buffer = native.Buffer(_BASE_BYTES)
+    n = segment.read(buffer.view, pos, *ahead)
+    base = int.from_bytes(buffer.raw[:n], "big", signed=True)
+    return base if n == _BASE_BYTES else native.OFFSET_UNKNOWN
 
 
 def check_stop(
@@ -179,11 +233,10 @@ def check_stop(
     buffer: native.Buffer,
     pos: int,
     before: int,
-    stop: int,
     offset: int,
 ) -> None:
-    """Raise if records below `stop`, where a read ends, may be hidden: the offset of
-    the batch there, or of the one before it, which no checksum covers, may be wrong.
+    """Raise if records below the end of a read may be hidden: the offset of the batch
+    there, which no checksum covers, may be wrong.
 
     Args:
         beyond: the batch, which is in `buffer`, and at `pos` in the file.
@@ -196,8 +249,6 @@ def check_stop(
         raise _behind(segment, pos, first, max(before, offset - 1), offset)
     if last >= segment.next_offset:
         raise segment.error_of(segment.too_far(last, 0, offset), pos, offset)
-    if before + 1 < stop and not segment.is_contiguous:
-        check_follows(segment, pos + beyond.size, last, offset, before)
 
 
 def _first_offset(header: native.BatchHeader, buffer: native.Buffer) -> int:
@@ -292,13 +343,3 @@ def make_batch(
 
     checks = segment.checks
     return RecordBatch(header._replace(pos=0), data, file_pos, limit, named, checks)
-
-
-def error_with_next_offset(
-    view: View, error: CorruptRecordError | UnsupportedError, offset: int
-) -> Exception:
-    """`with_next_offset`, for an error in any segment of a view."""
-    for segment in view.from_offset(offset):
-        if segment.path == error.path:
-            return with_next_offset(segment, error, offset)
-    return error

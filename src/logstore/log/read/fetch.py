@@ -6,7 +6,7 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Cursor
-from logstore.log.read.damage import check_follows, check_last, with_next_offset
+from logstore.log.read.damage import check_last, with_next_offset
 from logstore.log.read.segment_read import Chunk as Read
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
@@ -135,8 +135,8 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         stop = native.STOP_OFFSET
     elif end == 0 and error is not None:
         raise damage_of(error, offset=cursor.offset)
-    if end and not read.segment.is_contiguous:
-        end, last = _without_doubtful(cursor, read, end, last)
+    if end and last + 1 == read.segment.next_offset:
+        check_last(read.segment, read.pos + end, last + 1)
     if end and has_wrappers:
         end, last = _whole_wrappers(cursor, read, end, last)
     return end, last, stop
@@ -164,29 +164,6 @@ def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[in
             end, last = header.pos + header.size, header.last_offset
         if last < first:
             raise
-    return end, last
-
-
-def _without_doubtful(
-    cursor: Cursor, read: Read, end: int, last: int
-) -> tuple[int, int]:
-    """(end, last offset) without the last batch, if the next one shows that its offset
-    is wrong, or has one above the end of the segment: the next fetch would begin after
-    the records that it hides.
-
-    Raises:
-        CorruptRecordError: it is the only one.
-    """
-    segment, pos, offset = read.segment, read.pos + end, cursor.offset
-    try:
-        check_follows(segment, pos, last, offset)
-        if last + 1 >= segment.next_offset:
-            check_last(segment, pos, offset)
-    except CorruptRecordError:
-        end_before, last_before = _up_to(read.buffer, end, last)
-        if end_before == 0 or last_before < offset:
-            raise
-        return end_before, last_before
     return end, last
 
 

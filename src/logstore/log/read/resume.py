@@ -13,7 +13,7 @@ from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import Damaged, DamagePolicy
 from logstore.log.read.damage import first_hidden, place_past, with_next_offset
 from logstore.log.read.view import View
-from logstore.log.resync import Sound, may_end_transaction, next_valid_batch
+from logstore.log.resync import Sound, may_end_transaction, next_in_order
 from logstore.segment import OffsetPosition, Segment, SegmentGoneError
 
 __all__ = ["Met", "Resume", "after_damage"]
@@ -64,25 +64,29 @@ def after_damage(met: Met, policy: DamagePolicy, view: View) -> Resume | Excepti
         place = place_past(segment, error, since, view)
         if place is not None:
             return Resume(place)
-    first = max(offset, last_offset + 1)
+    first = begin = max(offset, last_offset + 1)
     if pos is not None and isinstance(error, CorruptRecordError):
-        hidden = max(first_hidden(segment, pos, offset), since)
-        if hidden < offset:
-            first = error.offset = hidden
+        with contextlib.suppress(CorruptRecordError):
+            begin = min(max(first_hidden(segment, pos, first), since), first)
+        if begin < first:
+            error.offset = begin
             error.goes_on_at(error.next_offset)
     is_below = since >= segment.next_offset
     if not (is_below or policy.skips):
-        return with_next_offset(segment, error, offset)
+        return with_next_offset(segment, error, first)
     intact: Sound | None = None
     if pos is not None:
         with contextlib.suppress(SegmentGoneError):
-            intact = next_valid_batch(segment, pos, offset)
+            intact = next_in_order(segment, pos, first)
     place = intact and OffsetPosition(intact.pos, native.OFFSET_UNKNOWN)
     if is_below:
         return Resume(place)
-    damaged = _damaged(met, first, intact, is_last=segment is view.segments[-1])
+    damaged = _damaged(met, begin, intact, is_last=segment is view.segments[-1])
+    following = damaged.next_offset
+    if policy.skips and following is not None and following <= damaged.first:
+        return Resume(place)  # no offset is missing between the batches around it
     if not policy.leaves_out(damaged):
-        return with_next_offset(segment, error, offset)
+        return with_next_offset(segment, error, first)
     hides_end = intact is None or may_end_transaction(
         segment, intact.pos if pos is None else pos, intact.pos
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.io.segment_place import Rest
-from logstore.log.read.damage import check_stop
+from logstore.log.read.damage import check_stop, confirmed
 from logstore.record.file_walk import FRAME_BYTES, FileWalk
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
 
@@ -248,18 +248,24 @@ class SegmentRead:
                 break
         raise segment.too_far(last, pos, offset)
 
-    def check_beyond(self, chunk: Chunk, consumed: int, last: int, offset: int) -> bool:
-        """`check_stop` of the batch after the last one, if it is in the buffer. Returns
-        whether it has read one more batch."""
-        segment = self.segment
+    def check_beyond(self, chunk: Chunk, consumed: int, last: int, offset: int) -> None:
+        """`check_stop` of the batch after the last one, if it is in the chunk."""
         if self.was_cut:
-            return False
+            return
         beyond = native.first_header(chunk.buffer.c, chunk.n, pos=consumed, checks=0)
         for header in beyond.headers:
             pos = chunk.pos + header.pos
-            check_stop(segment, header, chunk.buffer, pos, last, self.bound, offset)
-            return not segment.is_contiguous
-        return False
+            check_stop(self.segment, header, chunk.buffer, pos, last, offset)
+
+    def confirmed(self, chunk: Chunk, offset: int) -> int:
+        """How many bytes of a chunk may be decoded: `confirmed` in `damage`."""
+        segment = self.segment
+        if segment.is_contiguous:
+            return chunk.n
+        end = max(self._next_offset, segment.next_offset)
+        if self.was_cut:
+            end = native.OFFSET_MAX
+        return confirmed(segment, *chunk[1:5], offset, end, (self._rest, self._end))
 
 
 class Route:

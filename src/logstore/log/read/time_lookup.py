@@ -10,11 +10,10 @@ from typing import Final
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Cursor
-from logstore.log.read.damage import check_follows, with_next_offset
 from logstore.log.read.reader import decoded
 from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
-from logstore.segment import LOOKUP_BYTES, OffsetPosition, Segment
+from logstore.segment import LOOKUP_BYTES, Segment
 
 __all__ = ["TIMESTAMP_MAX", "TIMESTAMP_MIN", "LargestTimestamps", "first_offset_at"]
 
@@ -133,28 +132,8 @@ def _first_in(
         times = run.decoder.unpack(run.decoder.arrays.timestamp)
         for index, record_time in enumerate(times):
             if record_time >= timestamp:
-                offset = int(run.decoder.arrays.offset[index])
-                if not (policy.skips or segment.is_contiguous):
-                    _check_batch(view, segment, place, offset)
-                return offset
+                return int(run.decoder.arrays.offset[index])
     return None
-
-
-def _check_batch(
-    view: View, segment: Segment, place: OffsetPosition, offset: int
-) -> None:
-    """`check_follows` of the first batch behind a place that has an offset: a read that
-    begins there would not see the records that it hides."""
-    try:
-        found = segment.seek(place, offset)
-        if found is not None:
-            (pos, _), header = found
-            check_follows(segment, pos + header.size, header.last_offset, offset)
-    except (CorruptRecordError, UnsupportedError) as error:
-        again = view.if_changed(error)
-        if again is not None:
-            raise ChangedError(again) from error
-        raise with_next_offset(segment, error, offset) from error.__cause__
 
 
 _RECORDS: Final = 1024

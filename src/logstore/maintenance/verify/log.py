@@ -11,7 +11,12 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.directory import Directory
 from logstore.log.recover.facts import LastBatch
 from logstore.log.recover.plan import Tail
-from logstore.log.resync import Sound, first_offset_of, next_valid
+from logstore.log.resync import (
+    Sound,
+    first_at,
+    have_changed_places,
+    next_valid,
+)
 from logstore.maintenance.finding import (
     DAMAGED_BATCH,
     IN_USE,
@@ -105,7 +110,7 @@ class LogWalk:
         self.index_names = "", ""
         self._index: OffsetIndexCheck | None = None
         self._times: TimeIndexCheck | None = None
-        self._forgiven = -1
+        self._forgiven = self._beyond = -1
         self._is_broken = True  # whether the next batch begins a new run
 
     def run(self) -> None:
@@ -388,7 +393,8 @@ class LogWalk:
             if self._forgiven != pos and stored >= 0:
                 # An intact batch in the wrong place: report it, and continue from it.
                 self._forgiven = pos
-                self._out_of_order(pos, segment, last, batch[0])
+                if self._beyond != pos:
+                    self._out_of_order(segment, last, Sound(pos, *batch[:2]))
                 # The first offset of a wrapper is inside of it.
                 decoder.last_offset = stored - 1 if is_known else native.OFFSET_UNKNOWN
                 return pos
@@ -402,11 +408,11 @@ class LogWalk:
             is_contradicted = next_batch is not None
         if next_batch is None:
             # So may the last one, and the batches after it may contradict it.
-            before = self._before_last(segment, last)
-            if before is not None:
-                next_batch = next_valid(segment, pos, before, log.next_offset)
+            jumped = self._before_last(segment, last)
+            if jumped is not None:
+                next_batch = next_valid(segment, pos, jumped[0], log.next_offset)
                 is_contradicted = next_batch is not None
-                last = before if is_contradicted else last
+                last = jumped[0] if is_contradicted else last
         fault = _fault_of(error, stop)
         end = size if next_batch is None else next_batch.pos
         log.is_skipped = True
@@ -436,38 +442,48 @@ class LogWalk:
         row = self._context.row(self.facts.base)
         return self.facts.next_offset if row is None else row[2]
 
-    def _before_last(self, segment: Segment, last: int) -> int | None:
-        """The last offset before that of the last intact batch, if that batch jumps
+    def _before_last(self, segment: Segment, last: int) -> tuple[int, Sound] | None:
+        """The last offset before the last intact batch, and that batch, if it jumps
         ahead: no checksum covers its offset. None if it does not."""
         log = self.facts
         if not log.runs or log.runs[-1].last != last:
             return None
-        run, first = log.runs[-1], -1
+        run = log.runs[-1]
         before = log.runs[-2].last if len(log.runs) > 1 else log.base - 1
         place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)
         for header, buffer, at in segment.headers(place, checks=0):
-            first = header.base_offset
-            if at + header.size >= run.end:
-                if first < 0:
-                    data = buffer.raw[header.pos : header.pos + header.size]
-                    first = first_offset_of(header, data)
-                break
+            batch = Sound(at, header, buffer)
+            if batch.end >= run.end:
+                first = batch.first_offset()
+                is_next = 0 <= first <= before + 1 and batch.ends_with_its_content()
+                return None if is_next else (before, batch)
             before = header.last_offset
-        return before if first < 0 or before + 1 < first else None
+        return None
 
-    def _out_of_order(
-        self, pos: int, segment: Segment, last: int, header: native.BatchHeader
-    ) -> None:
+    def _out_of_order(self, segment: Segment, last: int, batch: Sound) -> None:
         """Record an intact batch whose offsets are not the expected ones."""
-        log = self.facts
+        log, end = self.facts, batch.header.last_offset
         log.is_intact, log.is_skipped = False, True
-        first = header.base_offset if header.base_offset >= 0 else header.last_offset
-        before = self._before_last(segment, last)
-        log.last_good = max(log.last_good, last)
-        offsets = first, header.last_offset
-        if before is not None and first <= last:
-            judges.contradict(log, first)
-        log.findings.append(judges.misplaced(log, pos, offsets, last, before))
+        first = batch.header.base_offset if batch.header.base_offset >= 0 else end
+        is_end = batch.end >= log.size
+        beyond = log.next_offset if is_end else first_at(segment, batch.end)
+        before: int | None = None
+        jumped = self._before_last(segment, last)
+        if jumped is not None and first <= last:
+            before, ahead = jumped
+            after = end + 1 if is_end and beyond is None else beyond
+            if have_changed_places(before, ahead.offsets, batch.offsets, after):
+                self._beyond = batch.end
+                judges.forget(log, ahead.pos)
+                beyond = last + 1 if after is None else after
+            else:
+                judges.contradict(log, first)
+                beyond = None
+        log.last_good = max(log.last_good, last if before is None else before)
+        offsets = first, end
+        log.findings.append(
+            judges.misplaced(log, batch.pos, offsets, last, before, beyond)
+        )
 
     def _step_over(
         self, buffer: native.Buffer, pos: int, last: int, error: native.NativeError

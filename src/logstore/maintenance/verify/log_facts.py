@@ -168,6 +168,7 @@ def misplaced(
     offsets: tuple[int, int],
     last_before: int,
     jumped_from: int | None,
+    beyond: int | None = None,
 ) -> Finding:
     """An intact batch whose offsets do not follow: named by the first offset that is
     not read, from the last good one on.
@@ -177,6 +178,8 @@ def misplaced(
         last_before: of the batch before; below `log.base` if there is none.
         jumped_from: if the batch before jumps ahead, the last offset before that one;
             None if it does not.
+        beyond: the first offset after this batch, and after the one before if the two
+            have changed places; None: what is lost ends before that, or it is unknown.
     """
     first, last = offsets
     where = f"the batch before ends with {last_before}"
@@ -190,6 +193,8 @@ def misplaced(
         end = min(end, log.next_offset - 1)  # no checksum covers the offset
     if jumped_from is not None and not is_gap and jumped_from < first:
         begin, end = jumped_from + 1, max(first - 1, jumped_from + 1)
+    if beyond is not None and not is_gap:
+        end = max(end, beyond - 1)
     text = (
         f"{log.path} at byte {position} has a batch of offsets {first} to {last}, but "
         f"{where}" + (": the log was written without gaps" if is_gap else "")
@@ -207,6 +212,14 @@ def contradict(log: LogFacts, following: int) -> None:
     if first is not None and last is not None:
         last = max(first, min(last, following - 1))
         log.findings[-1] = dataclasses.replace(jump, last_offset=last)
+
+
+def forget(log: LogFacts, position: int) -> None:
+    """Remove the last finding if it is about the order of the batch at a position. That
+    has changed places with the next one, whose finding is about both."""
+    last = log.findings[-1] if log.findings else None
+    if last is not None and (last.kind, last.position) == (OFFSETS, position):
+        log.findings.pop()
 
 
 def far_offsets(log: LogFacts, position: int, last: int, limit: int) -> Finding:

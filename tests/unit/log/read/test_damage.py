@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 import logstore
-from support.damage import flip_bit, logs_in
+from logstore.log.read.corruption import DamagePolicy
+from logstore.log.read.cursor import Cursor
+from logstore.log.read.reader import decoded
+from logstore.log.read.view import View
+from logstore.record.decoder import ChunkReader
+from support.damage import flip_bit, frames, logs_in
 
 T = 1_700_000_000_000
 PER_CALL = 4
@@ -138,3 +143,55 @@ def test_lookup_of_an_intact_log_with_gaps_needs_one_call(tmp_path: Path) -> Non
     segment.file.borrow()
     assert segment.find(15) is None
     assert segment.find_since(0, T + 13) is None
+
+
+def view_with(path: Path, *offsets: int) -> View:
+    """A log that may have gaps: batches with one record each. It is not closed."""
+    with logstore.open(path) as store:
+        partition = store.create_topic("t")[0]
+        for offset in offsets:
+            partition.append(b"%03d" % offset)
+    log = logs_in(path / "t-0")[0]
+    data = bytearray(log.read_bytes())
+    for frame, offset in zip(frames(log), offsets, strict=True):
+        data[frame.pos : frame.pos + 8] = offset.to_bytes(8, "big")
+    log.write_bytes(data)
+    view: View = opened(path)._views.now(False)
+    segment = view.segments[0]
+    segment.is_contiguous, segment.next_offset = False, offsets[-1] + 1
+    return view._replace(end_offset=segment.next_offset)
+
+
+def offsets_of(cursor: Cursor, found: list[int]) -> None:
+    for run in decoded(cursor, ChunkReader(1 << 20)):
+        found += run.decoder.unpack(run.decoder.arrays.offset)[: run.decoder.count]
+
+
+@pytest.mark.parametrize("per_read", [1, 2, 3])
+def test_last_batch_of_a_chunk_is_compared_with_what_is_behind_it(
+    tmp_path: Path, per_read: int
+) -> None:
+    """However many batches a read of bytes gives."""
+    view, found = view_with(tmp_path, 0, 1, 9, 3, 4, 12), []
+    size = view.segments[0].size // 6
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        offsets_of(Cursor(view, 0, 13, first_bytes=per_read * size), found)
+    assert found == [0, 1]
+    assert (caught.value.offset, caught.value.next_offset) == (2, 3)
+
+
+def test_read_that_has_passed_over_records_names_the_first_of_them(
+    tmp_path: Path,
+) -> None:
+    """Several batches have wrong offsets, which do not contradict each other."""
+    view, told = view_with(tmp_path, 0, 1, 9, 10, 4, 5, 12), []
+    found: list[int] = []
+    policy = DamagePolicy(lambda one: not told.append(one))
+    offsets_of(Cursor(view, 0, 13, policy), found)
+    assert found == [0, 1, 9, 10, 12]
+    assert [(one.first, one.next_offset, one.error.offset) for one in told] == [
+        (2, 12, 2)
+    ]
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        offsets_of(Cursor(view, 0, 13), [])
+    assert (caught.value.offset, caught.value.next_offset) == (2, 12)

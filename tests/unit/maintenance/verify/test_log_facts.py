@@ -89,6 +89,30 @@ def test_jump_that_the_next_batch_contradicts_loses_what_lies_below_that() -> No
     assert place(log.findings[1]) == (60, 130, 139)
 
 
+def test_what_is_behind_a_batch_may_end_what_is_lost() -> None:
+    """The batch has lower offsets, or it and the one before have changed places."""
+    found = judges.misplaced(facts(), 50, (110, 115), 119, None, 122)
+    assert place(found) == (50, 120, 121)
+    found = judges.misplaced(facts(), 50, (110, 115), 119, None, 120)
+    assert place(found) == (50, 120, None)
+    found = judges.misplaced(facts(), 50, (120, 129), 139, 119, 140)
+    assert place(found) == (50, 120, 139)
+
+
+def test_finding_about_a_batch_that_has_changed_places_is_forgotten() -> None:
+    """Only that one, and only if it is about the order."""
+    log = facts()
+    judges.forget(log, 50)
+    log.findings.append(judges.misplaced(log, 50, (130, 139), 119, None))
+    judges.forget(log, 60)
+    assert len(log.findings) == 1
+    judges.forget(log, 50)
+    assert log.findings == []
+    log.findings.append(judges.bad_batch(log, 50, 130, 139, "it is damaged"))
+    judges.forget(log, 50)
+    assert len(log.findings) == 1
+
+
 def test_first_batch_is_compared_with_the_name_of_its_segment() -> None:
     found = judges.misplaced(facts(last_good=99), 0, (90, 95), 99, None)
     assert "the segment begins at 100" in found.message
