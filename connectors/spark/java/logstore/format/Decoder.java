@@ -57,6 +57,15 @@ public final class Decoder {
     /** The least offset that no batch may reach: that of the next segment. */
     public long bound = Long.MAX_VALUE;
 
+    /**
+     * A batch is decoded only if the one behind it begins after its last offset. No checksum covers an
+     * offset: where there may be gaps, nothing else shows that it is right.
+     */
+    public boolean looksBehind;
+
+    /** Whether the bytes in the buffer are the last ones: nothing is behind the last batch. */
+    public boolean isEnd;
+
     /** Position in the buffer of the next batch. */
     public int pos;
 
@@ -146,6 +155,9 @@ public final class Decoder {
                     return Stop.FULL;
                 }
             }
+            if (looksBehind && !isFollowed(buffer, at + size, limit, last)) {
+                return Stop.END;
+            }
             int before = rows.count;
             long lastBefore = lastOffset;
             try {
@@ -167,6 +179,18 @@ public final class Decoder {
             }
             pos = at + size;
         }
+    }
+
+    /** Whether what is behind a batch is later. False: its offset is not in the buffer, and needed. */
+    private boolean isFollowed(byte[] buffer, int end, int limit, long last) throws InvalidBatchException {
+        if (limit - end < 8) {
+            needed = isEnd ? 0 : end + 8L - pos;
+            return isEnd;
+        }
+        if (Bytes.int64(buffer, end) <= last) {
+            throw invalid("the next batch does not begin after offset " + last, pos);
+        }
+        return true;
     }
 
     private Stop stopAt(long first, long last, long stop) {

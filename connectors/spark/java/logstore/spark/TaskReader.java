@@ -240,6 +240,8 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         }
         decoder.hasLast = false;
         decoder.contiguous = piece.contiguous;
+        decoder.looksBehind = !piece.contiguous;
+        decoder.isEnd = false;
         decoder.bound = piece.nextOffset;
         decoder.pos = 0;
         limit = 0;
@@ -313,6 +315,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
             wanted -= n;
             bytesRead += n;
         }
+        decoder.isEnd = filePos == piece.size;
         // After the read: what was read is what was planned.
         if (!range.guard.holds() && !stands()) {
             throw new IOException("the log has changed");
