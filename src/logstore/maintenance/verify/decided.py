@@ -173,8 +173,24 @@ class Decided:
         for finding in self.plan.findings:
             if finding.label == INDEX_REBUILT:
                 self._index(finding)
-            elif _is_size(finding) and finding.base != self._last_base:
+            elif _is_size(finding) and not self._is_walked(finding):
                 self._size(finding, None)
+
+    def _is_walked(self, finding: OpeningFinding) -> bool:
+        """Whether a walk over its file says which offsets a finding concerns."""
+        is_known = finding.base in {*self.logs, self._last_base}
+        return is_known and finding.detail != FOREIGN_SEGMENT
+
+    def report_size(self, log: LogFacts) -> None:
+        """Report the bytes that are missing at the end of a sealed segment, or added.
+
+        Args:
+            log: the segment.
+        """
+        for finding in self.plan.findings:
+            is_of_it = finding.base == log.base != self._last_base
+            if is_of_it and _is_size(finding) and self._is_walked(finding):
+                self._size(finding, log)
 
     def _index(self, finding: OpeningFinding) -> None:
         path = self.directory.path_of(finding.name)
@@ -291,16 +307,25 @@ class Decided:
                 f"{path} has {size} bytes after byte {position}, where it ended when "
                 f"it was closed or sealed"
             )
-            self.run_of.problem(EXTRA_BYTES, path, text, position)
+            first = None if last is None else last.hidden
+            end = None if last is None or first is None else last.last_offset
+            self.run_of.problem(EXTRA_BYTES, path, text, position, first, end)
         elif last is not None and not last.is_deleted:
-            state = self.context.state
-            durable = self.context.recovery_point
-            if state is not None:
-                durable = max(durable, state.durable_offset)
             first = max(last.last_offset, last.last_good) + 1
-            self._lost_bytes(finding, path, first, max(durable - 1, first))
+            end = self._recorded_end(last.base, first)
+            place = (first, end - 1) if end > first else (None, None)
+            self._lost_bytes(finding, path, *place)
         else:
             self._lost_bytes(finding, path, None, None)
+
+    def _recorded_end(self, base: int, first: int) -> int:
+        """The offset at which a segment ended that has lost bytes. The last one has
+        lost at least `first`."""
+        state, row = self.context.state, self.context.row(base)
+        if row is not None:
+            return row[2]
+        durable = 0 if state is None else state.durable_offset
+        return max(self.context.recovery_point, durable, first + 1)
 
     def _lost_bytes(
         self, finding: OpeningFinding, path: str, first: int | None, last: int | None

@@ -256,6 +256,7 @@ class LogWalk:
         """Record the intact batches of [pos, end)."""
         log = self.facts
         last = self.run_of.decoder.last_offset
+        self._look_for_hidden(buffer, pos, end)
         if not self._is_broken:
             run = log.runs[-1]
             log.runs[-1] = run._replace(end=end, last=last)
@@ -266,6 +267,20 @@ class LogWalk:
         log.runs.append(
             SoundRun(pos, end, first, last, header.size, header.last_offset)
         )
+
+    def _look_for_hidden(self, buffer: native.Buffer, pos: int, end: int) -> None:
+        """Note the first of the intact batches of [pos, end) that ends after the
+        recorded end of a sealed segment."""
+        log, row = self.facts, self._context.row(self.facts.base)
+        if row is None or log.hidden is not None or end <= row[1]:
+            return
+        for header in native.Headers(buffer.c, end - pos, checks=0):
+            if pos + header.pos + header.size > row[1]:
+                data = buffer.raw[header.pos : header.pos + header.size]
+                first = header.base_offset
+                first = first if first >= 0 else first_offset_of(header, data)
+                log.hidden = header.last_offset if first < 0 else first
+                return
 
     def _decode(
         self, buffer: native.Buffer, n: int, file_pos: int, check: native.IndexCheck

@@ -82,6 +82,8 @@ class LogFacts:
         last_offset: last offset seen; ``base - 1`` while there is none.
         last_good: last offset before a batch that is out of order; before the segment
             while there is none.
+        hidden: first offset of the intact batches that end after the size with which
+            the segment was sealed: no reader sees them. None: there are none.
         is_deep: whether the contents of compressed batches were checked.
         is_intact: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
@@ -109,6 +111,7 @@ class LogFacts:
     batches: int = 0
     last_offset: int = -1
     last_good: int = -1
+    hidden: int | None = None
     is_deep: bool = False
     is_intact: bool = True
     is_skipped: bool = False
@@ -288,8 +291,10 @@ def overlap(log: LogFacts, last_before: int) -> Finding:
         f"{log.path} begins at offset {log.base}, which is in the segments before: "
         f"they end with {last_before}"
     )
-    first = last_before + 1
-    return _problem(OFFSETS, log.path, text, 0, first, log.last_offset)
+    last = log.last_offset
+    if log.next_offset is not None:
+        last = min(last, log.next_offset - 1)  # the next segment has the others
+    return _problem(OFFSETS, log.path, text, 0, last_before + 1, last)
 
 
 def other_end(log: LogFacts, next_offset: int) -> Finding:

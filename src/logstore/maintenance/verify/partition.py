@@ -139,6 +139,7 @@ class PartitionCheck(Check):
         if row is not None:
             self._check_time_digest(run, log, row[-1])
         self.run_of.merge(run)
+        self.decided.report_size(log)
         if is_part:
             # Of the active segment, opening compares the end with its state.
             state = self.context.state

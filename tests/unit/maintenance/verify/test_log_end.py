@@ -9,7 +9,7 @@ import pytest
 import logstore
 from support import verifying
 from support.damage import append_garbage, crash, cut, flip_bit, frames, logs_in
-from support.values import fill, new_partition
+from support.values import fill, new_partition, read_all
 from support.verifying import RECORDS, forget_state, kinds, note_kinds, the_problem
 
 # Fixtures.
@@ -69,6 +69,50 @@ def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
     report = logstore.verify(partition)
     extra = next(p for p in report.problems if p.kind == "extra-bytes")
     assert extra.position == size
+
+
+def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> None:
+    """Bytes were put before them: readers end where the segment was sealed, `repair`
+    finds them."""
+    sealed = two_segments(tmp_path)
+    data, last = sealed.read_bytes(), frames(sealed)[-1]
+    for added, offsets in ((b"\1" * 40, (8, 9)), (b"", (None, None))):
+        sealed.write_bytes(data[: last.pos] + added + data[last.pos :] + b"\1" * 30)
+        report = logstore.verify(tmp_path)
+        extra = next(p for p in report.problems if p.kind == "extra-bytes")
+        assert extra.position == len(data)
+        assert (extra.first_offset, extra.last_offset) == offsets
+        found = [record.offset for record in read_all(tmp_path, on_corruption="skip")]
+        assert found == [*range(8 if added else 10), *range(10, 20)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "offsets"), [("delete", (8, 9)), ("compact", (18, 19))]
+)
+def test_offsets_of_the_lost_end_of_a_sealed_segment(
+    tmp_path: Path, policy: str, offsets: tuple[int, int]
+) -> None:
+    """Its state says where they end, also if the log may have gaps."""
+    sealed = two_segments(tmp_path, policy)
+    cut(sealed, frames(sealed)[-1].pos)
+    report = logstore.verify(tmp_path)
+    lost = next(p for p in report.problems if p.kind == "lost-bytes")
+    assert (lost.first_offset, lost.last_offset) == offsets
+
+
+def two_segments(store: Path, policy: str = "delete") -> Path:
+    """A log of 20 records in two segments, each batch with two; the first one. With
+    the policy "compact", record 0 is gone, and they are one segment."""
+    with logstore.open(store) as opened:
+        orders = new_partition(opened, 2, cleanup_policy=policy)
+        for first in range(0, 20, 2):
+            keys = [b"%d" % (offset % 19) for offset in (first, first + 1)]
+            orders.append_many([b"value"] * 2, keys)
+            if first in (8, 18):
+                orders.roll()
+        if policy == "compact":
+            orders.compact(force=True)
+    return logs_in(store / "orders-0")[0]
 
 
 @pytest.mark.parametrize(

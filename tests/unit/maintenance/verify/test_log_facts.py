@@ -152,6 +152,10 @@ def test_segment_in_those_before_it_is_named_by_what_they_have() -> None:
     """The offsets behind theirs cannot be read."""
     assert place(judges.overlap(facts(), 109)) == (0, 110, 119)
     assert place(judges.overlap(facts(), 150)) == (0, 151, None)
+    # One whose records the next segment has, too, loses none of these.
+    shorter = facts(next_offset=115)
+    assert place(judges.overlap(shorter, 109)) == (0, 110, 114)
+    assert place(judges.overlap(shorter, 114)) == (0, 115, None)
 
 
 def test_sealed_segment_ends_where_it_did() -> None:
