@@ -279,7 +279,9 @@ class LogWalk:
                 data = buffer.raw[header.pos : header.pos + header.size]
                 first = header.base_offset
                 first = first if first >= 0 else first_offset_of(header, data)
-                log.hidden = header.last_offset if first < 0 else first
+                first = header.last_offset if first < 0 else first
+                # Else it has offsets that were read, and is out of order.
+                log.hidden = first if first > log.last_good else None
                 return
 
     def _decode(
