@@ -180,24 +180,27 @@ class LogWalk:
     # -- walking
 
     def _walk_all(self, fd: int, size: int) -> None:
-        """Walk over the first `size` bytes. If those that logstore's state knows are
-        damaged, or end with another offset, the rest is checked from the offset on that
-        the state knows, as opening does."""
+        """Walk over the first `size` bytes. If those that logstore's state knows end
+        with another offset, the rest is checked from the offset on that the state
+        knows, as opening does."""
         log = self.facts
         state = self._context.state
         recorded_size = size
         if state is not None and state.active["base_offset"] == log.base:
             recorded_size = min(size, state.active["size"])
-        self._walk(fd, 0, recorded_size)
-        if recorded_size == size:
+        pos = self._walk(fd, 0, size, recorded_size)
+        if pos >= size:
             return
         assert state is not None  # it has fewer bytes
-        if not log.is_intact or log.last_offset != state.durable_offset - 1:
+        if log.last_offset != state.durable_offset - 1:
             log.last_offset = state.durable_offset - 1
             self._is_broken = True
-        self._walk(fd, recorded_size, size)
+        self._walk(fd, pos, size)
 
-    def _walk(self, fd: int, pos: int, size: int) -> None:
+    def _walk(self, fd: int, pos: int, size: int, pause: int | None = None) -> int:
+        """Walk from `pos` to `size`; to `pause` if all up to there is intact: damage
+        may have moved the batches behind it. Returns where the walk has ended."""
+        end = size if pause is None else pause
         log = self.facts
         files, run = self._directory.files, self.run_of
         buffer = native.Buffer(max(min(BUFFER_BYTES, size - pos), 1))
@@ -207,26 +210,31 @@ class LogWalk:
             native.IndexCursor() if self._times is None else self._times.cursor,
         )
         run.decoder.last_offset = log.last_offset
-        while pos < size:
-            n = files.read(fd, buffer.view[: min(buffer.capacity, size - pos)], pos)
+        while pos < end:
+            n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
             if n == 0:
                 run.note(IN_USE, log.path, f"{log.path} became shorter meanwhile")
                 break
-            end, error, stop = self._decode(buffer, n, pos, check)
-            if end:
-                self._record_run(buffer, n, pos, pos + end)
-                self._tabulate(buffer, end, pos, check)
-                run.meter.advance(end)
-                pos = log.end = pos + end
+            intact, error, stop = self._decode(buffer, n, pos, check)
+            if intact:
+                self._record_run(buffer, n, pos, pos + intact)
+                self._tabulate(buffer, intact, pos, check)
+                run.meter.advance(intact)
+                pos = log.end = pos + intact
                 continue
             if error is None and stop == native.STOP_PARTIAL:
-                larger = larger_buffer(buffer, n, size - pos)
+                if n == end - pos < size - pos:  # it goes on past the pause
+                    end = size
+                    continue
+                larger = larger_buffer(buffer, n, end - pos)
                 if larger is not None:
                     buffer = larger
                     continue
+            end = size
             after = min(self._damage(buffer, pos, size, error, stop), size)
             run.meter.advance(after - pos)
             pos = after
+        return pos
 
     def _walk_tail(self, fd: int, tail: Tail) -> None:
         """Record the bytes past the end of the log. There may be intact batches among

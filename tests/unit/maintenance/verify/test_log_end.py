@@ -9,7 +9,7 @@ import pytest
 import logstore
 from support import verifying
 from support.damage import append_garbage, crash, cut, flip_bit, frames, logs_in
-from support.values import fill, new_partition, read_all
+from support.values import fill, new_partition, read_all, write_store
 from support.verifying import RECORDS, forget_state, kinds, note_kinds, the_problem
 
 # Fixtures.
@@ -84,6 +84,19 @@ def test_batches_behind_the_end_of_a_sealed_segment_are_lost(tmp_path: Path) -> 
         assert (extra.first_offset, extra.last_offset) == offsets
         found = [record.offset for record in read_all(tmp_path, on_corruption="skip")]
         assert found == [*range(8 if added else 10), *range(10, 20)]
+
+
+def test_batches_that_damage_has_moved_are_kept_by_repair(tmp_path: Path) -> None:
+    """A batch is twice in the last segment of a closed store: the one behind it goes
+    past the end that the state has."""
+    write_store(tmp_path, 6, 2, call=2)
+    (log,) = logs_in(tmp_path / "orders-0")
+    data, (_, second, third) = log.read_bytes(), frames(log)
+    log.write_bytes(data[: third.pos] + data[second.pos :])
+    report = logstore.verify(tmp_path)
+    assert [(p.kind, p.first_offset) for p in report.problems] == [("offsets", 4)]
+    logstore.repair(tmp_path, "skip")
+    assert [record.offset for record in read_all(tmp_path)] == list(range(6))
 
 
 @pytest.mark.parametrize(
