@@ -278,12 +278,17 @@ class LogWalk:
 
     def _look_for_hidden(self, buffer: native.Buffer, pos: int, end: int) -> None:
         """Note the first of the intact batches of [pos, end) that ends after the
-        recorded end of a sealed segment."""
-        log, row = self.facts, self._context.row(self.facts.base)
-        if row is None or log.hidden is not None or end <= row[1]:
+        recorded end of a sealed segment, or of a log that was closed."""
+        log, row, state = self.facts, self._context.row(self.facts.base), None
+        if row is None and self._context.clean:
+            state = self._context.state
+        recorded = None if row is None else row[1]
+        if state is not None and log.base == state.active["base_offset"]:
+            recorded = state.active["size"]
+        if recorded is None or log.hidden is not None or end <= recorded:
             return
         for header in native.Headers(buffer.c, end - pos, checks=0):
-            if pos + header.pos + header.size > row[1]:
+            if pos + header.pos + header.size > recorded:
                 data = buffer.raw[header.pos : header.pos + header.size]
                 first = header.base_offset
                 first = first if first >= 0 else first_offset_of(header, data)
