@@ -289,9 +289,7 @@ class LogWalk:
             return
         for header in native.Headers(buffer.c, end - pos, checks=0):
             if pos + header.pos + header.size > recorded:
-                data = buffer.raw[header.pos : header.pos + header.size]
-                first = header.base_offset
-                first = first if first >= 0 else first_offset_of(header, data)
+                first = Sound(pos + header.pos, header, buffer).first_offset()
                 first = header.last_offset if first < 0 else first
                 # Else it has offsets that were read, and is out of order.
                 log.hidden = first if first > log.last_good else None
