@@ -3,7 +3,7 @@
 from unit._native.kafka_bytes import UNKNOWN, Guarded, message, plain_batch
 
 from logstore._native import batches
-from logstore._native._ls import lib
+from logstore._native._ls import ffi, lib
 
 
 def plain(offset, count=1):
@@ -72,3 +72,10 @@ def test_what_is_no_batch_ends_the_search():
     assert contradicted(plain(9) + b"garbage" * 20, 8)[0] == lib.LS_STOP_END
     assert contradicted(plain(9) + bytes(100), 8)[0] == lib.LS_STOP_END
     assert contradicted(b"", 8)[0] == lib.LS_STOP_END
+
+
+def test_size_that_is_none_is_refused():
+    """As by the other walks."""
+    walk = ffi.new("ls_walk *")
+    status = lib.ls_find_contradicted(b"", -1, UNKNOWN, walk)
+    assert (status, walk.error.status) == (lib.LS_E_ARGUMENT, lib.LS_E_ARGUMENT)

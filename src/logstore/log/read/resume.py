@@ -68,8 +68,9 @@ def after_damage(met: Met, policy: DamagePolicy, view: View) -> Resume | Excepti
     if pos is not None and isinstance(error, CorruptRecordError):
         with contextlib.suppress(CorruptRecordError):
             begin = min(max(first_hidden(segment, pos, first), since), first)
-        if begin < first:
-            error.offset = begin
+        named = begin if begin < first else error.offset
+        if named is not None and (begin < first or named < since):
+            error.offset = max(named, since)
             error.goes_on_at(error.next_offset)
     is_below = since >= segment.next_offset
     if not (is_below or policy.skips):

@@ -180,9 +180,9 @@ class LogWalk:
     # -- walking
 
     def _walk_all(self, fd: int, size: int) -> None:
-        """Walk over the first `size` bytes. If those that logstore's state knows end
-        with another offset, the rest is checked from the offset on that the state
-        knows, as opening does."""
+        """Walk over the first `size` bytes. If a batch ends with those that logstore's
+        state knows, but with another offset, the rest is checked from the offset on
+        that the state knows, as opening does."""
         log = self.facts
         state = self._context.state
         recorded_size = size
@@ -192,14 +192,14 @@ class LogWalk:
         if pos >= size:
             return
         assert state is not None  # it has fewer bytes
-        if log.last_offset != state.durable_offset - 1:
+        if pos == recorded_size and log.last_offset != state.durable_offset - 1:
             log.last_offset = state.durable_offset - 1
             self._is_broken = True
         self._walk(fd, pos, size)
 
     def _walk(self, fd: int, pos: int, size: int, pause: int | None = None) -> int:
-        """Walk from `pos` to `size`; to `pause` if all up to there is intact: damage
-        may have moved the batches behind it. Returns where the walk has ended."""
+        """Walk from `pos` to `size`; or to `pause`, if a batch or damage ends there:
+        damage may have moved the batches. Returns where the walk has ended."""
         end = size if pause is None else pause
         log = self.facts
         files, run = self._directory.files, self.run_of
@@ -230,7 +230,6 @@ class LogWalk:
                 if larger is not None:
                     buffer = larger
                     continue
-            end = size
             after = min(self._damage(buffer, pos, size, error, stop), size)
             run.meter.advance(after - pos)
             pos = after

@@ -166,7 +166,8 @@ def test_altered_offset_before_gaps_of_another_program_is_damage(
         found: list[int] = []
         with pytest.raises(LOUD):
             found.extend(record.offset for record in store["orders"][0].read())
-    assert found == [0, 1, 2, 3, 4, 5, 11, 12, 13]
+    # One of the last two batches has a wrong offset: perhaps the one behind the gap.
+    assert found == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("is_writer", [False, True])
@@ -222,8 +223,7 @@ def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
 
 
 def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
-    """The batch that comes first is not the one that was asked for. What is intact
-    before the first record that is not in its place is delivered."""
+    """Both are one damage, whichever was asked for; what follows is delivered."""
     log = logs_in(write_store(tmp_path, COUNT, 1, "snappy", call=3, **SETTINGS))[0]
     data = log.read_bytes()
     one, two = frames(log)[:2]
@@ -231,14 +231,12 @@ def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
     log.write_bytes(data[two.pos : end] + data[: one.size] + data[end:])
     with logstore.open(tmp_path, read_only=True) as store:
         partition = store.topic("orders")[0]
-        with pytest.raises(LOUD):
-            list(partition.fetch(0))
-        chunk = partition.fetch(1)
-        assert [record.offset for record in chunk] == [1, 2]
-        assert chunk.next_offset == 3
-        with pytest.raises(LOUD) as caught:
-            list(partition.fetch(3))
-        assert caught.value.offset == 3
+        for offset in (0, 1, 3, 5):
+            for read in (partition.fetch, partition.read):
+                with pytest.raises(LOUD) as caught:
+                    list(read(offset))
+                assert (caught.value.offset, caught.value.next_offset) == (offset, 6)
+        assert next(iter(partition.fetch(6))).offset == 6
 
 
 def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(
