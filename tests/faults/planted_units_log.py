@@ -259,13 +259,6 @@ BUGS_OF_LOGS = (
         "log/read/test_time_lookup.py",
     ),
     unit_bug(
-        "a batch with a wrong offset shows that the one before it has one",
-        "log/read/damage.py",
-        "            return batch.record_count == first - 1 - before\n",
-        "            return True\n",
-        "log/read/test_reader_of_wrappers.py",
-    ),
-    unit_bug(
         "the batch behind the last one of a chunk is not looked at",
         "log/read/damage.py",
         "following=_base_at(segment, behind, end, ahead),",

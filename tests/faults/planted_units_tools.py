@@ -172,13 +172,6 @@ BUGS_OF_TOOLS = (
         "maintenance/verify/test_frames.py",
     ),
     unit_bug(
-        "the offsets of a gap go past the end of its segment",
-        "maintenance/verify/log_facts.py",
-        "end = min(end, log.next_offset - 1)",
-        "end = min(end, log.next_offset)",
-        "maintenance/verify/test_log_facts.py",
-    ),
-    unit_bug(
         "a damaged batch is named by offsets that were read before it",
         "maintenance/verify/log_facts.py",
         "    begin = max(first, log.last_good + 1)\n",

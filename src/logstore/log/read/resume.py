@@ -69,7 +69,7 @@ def after_damage(met: Met, policy: DamagePolicy, view: View) -> Resume | Excepti
         with contextlib.suppress(CorruptRecordError):
             begin = min(max(first_hidden(segment, pos, first), since), first)
         named = begin if begin < first else error.offset
-        if named is not None and (begin < first or named < since):
+        if begin < first or named < since:
             error.offset = max(named, since)
             error.goes_on_at(error.next_offset)
     is_below = since >= segment.next_offset
