@@ -40,6 +40,13 @@ BUGS_OF_LIVES = (
         quick=1,
     ),
     Bug(
+        "zeros before intact batches are a call that was not finished",
+        "log/resync.py",
+        (("    stated = _stated_offsets(segment, pos, magic=2)\n    data",
+          "    return True\n    data"),),
+        "lives",
+    ),
+    Bug(
         "damage whose bytes are back stays",
         "log/recover/standing.py",
         (("        return False  # there is more of what was cut off\n",

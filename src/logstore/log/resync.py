@@ -45,6 +45,9 @@ _CODEC_MASK: Final = 7
 _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
+# Of a message: the attributes; the upper half of the timestamp, or the length of the
+# key; the timestamp with the length of the key.
+_FIELDS: Final = (((17, 18), (18, 22)), ((17, 18), (18, 22), (18, 30)))
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
@@ -231,26 +234,28 @@ def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
 
     Zeros in its place are not enough, since they may be damage. The checksum of the
     batch, which does not cover the frame, must be that of the bytes up to a later
-    intact batch; or the nearest one, `intact`, is part of its records.
+    intact batch; or the nearest one, `intact`, is part of its records. The checksum of
+    a message of magic 0 or 1 is in the frame: its lengths must lead to that batch, and
+    no field between the frame and the key may be zeros that is not in that batch, too.
     """
     head = _bytes_at(segment, pos, _MAGIC_2_COVERED)
     if len(head) < _MAGIC_2_COVERED or any(head[:FRAME_BYTES]):
         return False
     stated = _stated_offsets(segment, pos, magic=2)
     data = _bytes_at(segment, pos, intact.pos - pos)
-    if stated.last >= 0 and _is_content(data, b"\2"):
-        return True
     stored = int.from_bytes(head[FRAME_BYTES:], "big")
+    if stored and stated.last >= 0 and _is_content(data, b"\2"):
+        return True
     at, crc = pos + _MAGIC_2_COVERED, 0
     for behind in _valid_between(segment, at, segment.size, last + 1):
         crc = native.crc32c(_bytes_at(segment, at, behind.pos - at), crc)
         at, magic = behind.pos, behind.header.magic
         if crc == stored:
             return True
-        # The checksum of a message of magic 0 or 1 is part of its frame.
         data = _bytes_at(segment, pos, min(at - pos, READ_BYTES))
         if magic < 2 and _message_end(data, magic) == at - pos:
-            return True
+            other = _bytes_at(segment, at, _KEY_POS[magic] + 4)
+            return all(any(data[i:j]) or not any(other[i:j]) for i, j in _FIELDS[magic])
     return False
 
 

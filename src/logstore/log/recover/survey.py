@@ -45,7 +45,7 @@ from logstore.log.recover.names import (
 )
 from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
-from logstore.log.recover.torn_tail import needs_more
+from logstore.log.recover.torn_tail import may_be_unfinished, needs_more
 from logstore.log.resync import (
     first_offset_of,
     is_behind_torn,
@@ -282,7 +282,10 @@ class _Surveyor:
             intact = next_valid(segment, scan.pos, scan.last_offset)
             is_partial = scan.error is None and scan.stop == native.STOP_PARTIAL
             has_more = intact is not None and not (
-                is_unfinished(segment, scan.pos, scan.last_offset, intact)
+                (
+                    may_be_unfinished(metadata, question.base, scan.pos)
+                    and is_unfinished(segment, scan.pos, scan.last_offset, intact)
+                )
                 or (is_partial and not is_behind_torn(segment, scan.pos, intact))
             )
         return has_more, is_misplaced, readable_end

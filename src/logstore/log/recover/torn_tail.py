@@ -6,7 +6,7 @@ from __future__ import annotations
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.log.recover.facts import Walk
 
-__all__ = ["is_torn_tail", "needs_more"]
+__all__ = ["is_torn_tail", "may_be_unfinished", "needs_more"]
 
 
 def is_torn_tail(
@@ -67,3 +67,19 @@ def needs_more(
     if stale is not None and stale.active["base_offset"] == base:
         return pos < stale.active["size"] or not metadata.is_point_known
     return not metadata.is_point_known
+
+
+def may_be_unfinished(metadata: PartitionMetadata, base: int, pos: int) -> bool:
+    """Whether zeros at `pos` of the last segment, which begins at offset `base`, may be
+    the place of the first frame of a call that logstore did not finish.
+
+    If logstore did not write last, its state must say so: it has this segment, and was
+    durable only below `pos`. A broker leaves no such zeros, and a log without a state
+    says nothing.
+    """
+    if metadata.is_own:
+        return True
+    stale = metadata.stale
+    if stale is None or stale.active["base_offset"] != base:
+        return False
+    return pos >= stale.active["size"]

@@ -97,16 +97,8 @@ def test_bad_batch_before_intact_ones_is_damage_while_the_machine_runs(
     assert found(store) == [CORRUPT]
     assert the_log(store).read_bytes() == before
     (row,) = verdicts(store)["rows"]
-    assert (row["kind"], row["position"]) == (CORRUPT, frames_at(before)[-4])
+    assert (row["kind"], row["position"]) == (CORRUPT, frames(the_log(store))[-4].pos)
     assert row["end_position"] == len(before)
-
-
-def frames_at(data: bytes) -> list[int]:
-    places, pos = [], 0
-    while pos < len(data):
-        places.append(pos)
-        pos += 12 + int.from_bytes(data[pos + 8 : pos + 12], "big")
-    return places
 
 
 def test_bad_batch_before_intact_ones_is_torn_after_another_start(
@@ -159,35 +151,6 @@ def test_bytes_that_were_durable_by_a_state_that_does_not_count_are_not_cut(
     (store / ".logstore-owner").unlink()
     mark_points(store, 0)
     assert label in found(store)
-
-
-@pytest.mark.parametrize("size", [512, 0], ids=["a sector", "a whole batch"])
-@pytest.mark.parametrize("magic", [1, 2])
-def test_zeros_before_intact_batches_are_damage(
-    tmp_path: Path, magic: int, size: int
-) -> None:
-    """The frame alone is zeros while a call of several batches is not finished."""
-    store = killed_store(tmp_path, magic, durable=10, count=COUNT, call=2)
-    log = the_log(store)
-    frame = frames(log)[-12 if size else -4]
-    zero(log, frame.pos, frame.pos + (size or frame.size))
-    before = log.read_bytes()
-    assert found(store) == [CORRUPT]
-    assert log.read_bytes() == before
-
-
-@pytest.mark.parametrize("magic", [0, 1, 2])
-@pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_call_of_several_batches_that_was_not_finished_is_a_torn_tail(
-    tmp_path: Path, magic: int, codec: str
-) -> None:
-    """The frame of its first batch is zeros, and the rest of it is whole."""
-    store = killed_store(tmp_path, magic, codec, durable=10, count=COUNT, call=2)
-    log = the_log(store)
-    frame = frames(log)[-4]
-    zero(log, frame.pos, frame.pos + 17)
-    assert found(store) == [TORN_TAIL]
-    assert log.stat().st_size == frame.pos
 
 
 @pytest.mark.parametrize("is_first", [False, True])

@@ -16,7 +16,11 @@ from logstore.io.checkpoint.partition_state import (
     PartitionState,
 )
 from logstore.log.recover.facts import Walk
-from logstore.log.recover.torn_tail import is_torn_tail, needs_more
+from logstore.log.recover.torn_tail import (
+    is_torn_tail,
+    may_be_unfinished,
+    needs_more,
+)
 
 STATE = PartitionState(
     0,
@@ -118,3 +122,27 @@ def test_stale_state_of_another_segment_says_nothing() -> None:
     known = replace(OTHER, stale=STATE)
     assert needs_more(known, 10, 0, is_identified=False)
     assert not needs_more(known, 20, 0, is_identified=False)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "changes", "base", "pos", "is_possible"),
+    [
+        (OWN, {"is_same_boot": True}, 10, 60, True),
+        # The state of logstore is missing, but it wrote last.
+        (OTHER, {"is_own": True, "is_same_boot": True}, 10, 60, True),
+        (OTHER, {}, 10, 60, False),
+        (OTHER, {"stale": STATE}, 10, 49, False),
+        (OTHER, {"stale": STATE}, 10, 50, True),
+        (OTHER, {"stale": STATE}, 20, 50, False),
+    ],
+)
+def test_call_that_was_not_finished_needs_a_writer_of_logstore(
+    metadata: PartitionMetadata,
+    changes: dict[str, Any],
+    base: int,
+    pos: int,
+    is_possible: bool,
+) -> None:
+    """It lies past what its state says was durable, in the segment of that state."""
+    known = replace(metadata, **changes)
+    assert may_be_unfinished(known, base, pos) == is_possible
