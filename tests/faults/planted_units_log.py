@@ -17,14 +17,14 @@ BUGS_OF_LOGS = (
         "log/recover/torn_tail.py",
         'return pos >= stale.active["size"]',
         "return True",
-        "log/recover/test_zeros.py",
+        "log/recover/test_torn_tail_zeros.py",
     ),
     unit_bug(
         "a message of zeros is one that was about to be written",
         "log/resync.py",
         "return all(any(data[i:j]) or not any(other[i:j]) for i, j in _FIELDS[magic])",
         "return True",
-        "log/recover/test_zeros.py",
+        "log/recover/test_torn_tail_zeros.py",
     ),
     unit_bug(
         "recorded cuts are left out of the look at a log of another program",
