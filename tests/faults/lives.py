@@ -64,7 +64,7 @@ _LOG_KINDS = frozenset(
      "lost-segment", "unsupported")
 )  # fmt: skip
 # Kind of damage -> (position in a batch, the bytes that are written there).
-_WRITTEN = {"zeros": (0, bytes(30)), "format": (16, b"\3")}
+_WRITTEN = {"zeros": (0, bytes(30)), "format": (16, b"\3"), "offset": (7, b"\xfe")}
 _MARKS = (
     ".logstore-owner",
     ".kafka_cleanshutdown",

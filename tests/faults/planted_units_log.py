@@ -27,6 +27,20 @@ BUGS_OF_LOGS = (
         "log/recover/test_torn_tail_zeros.py",
     ),
     unit_bug(
+        "a verdict on a contradicted offset asks only the second batch",
+        "log/recover/standing.py",
+        "return first < verdict.good_end",
+        "return False",
+        "log/recover/test_standing_offsets.py",
+    ),
+    unit_bug(
+        "the end that a wrong offset said is one that the log must have had",
+        "log/recover/standing.py",
+        "        end = 0  # only a wrong offset said so\n",
+        "        pass\n",
+        "log/recover/test_standing_offsets.py",
+    ),
+    unit_bug(
         "recorded cuts are left out of the look at a log of another program",
         "log/follow/decide.py",
         "recorded = now.cuts.lowest_removal_since(before.cuts.serial)",

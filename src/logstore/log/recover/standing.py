@@ -4,13 +4,15 @@ and records what an opening for writing has found.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from logstore.errors import LogStoreError, storage_error
 from logstore.io.checkpoint.recovery_report import (
+    CORRUPT,
     LOST_END,
     LOST_SEGMENT,
     UNREADABLE,
@@ -38,6 +40,7 @@ from logstore.log.recover.plan import (
     Plan,
     PlannedSegment,
 )
+from logstore.segment import Segment, SegmentGoneError
 
 __all__ = ["record_verdicts", "standings_of"]
 
@@ -51,6 +54,7 @@ def standings_of(
     context: RecoveryContext,
     logs: Mapping[int, str],
     walk: Callable[[ReadLog], Walk],
+    segment: Callable[[int], Segment],
 ) -> tuple[Standing, ...]:
     """What the bytes say to each verdict on a partition.
 
@@ -58,9 +62,29 @@ def standings_of(
         logs: base offset -> name of the `.log` files in use. Those whose deletion was
             committed are not.
         walk: answers a question.
+        segment: the segment of a base offset; its size is not known.
     """
     rows = context.metadata.verdicts.rows
-    return tuple(_standing(context, verdict, logs, walk) for verdict in rows)
+    contradictions = frozenset(v for v in rows if _is_contradiction(v, logs, segment))
+    return tuple(_standing(context, v, logs, walk, contradictions) for v in rows)
+
+
+def _is_contradiction(
+    verdict: Verdict, logs: Mapping[int, str], segment: Callable[[int], Segment]
+) -> bool:
+    """Whether the batch at the damage is intact, and begins below the end of the one
+    before: then either may have the wrong offset, which no checksum covers."""
+    if verdict.kind != CORRUPT or verdict.detail or verdict.segment not in logs:
+        return False
+    at = segment(verdict.segment)
+    at.size = max(verdict.end_position, verdict.position)
+    with contextlib.suppress(LogStoreError, SegmentGoneError, OSError):
+        found = at.first_header(verdict.position)
+        if found is not None:
+            header = found[0]
+            first = header.last_offset if header.base_offset < 0 else header.base_offset
+            return first < verdict.good_end
+    return False
 
 
 def _standing(
@@ -68,7 +92,9 @@ def _standing(
     verdict: Verdict,
     logs: Mapping[int, str],
     walk: Callable[[ReadLog], Walk],
+    contradictions: Set[Verdict],
 ) -> Standing:
+    """`contradictions`: the verdicts that the bytes of the batch before may end."""
     directory = context.directory
     path = directory.path_of(verdict.name) if verdict.name else directory.path
     what = f"the damage of {path} at byte {verdict.position}, offset {verdict.good_end}"
@@ -103,15 +129,18 @@ def _standing(
     if is_end_of_log and not is_last:
         # Nothing of this file was missing, but later segments.
         is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
-    if is_same and verdict.kind != UNSUPPORTED:
+    if is_same and verdict.kind != UNSUPPORTED and verdict not in contradictions:
         return Standing(verdict)
+    end = verdict.end_offset
+    if end in {v.good_end + 1 for v in contradictions}:
+        end = 0  # only a wrong offset said so
     found = walk(ReadLog(verdict.segment))
     if (
         found.refusal is None
         and (found.is_whole or verdict.end_position)
         and found.pos >= verdict.end_position
         # A segment before others may end before they begin.
-        and (found.last_offset + 1 >= verdict.end_offset or not is_last)
+        and (found.last_offset + 1 >= end or not is_last)
     ):
         message = f"{what}, is gone: whole batches are in its place"
         return Standing(verdict, False, message)

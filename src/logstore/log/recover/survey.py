@@ -153,7 +153,7 @@ class _Surveyor:
             walks,
             indexes,
             lasts,
-            standings_of(context, self.logs(), walks.__getitem__),
+            standings_of(context, self.logs(), walks.__getitem__, self.segment),
         )
         plan = make_plan(facts)
         facts = dataclasses.replace(
