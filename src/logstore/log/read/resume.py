@@ -68,9 +68,8 @@ def after_damage(met: Met, policy: DamagePolicy, view: View) -> Resume | Excepti
     if pos is not None and isinstance(error, CorruptRecordError):
         with contextlib.suppress(CorruptRecordError):
             begin = min(max(first_hidden(segment, pos, first), since), first)
-        named = begin if begin < first else error.offset
-        if begin < first or named < since:
-            error.offset = max(named, since)
+        if begin < first:
+            error.offset = begin
             error.goes_on_at(error.next_offset)
     is_below = since >= segment.next_offset
     if not (is_below or policy.skips):
