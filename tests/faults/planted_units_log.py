@@ -34,6 +34,13 @@ BUGS_OF_LOGS = (
         "log/recover/test_standing_offsets.py",
     ),
     unit_bug(
+        "a wrong offset at the end of a segment was cut off",
+        "log/recover/standing.py",
+        "        if is_at_end and not verdict.size:",
+        "        if False:",
+        "log/recover/test_standing_offsets.py",
+    ),
+    unit_bug(
         "the end that a wrong offset said is one that the log must have had",
         "log/recover/standing.py",
         "        end = 0  # only a wrong offset said so\n",

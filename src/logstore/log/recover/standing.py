@@ -9,6 +9,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Final
 
 from logstore.errors import LogStoreError, storage_error
 from logstore.io.checkpoint.recovery_report import (
@@ -45,6 +46,8 @@ from logstore.segment import Segment, SegmentGoneError
 __all__ = ["record_verdicts", "standings_of"]
 
 logger = logging.getLogger("logstore")
+
+_BACK: Final = ", is gone: whole batches are in its place"
 
 
 # ------------------------------------------------------------------------- asking
@@ -116,6 +119,13 @@ def _standing(
     try:
         with directory.opened(name) as fd:
             size = directory.files.size(fd)
+        is_at_end = verdict.kind == CORRUPT and size == verdict.position
+        if is_at_end and not verdict.size:
+            # The last batch of a segment ended above the beginning of the next one.
+            found = walk(ReadLog(verdict.segment))
+            if found.is_whole and found.last_offset < verdict.end_offset:
+                return Standing(verdict, False, what + _BACK)
+            return Standing(verdict)
         if size <= verdict.position and verdict.kind not in (LOST_END, LOST_SEGMENT):
             lost = _missing(verdict)
             return Standing(
@@ -142,8 +152,7 @@ def _standing(
         # A segment before others may end before they begin.
         and (found.last_offset + 1 >= end or not is_last)
     ):
-        message = f"{what}, is gone: whole batches are in its place"
-        return Standing(verdict, False, message)
+        return Standing(verdict, False, what + _BACK)
     if found.is_whole and not context.metadata.is_written:
         lost = _missing(verdict)
         message = f"{what}, is gone: another program has written in its place{lost}"

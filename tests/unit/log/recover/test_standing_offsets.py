@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore.io.checkpoint.recovery_report import CORRUPT, DAMAGE_GONE
 from logstore.store.store import open_store
-from support.damage import Unsynced, crash, flip_bit, frames, overwrite, zero
+from support.damage import Unsynced, crash, flip_bit, frames, logs_in, overwrite, zero
 from support.killed import killed_store, labels, the_log
 from support.values import (
     append_one,
@@ -31,10 +31,10 @@ MARKS = (
 )
 
 
-def copied(path: Path, magic: int, codec: str = "none") -> Path:
+def copied(path: Path, magic: int, codec: str = "none", **settings: int) -> Path:
     """A copy of a closed store that leaves out the files of the root."""
     with open_store(path / "store", files=Unsynced()) as store:
-        fill(new_partition(store, magic, codec), COUNT, call=2)
+        fill(new_partition(store, magic, codec, **settings), COUNT, call=2)
     forget_marks(path / "store")
     return path / "store"
 
@@ -158,3 +158,22 @@ def test_damage_at_the_batch_that_contradicts_stays(tmp_path: Path) -> None:
     assert CORRUPT in is_refused(tmp_path / "again")
     overwrite(log, behind, good[behind : behind + 30])
     goes_on(store, 2)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_altered_offset_at_the_end_of_a_segment_stays_until_it_is_put_back(
+    tmp_path: Path, magic: int
+) -> None:
+    """It lies above the beginning of the next segment: no byte is behind it that could
+    have been cut off, so no opening says that the damage is gone."""
+    store = copied(tmp_path, magic, segment_bytes=600)
+    log = logs_in(store / "orders-0")[1]
+    at = frames(log)[-1].pos + 7
+    good = log.read_bytes()[at : at + 1]
+    overwrite(log, at, b"\xfe")
+    for _ in range(2):
+        found = is_refused(store)
+        assert CORRUPT in found
+        assert DAMAGE_GONE not in found
+    overwrite(log, at, good)
+    goes_on(store, magic)
