@@ -41,13 +41,6 @@ BUGS_OF_LOGS = (
         "log/recover/test_standing_offsets.py",
     ),
     unit_bug(
-        "the end that a wrong offset said is one that the log must have had",
-        "log/recover/standing.py",
-        "        end = 0  # only a wrong offset said so\n",
-        "        pass\n",
-        "log/recover/test_standing_offsets.py",
-    ),
-    unit_bug(
         "recorded cuts are left out of the look at a log of another program",
         "log/follow/decide.py",
         "recorded = now.cuts.lowest_removal_since(before.cuts.serial)",
