@@ -271,6 +271,7 @@ def test_lookups_are_few_requests(
 def test_first_records_are_few_requests(
     partition: logstore.Partition, place: MemoryPlace
 ) -> None:
-    """Those of one buffer."""
+    """Of one buffer, and at most as many ahead of it: these begin with the others, and
+    on a busy machine before the read ends."""
     assert [record.offset for record in partition.read(limit=1)] == [0]
-    assert len(place.requests) <= 256 * 1024 // BLOCK_BYTES
+    assert len(place.requests) <= 2 * 256 * 1024 // BLOCK_BYTES
