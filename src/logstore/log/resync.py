@@ -80,6 +80,11 @@ class Sound(NamedTuple):
             return header.base_offset
         return first_offset_of(header, self.data)
 
+    def least_offset(self) -> int:
+        """Its first offset; of a wrapper that cannot be opened, the last one."""
+        first = self.first_offset()
+        return self.header.last_offset if first < 0 else first
+
     @property
     def offsets(self) -> tuple[int, int]:
         """The first one, -1 if it is unknown, and the last one."""
@@ -207,8 +212,7 @@ def first_at(segment: Segment, pos: int) -> int | None:
     if found is None:
         return None
     header, buffer, _ = found
-    first = Sound(pos, header, buffer).first_offset()
-    return header.last_offset if first < 0 else first
+    return Sound(pos, header, buffer).least_offset()
 
 
 def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:

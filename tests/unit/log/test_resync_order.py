@@ -10,7 +10,7 @@ import pytest
 import logstore
 from logstore.log.resync import have_changed_places, is_contradicted, next_in_order
 from logstore.segment import Segment
-from support.damage import frames, logs_in
+from support.damage import logs_in, move_batches
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,7 @@ def segment_of(path: Path, *offsets: int) -> tuple[Segment, list[int]]:
         partition = store.create_topic("t")[0]
         for offset in offsets:
             partition.append(b"%03d" % offset)
-    log = logs_in(path / "t-0")[0]
-    data = bytearray(log.read_bytes())
-    places = [frame.pos for frame in frames(log)]
-    for position, offset in zip(places, offsets, strict=True):
-        data[position : position + 8] = offset.to_bytes(8, "big")
-    log.write_bytes(data)
+    places = move_batches(logs_in(path / "t-0")[0], offsets)
     view = logstore.open(path, read_only=True)["t"][0]._views.now(False)
     segment: Segment = view.segments[0]
     segment.is_contiguous, segment.next_offset = False, 100

@@ -18,7 +18,6 @@ from logstore.log.read.view import View
 from logstore.log.resync import (
     Sound,
     first_at,
-    first_offset_of,
     is_contradicted,
     next_in_order,
 )
@@ -80,7 +79,7 @@ def _is_behind_wrong(segment: Segment, pos: int, offset: int, limit: int) -> boo
     before = segment.base_offset - 1
     with contextlib.suppress(CorruptRecordError, UnsupportedError, RecordTooLargeError):
         found = segment.first_header(pos)
-        first = -1 if found is None else _first_offset(*found[:2])
+        first = -1 if found is None else Sound(pos, *found[:2]).least_offset()
         if not before < first <= offset:
             return False
         for header, buffer, at in segment.headers(checks=0):
@@ -120,7 +119,8 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
     following = first_at(segment, pos + found[0].size)
     if following is None or following >= offset:
         return offset  # the batch there is the wrong one
-    first, before = _first_offset(*found[:2]), segment.base_offset - 1
+    first = Sound(pos, *found[:2]).least_offset()
+    before = segment.base_offset - 1
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
         for header, _, _ in segment.headers(checks=0):
             if header.last_offset >= first:
@@ -244,21 +244,12 @@ def check_stop(
         offset: the first offset that was not delivered.
     """
     last = beyond.last_offset
-    first = last if segment.is_contiguous else _first_offset(beyond, buffer)
+    batch = Sound(pos, beyond, buffer)
+    first = last if segment.is_contiguous else batch.least_offset()
     if first <= before or last < offset:
         raise _behind(segment, pos, first, max(before, offset - 1), offset)
     if last >= segment.next_offset:
         raise segment.error_of(segment.too_far(last, 0, offset), pos, offset)
-
-
-def _first_offset(header: native.BatchHeader, buffer: native.Buffer) -> int:
-    """The first offset of a batch in a buffer; of a wrapper that cannot be opened, the
-    last one."""
-    if header.base_offset >= 0:
-        return header.base_offset
-    data = buffer.raw[header.pos : header.pos + header.size]
-    first = first_offset_of(header, data)
-    return header.last_offset if first < 0 else first
 
 
 def _behind(

@@ -47,7 +47,7 @@ from logstore.log.recover.plan import Plan
 from logstore.log.recover.standing import standings_of
 from logstore.log.recover.torn_tail import may_be_unfinished, needs_more
 from logstore.log.resync import (
-    first_offset_of,
+    Sound,
     is_behind_torn,
     is_unfinished,
     next_valid,
@@ -449,8 +449,7 @@ def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
             before = before if last is None else last.last
             first, end = header.base_offset, at + header.size
             if first < 0 and end == segment.size:
-                data = buffer.raw[header.pos : header.pos + header.size]
-                first = first_offset_of(header, data)
+                first = Sound(at, header, buffer).first_offset()
             last = LastBatch(at, end, first, header.last_offset, before)
     if last is None or last.end != segment.size or last.first < 0:
         return None

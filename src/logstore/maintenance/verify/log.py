@@ -288,8 +288,7 @@ class LogWalk:
             return
         for header in native.Headers(buffer.c, end - pos, checks=0):
             if pos + header.pos + header.size > recorded:
-                first = Sound(pos + header.pos, header, buffer).first_offset()
-                first = header.last_offset if first < 0 else first
+                first = Sound(pos + header.pos, header, buffer).least_offset()
                 # Else it has offsets that were read, and is out of order.
                 log.hidden = first if first > log.last_good else None
                 return

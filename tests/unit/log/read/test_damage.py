@@ -14,7 +14,7 @@ from logstore.log.read.cursor import Cursor
 from logstore.log.read.reader import decoded
 from logstore.log.read.view import View
 from logstore.record.decoder import ChunkReader
-from support.damage import flip_bit, frames, logs_in
+from support.damage import flip_bit, logs_in, move_batches
 
 T = 1_700_000_000_000
 PER_CALL = 4
@@ -151,11 +151,7 @@ def view_with(path: Path, *offsets: int) -> View:
         partition = store.create_topic("t")[0]
         for offset in offsets:
             partition.append(b"%03d" % offset)
-    log = logs_in(path / "t-0")[0]
-    data = bytearray(log.read_bytes())
-    for frame, offset in zip(frames(log), offsets, strict=True):
-        data[frame.pos : frame.pos + 8] = offset.to_bytes(8, "big")
-    log.write_bytes(data)
+    move_batches(logs_in(path / "t-0")[0], offsets)
     view: View = opened(path)._views.now(False)
     segment = view.segments[0]
     segment.is_contiguous, segment.next_offset = False, offsets[-1] + 1
