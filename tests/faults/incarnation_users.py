@@ -479,7 +479,6 @@ class _Follower(User):
                 if is_gone or row != due.pop(0):
                     return f"gives {row} at {self.place}, due are {due[:3]}"
                 self.place = record.offset + 1
-            self.place = max(self.place, case.end)
         except asyncio.TimeoutError:
             return f"gives no more from {self.place} on, due are {due[:3]}"
         except logstore.TopicNotFoundError as error:

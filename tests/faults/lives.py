@@ -134,6 +134,8 @@ class _Damage:
             frames = frames_in(data)
             frame = frames[rng.randrange(max(len(frames) - 1, 1))]
             begin = 21 if frame.magic == 2 else 17
+            if frame.size <= begin:
+                raise IndexError("an earlier damage has left no such batch")
             self.at = 8 * (frame.pos + rng.randrange(begin, frame.size))
             flip_bit(path, self.at)
 

@@ -126,7 +126,12 @@ class _Fate(enum.Enum):
 
 def decide(before: Observed, now: Observed) -> Change:
     """How a log has changed since an earlier look."""
-    why = _why_other(before, now)
+    is_own = not (
+        before.is_foreign
+        or now.is_foreign
+        or now.cuts.has_return_since(before.cuts.serial)
+    )
+    why = _why_other(before, now, is_own=is_own)
     if why:
         everything = frozenset(file.base for file in before.files)
         return Change(Which.OTHER, NO_CUT, now.start, now.end, everything, (why,))
@@ -136,11 +141,6 @@ def decide(before: Observed, now: Observed) -> Change:
         return Change(Which.SAME, NO_CUT, now.start, now.end, why=(SAME_DAMAGE,))
     if now.bytes is None:
         return Change(Which.UNKNOWN, NO_CUT, now.start, now.end)
-    is_own = not (
-        before.is_foreign
-        or now.is_foreign
-        or now.cuts.has_return_since(before.cuts.serial)
-    )
     cut_to, replaced, reasons = (_own if is_own else _foreign)(before, now)
     # A file that was cut may have grown again.
     replaced |= {file.base for file in before.files if file.end > cut_to}
@@ -158,14 +158,19 @@ def _has_only_grown(before: Observed, now: Observed) -> bool:
     )
 
 
-def _why_other(before: Observed, now: Observed) -> str:
-    """Why another log is in the place of this one; "": none is."""
+def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
+    """Why another log is in the place of this one; "": none is.
+
+    Args:
+        is_own: logstore alone has written it since the look before.
+    """
     if now.place != before.place:
         return OTHER_DIRECTORY
     # If either id is unknown, they may be the same.
     if before.log_id and now.log_id and before.log_id != now.log_id:
         return OTHER_ID
-    if before.is_foreign or now.is_foreign:
+    if not is_own:
+        # Records below a start that only logstore's state has are there again.
         return ""
     # These fall only if an older state was put back.
     if now.cuts.serial < before.cuts.serial or now.start < before.start:
