@@ -166,7 +166,7 @@ class _Logs:
         if partition is None:
             return None
         with contextlib.suppress(LogStoreError):
-            counts = commit is None or is_of(partition, commit)
+            counts = commit is None or is_of(self._store, partition, commit)
             return partition.end_offset if counts else None
         return None
 

@@ -229,7 +229,7 @@ def _before(store: Store, file: GroupFile, partition: Partition) -> int | None:
     if commit is None:
         return None
     commit = lowered_commit(commit, lowered_in_copy(store))
-    return commit.offset if is_of(partition, commit) else None
+    return commit.offset if is_of(store, partition, commit) else None
 
 
 def _proof_of(partition: Partition, offset: int) -> int | None:

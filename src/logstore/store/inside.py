@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from logstore.errors import LogStoreError, storage_error, storage_errors
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import TopicPartition
@@ -131,7 +132,7 @@ def lowered_in_copy(store: Store) -> LoweredTo | None:
         key: TopicPartition, topic_id: str, position: int, commit_ms: int
     ) -> int | None:
         try:
-            if topic_id and topic_id != partition_id(store, key):
+            if not counts_in(partition_id(store, key), topic_id):
                 return None
             views = store.topic(key.topic)[key.partition]._views
             end, log = views.refreshed().end_offset, views.log

@@ -211,6 +211,23 @@ def test_offset_of_a_topic_that_was_made_again_does_not_count(store: Path) -> No
     assert (row.offset, row.end) == (3, 3)
 
 
+def test_offset_does_not_count_in_a_directory_without_an_identity(store: Path) -> None:
+    """Another program has made the topic again, perhaps: a consumer, the list of groups
+    and a reset agree."""
+    key = TopicPartition("u", 0)
+    commit(store, (key, 5))
+    for file in (store / "u-0").iterdir():
+        file.unlink()
+    (store / layout.RECOVERY_CHECKPOINT).write_text("0\n1\nx 0 1\n")
+    with consumer(store, topics=()) as one:
+        assert one.committed(key) is None
+    assert reset_offsets(store, "g", shift=-2) == []
+    (change,) = reset_offsets(store, "g", to="latest")
+    assert (change.before, change.after) == (None, 0)
+    (row,) = next(iter(groups(store))).partitions
+    assert (row.offset, row.end) == (5, None)
+
+
 def test_topic_that_is_not_there_is_a_named_error(store: Path) -> None:
     """One that was named, and one that the group has read."""
     commit(store, (T0, 5), (TopicPartition("u", 0), 3))

@@ -30,13 +30,15 @@ from logstore.io.checkpoint.recovery_report import (
     POSITION_LOWERED,
     RecoveryAction,
 )
+from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.store.copy.copies import LoweredTo, at_adoption
-from logstore.store.inside import views_of
+from logstore.store.inside import partition_id, views_of
 from logstore.store.partition.partition import Partition
 from logstore.store.publication.publication import GROUP_IDENTITY
 from logstore.store.publication.publisher import Publisher
+from logstore.store.store import Store
 
 __all__ = ["is_of", "lower_positions", "lowered_commit"]
 
@@ -255,10 +257,10 @@ def lowered_commit(commit: OffsetCommit, lowered_to: LoweredTo | None) -> Offset
     return dataclasses.replace(commit, offset=now, leader_epoch=-1, proof=None)
 
 
-def is_of(partition: Partition, commit: OffsetCommit) -> bool:
+def is_of(store: Store, partition: Partition, commit: OffsetCommit) -> bool:
     """Tell whether a commit counts in a partition: it is of the same topic, and the log
     has the batch below its offset that it had then."""
-    if commit.topic_id and partition.topic_id not in ("", commit.topic_id):
+    if not counts_in(partition_id(store, _key(commit)), commit.topic_id):
         return False
     proof = commit.proof
     return proof is None or not views_of(partition).disproves(commit.offset, proof)

@@ -26,6 +26,7 @@ from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.errors import CommitFailedError, NoOffsetForPartitionError
 from logstore.group.file.group_file import GroupFile
 from logstore.group.file.state import BY_COMMITS
+from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
 from logstore.log.read.proof import ProofFinder
 from logstore.record.arguments import as_time_ms
@@ -127,7 +128,7 @@ class Positions:
     def _is_of_topic(self, key: TopicPartition, topic_id: str | None) -> bool:
         """Tell whether an offset that was committed with a topic's id counts. One from
         before the topic had an id does."""
-        return not topic_id or topic_id == partition_id(self._store, key)
+        return counts_in(partition_id(self._store, key), topic_id)
 
     def check_same(self, readers: Iterable[PartitionReader]) -> None:
         """Raise `CommitFailedError` for a partition whose topic was made again since it

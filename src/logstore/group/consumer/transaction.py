@@ -36,6 +36,7 @@ from logstore.errors import (
 from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.file.slots import Slots
 from logstore.io import layout
+from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
 from logstore.record.encoder import check_payload_type
 from logstore.store.copy.copies import LoweredTo
@@ -536,4 +537,4 @@ def _is_gone(key: TopicPartition, position: Positioned, topics: _Topics) -> bool
     if key.topic not in topics:
         return True
     topic_id, _ = topics[key.topic]
-    return bool(position.topic_id and topic_id != position.topic_id)
+    return not counts_in(topic_id, position.topic_id)

@@ -24,7 +24,14 @@ from logstore.io.layout import (
     TORN_PREFIX,
 )
 
-__all__ = ["TopicIdentity", "derived_id", "has_own_files", "kafka_id_of", "log_id_of"]
+__all__ = [
+    "TopicIdentity",
+    "counts_in",
+    "derived_id",
+    "has_own_files",
+    "kafka_id_of",
+    "log_id_of",
+]
 
 _KAFKA_ID: Final = re.compile(rb"topic_id:[ \t]*([A-Za-z0-9_-]{22})[ \t]*(?:\n|\Z)")
 _METADATA_BYTES_MAX: Final = 4096
@@ -106,6 +113,16 @@ class TopicIdentity(NamedTuple):
         """Whether a topic with this id may have its directory, under this name."""
         ids = (self.topic_id, self.id_as(topic, is_copy=True))
         return topic_id in ids
+
+
+def counts_in(topic_id: str, committed_for: str | None) -> bool:
+    """Whether a position counts in the topic of its name: if it was committed for the
+    one that has the id, or before topics had ids.
+
+    Args:
+        topic_id: "" if it is not known: it may be another topic.
+    """
+    return not committed_for or committed_for == topic_id
 
 
 def derived_id(topic_id: str, name: str) -> str:

@@ -22,6 +22,7 @@ from logstore.io.checkpoint.publications import (
     unknown_publications,
 )
 from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.log.write.writer import PartitionWriter
@@ -96,7 +97,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
     def lowered_to(
         key: TopicPartition, topic_id: str, position: int, commit_ms: int
     ) -> int | None:
-        if topic_id and topic_id != topics.catalog.ids.topic_id(key.topic):
+        if not counts_in(topics.catalog.ids.topic_id(key.topic), topic_id):
             return None
         writer = _intact(topics, key)
         if writer is None:

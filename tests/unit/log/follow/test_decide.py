@@ -591,11 +591,8 @@ ROWS = {
     "owner-takes-back-and-cuts-above-the-end-that-was-seen": Row(
         KNOWN, GROWN_BACK | {"is_foreign": False, "cuts": TAKEN_BACK.after(28)}
     ),
-    "broker-had-it-between": Row(OWN, GROWN_BACK | {"writer": (1, 1, 1, 1)}),
-    "broker-had-it-between-and-knew-no-start": Row(
-        OWN._replace(start=12), GROWN_BACK | {"start": 0}
-    ),
-    "broker-had-it-between-and-less-is-durable": Row(OWN, GROWN_BACK | {"durable": 0}),
+    # Which knew neither of the start nor of what is durable.
+    "broker-had-it-between": Row(OWN._replace(start=12), GROWN_BACK | {"durable": 0}),
     "broker-had-it-between-and-has-cut": Row(
         OWN, GROWN_BACK | {"bytes": first_stand(2)}, 23, (20,), "other-bytes"
     ),
