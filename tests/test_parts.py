@@ -121,11 +121,21 @@ def test_class_is_small_or_has_a_reason() -> None:
     assert large == LARGE
 
 
+def dotted(node: ast.expr) -> str:
+    """A name, or a name of a module's; "" for anything else."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(ast.Name(module), name):
+            return f"{module}.{name}"
+    return ""
+
+
 def halves(trees: list[ast.Module]) -> dict[str, str]:
     """Each base with one subclass that is never made itself, and the subclass."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     classes = {one.name: one for one in nodes if isinstance(one, ast.ClassDef)}
-    made = {ast.unparse(one.func) for one in nodes if isinstance(one, ast.Call)}
+    made = {dotted(one.func) for one in nodes if isinstance(one, ast.Call)}
     below: dict[str, list[str]] = {}
     for node in nodes:
         if isinstance(node, ast.ClassDef):

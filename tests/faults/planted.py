@@ -48,7 +48,6 @@ BUGS = (
           "            self._health.is_blocked"),),
         "disk_states",
         (*_APPENDS, "roll"),
-        quick=10,
     ),
     Bug(
         "directory not synced after a state file was renamed",
@@ -71,7 +70,6 @@ BUGS = (
         (("            chunk.checks,\n",
           "            chunk.checks - native.CHECK_CRC,\n"),),
         "lying_disk",
-        quick=10,
     ),
     Bug(
         "checksums not checked by recovery",
@@ -79,7 +77,6 @@ BUGS = (
         (("checks=segment.checks", "checks=segment.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
-        quick=8,
     ),
     Bug(
         "zeros at the end taken for log",
@@ -90,7 +87,6 @@ BUGS = (
           " size, wrappers)\n        if end == 0:"),),
         "disk_states",
         _APPENDS,
-        quick=3,
     ),
     Bug(
         "a torn tail is not cut",
@@ -116,7 +112,6 @@ BUGS = (
           "durable, own)\n", "        durable = 0\n"),
          ("self._facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
         "lying_disk",
-        quick=10,
     ),
     Bug(
         "a failed sync is tried again",
@@ -137,7 +132,6 @@ BUGS = (
           "        if False:\n            self.failed = error"),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=5,
     ),
     Bug(
         "a failed append is not undone",
@@ -167,7 +161,6 @@ BUGS = (
           "        if self.appended"),),
         "disk_states",
         _APPENDS,
-        quick=8,
     ),
     Bug(
         "clean mark not removed before the first append",
@@ -176,7 +169,6 @@ BUGS = (
           "self._write_owner(self.is_clean, *fingerprints)"),),
         "disk_states",
         (*_APPENDS, "reopen"),
-        quick=10,
     ),
     Bug(
         "clean mark written before the partitions are synced",
@@ -211,7 +203,6 @@ BUGS = (
         (("is_committed = log.point.commit(after, point)", "is_committed = True"),),
         "disk_states",
         (*_APPENDS, "delete_before", "retention"),
-        quick=1,
     ),
     Bug(
         "a swap is finished wrongly",
@@ -235,7 +226,6 @@ BUGS = (
         (("            if self.point.must_record:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
-        quick=5,
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
@@ -269,7 +259,6 @@ BUGS = (
         "io/lock.py",
         (("holder = files.lock(fd)", "holder = None"),),
         "lying_disk",
-        quick=10,
     ),
     Bug(
         "a roll does not sync the old segment",
@@ -278,7 +267,6 @@ BUGS = (
           "        base = "),),
         "disk_states",
         (*_APPENDS, "roll"),
-        quick=6,
     ),
     Bug(
         "a short write is taken for a whole one",
@@ -295,7 +283,6 @@ BUGS = (
           "seen.end_offset"),),
         "disk_states",
         _APPENDS,
-        quick=8,
     ),
     Bug(
         "a topic's deletion has no commit, and its directories have nothing of its id",
@@ -305,7 +292,6 @@ BUGS = (
          ("mark = self._catalog.ids.deletion_mark(name)", 'mark = "0" * 32')),
         "disk_states",
         ("create_topic", "delete_topic"),
-        quick=1,
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
@@ -370,7 +356,6 @@ BUGS = (
           "            self._cached = key, high_watermarks\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=10,
     ),
     Bug(
         "a publication that was cut short is not taken back",
@@ -379,7 +364,6 @@ BUGS = (
           "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=10,
     ),
     Bug(
         "a publication is committed before its logs are synced",
@@ -387,7 +371,6 @@ BUGS = (
         (("            target.log.sync()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=8,
     ),
     Bug(
         "the commit of a publication is not synced",
@@ -396,7 +379,6 @@ BUGS = (
           "        if not is_sealed:\n            files.sync(fd)\n        new ="),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=10,
     ),
     Bug(
         "a publication begins to a log whose end the journal does not have",
@@ -437,7 +419,6 @@ BUGS = (
         "failing_calls",
         ("append", "first append after opening"),
         call="write",
-        quick=4,
     ),
     Bug(
         "the base offset is chosen before the lock is taken",
@@ -457,7 +438,6 @@ BUGS = (
           "        expected_offset = self._appends.next_offset()\n"
           "        rows = pack_rows(values, keys, timestamps_ms"),),
         "reentry",
-        quick=1,
     ),
     Bug(
         "a store that is closing counts as closed",
@@ -466,7 +446,6 @@ BUGS = (
           "            context.is_closed = self.is_finished = True\n"
           "            # Not under"),),
         "interrupts",
-        quick=3,
     ),
     Bug(
         "locks are taken one by one, and let go of later",
@@ -527,7 +506,6 @@ BUGS = (
         (("        if serial == self.serial:\n            return NO_CUT\n",
           "        return NO_CUT\n"),),
         "replacements",
-        quick=3,
     ),
     Bug(
         "a chunk goes on where its last pass ended",
@@ -536,7 +514,6 @@ BUGS = (
           "                yield from native.decoded_records(columns)\n"
           "                self._start = self.next_offset\n"),),
         "second_use",
-        quick=1,
     ),
     Bug(
         "what was published stays to be published again",

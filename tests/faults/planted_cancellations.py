@@ -12,7 +12,6 @@ BUGS_OF_CANCELLATIONS = (
         (("                    self._ahead = found[::-1]\n",
           "                    self._ahead, self.position = found[::-1], position\n"),),
         "cancellations",
-        quick=1,
     ),
     Bug(
         "a task that was cancelled keeps what it was given",
@@ -66,7 +65,6 @@ BUGS_OF_CANCELLATIONS = (
         (("        return await asyncio.shield(made)\n",
           "        return await made\n"),),
         "cancellations",
-        quick=1,
     ),
     Bug(
         "records that were appended in a thread are told before they are durable",

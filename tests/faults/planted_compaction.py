@@ -93,7 +93,6 @@ BUGS_OF_COMPACTION = (
           "        if True:\n            return\n        for"),),
         "lying_disk",
         (".compacted",),
-        quick=10,
     ),
     Bug(
         "a compaction does not look where the messages of a wrapper begin",

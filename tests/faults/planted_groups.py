@@ -43,7 +43,6 @@ BUGS_OF_GROUPS = (
         (_unread("            self.group.try_locked(self._take_held)\n"),),
         "groups",
         ("commits, handed over",),
-        quick=4,
     ),
     Bug(
         "a member leaves without reading the file again",

@@ -4,45 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import logging
 import pathlib
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from faults import (
-    aftermath,
-    agreement,
-    cancellations,
-    compactions,
-    copies,
-    damages,
-    disk_states,
-    failing_calls,
-    forks,
-    full,
-    groups,
-    hand_ins,
-    incarnations,
-    inner_calls,
-    interrupts,
-    java,
-    kills,
-    limits,
-    lives,
-    lying_disk,
-    lying_input,
-    producers,
-    readable,
-    recorded_calls,
-    reentry,
-    replacements,
-    second_use,
-    storms,
-    watched,
-)
-from faults.cases import guarded
 from faults.method import Skip
 from faults.planted import BUGS, Bug
 
@@ -58,29 +28,26 @@ _TRIES = {
     "damages": 6_000,
 }
 # Of these methods so many cases, each with a store of its own.
-_WATCHED = {
-    "reentry": reentry,
-    "interrupts": interrupts,
-    "forks": forks,
-    "limits": limits,
-}
+_WATCHED = ("reentry", "interrupts", "forks", "limits")
 _WATCHED_CASES = 1_000
 # Of these methods each try is one case, that says what is wrong with it.
 _SINGLE = {
-    "replacements": (replacements, 1_500),
-    "copies": (copies, 600),
-    "second_use": (second_use, 600),
-    "lying_input": (lying_input, 2_000),
-    "readable": (readable, 300),
-    "cancellations": (cancellations, 200),
-    "full": (full, 300),
-    "storms": (storms, 300),
-    "lives": (lives, 400),
-    "java": (java, 600),
-    "incarnations": (incarnations, 200),
+    "replacements": 1_500,
+    "copies": 600,
+    "second_use": 600,
+    "lying_input": 2_000,
+    "readable": 300,
+    "cancellations": 200,
+    "full": 300,
+    "storms": 300,
+    "lives": 400,
+    "java": 600,
+    "incarnations": 200,
 }
 _CASES = 60
-# Of `kills` and `hand_ins` so many stores: what a kill meets is a matter of luck.
+# Of `kills` and `hand_ins` so many stores, with so many kills of each: what a kill
+# meets is a matter of luck.
+_KILLED = {"kills": 30, "hand_ins": 20}
 _KILLED_STORES = 60
 _HISTORIES = 300
 _RECORDED_RUNS = 40
@@ -89,100 +56,112 @@ _RECORDED_RUNS = 40
 # ---------------------------------------------------------------- in the other process
 
 
+def _module(name: str) -> Any:
+    """A method's module, or one of its parts. The others are not imported: most bugs
+    show sooner than all methods are."""
+    return importlib.import_module(f"faults.{name}")
+
+
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
     """What the method finds, one text after each of its tries; "" for nothing.
 
     Raises:
         Skip: no case of the method can be made on this machine.
     """
+    method = _module(bug.method)
+    if bug.method in _SINGLE:
+        yield from _single(method, bug, seed)
+    elif bug.method == "recorded_calls":
+        yield from _recorded(method, bug, seed)
+    elif bug.method in _TRIES:
+        yield from _tried(method, bug, seed)
+    else:
+        place = _module("watched").scratch()
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=place) as at:
+            yield from _in_stores(method, bug, seed, at)
+
+
+def _in_stores(method: Any, bug: Bug, seed: int, at: str) -> Iterator[str]:
+    """What is found in stores in a directory."""
     if bug.method in _WATCHED:
         if bug.only:
             _make_only(bug.only)
-        case = _WATCHED[bug.method].case
-        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
-            for number in range(_WATCHED_CASES):
-                yield watched.watch(case, seed * 1000 + number, at).failure
-        return
-    if bug.method == "kills":
-        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
-            for number in range(_KILLED_STORES):
-                yield "\n".join(kills.store_of(at, seed * 1000 + number, 30)[1])
-        return
-    if bug.method == "hand_ins":
-        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
-            for number in range(_KILLED_STORES):
-                yield "\n".join(hand_ins.store_of(at, seed * 1000 + number, 20)[1])
-        return
-    if bug.method == "groups":
-        kinds = itertools.cycle(bug.only or groups.KINDS)
-        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
-            for number in range(_HISTORIES):
-                yield groups.history_of(at, seed * 1000 + number, next(kinds))
-        return
-    if bug.method in _SINGLE:
-        module, count = _SINGLE[bug.method]
-        keys = (f"{seed}/{number}" for number in itertools.count())
-        if bug.only:
-            keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
-        is_made, skipped = False, set[str]()
-        for key in itertools.islice(keys, count):
-            outcome = guarded(module, key)
-            is_made |= not outcome.skipped
-            skipped.update(outcome.skipped)
-            yield outcome.problem
-        if not is_made:
-            raise Skip("; ".join(sorted(skipped)))
-        return
-    if bug.method == "recorded_calls":
-        yield from _recorded(bug, seed)
-        return
-    tries = _TRIES[bug.method]
-    if bug.method == "disk_states":
-        for number in range(tries):
-            yield from disk_states.states_of(seed * 1000 + number, bug.only, enough=1)[
-                1
-            ] or [""]
-    elif bug.method == "compactions":
-        for number in range(tries):
-            yield from compactions.states_of(seed * 1000 + number)[1] or [""]
-    elif bug.method == "agreement":
-        for number in range(tries):
-            _, tree = agreement.damaged(seed, number)
-            yield agreement.disagreement(tree, deep=number % 2 == 0)[0]
-    elif bug.method == "damages":
-        for scenario, number in damages.drawn(tries, seed):
-            yield damages.judge(scenario, number, seed)[0]
-    elif bug.method == "producers":
-        for number in range(tries):
-            yield from producers.states_of(seed * 1000 + number)[1] or [""]
-    elif bug.method == "failing_calls":
-        for number in range(tries):
-            cases = failing_calls.shuffled(seed * 1000 + number, bug.only)
-            chosen = [case for case in cases if bug.call in ("", case.method)]
-            yield from map(failing_calls.problem, chosen[:_CASES])
+        watch = _module("watched").watch
+        for number in range(_WATCHED_CASES):
+            yield watch(method.case, seed * 1000 + number, at).failure
+    elif bug.method in _KILLED:
+        for number in range(_KILLED_STORES):
+            key = seed * 1000 + number
+            yield "\n".join(method.store_of(at, key, _KILLED[bug.method])[1])
     else:
-        for number in range(tries):
-            yield from lying_disk.problems(seed * 1000 + number, bug.only)
+        kinds = itertools.cycle(bug.only or method.KINDS)
+        for number in range(_HISTORIES):
+            yield method.history_of(at, seed * 1000 + number, next(kinds))
 
 
-def _recorded(bug: Bug, seed: int) -> Iterator[str]:
+def _single(method: Any, bug: Bug, seed: int) -> Iterator[str]:
+    """What is wrong in cases.
+
+    Raises:
+        Skip: none of them can be made on this machine.
+    """
+    keys = (f"{seed}/{number}" for number in itertools.count())
+    if bug.only:
+        keys = (key for key in keys if method.kind_of(key) in bug.only)
+    is_made, skipped = False, set[str]()
+    guarded = _module("cases").guarded
+    for key in itertools.islice(keys, _SINGLE[bug.method]):
+        outcome = guarded(method, key)
+        is_made |= not outcome.skipped
+        skipped.update(outcome.skipped)
+        yield outcome.problem
+    if not is_made:
+        raise Skip("; ".join(sorted(skipped)))
+
+
+def _tried(method: Any, bug: Bug, seed: int) -> Iterator[str]:
+    """What is found in programs, stores and damages."""
+    tries = _TRIES[bug.method]
+    if bug.method == "damages":
+        for scenario, number in method.drawn(tries, seed):
+            yield method.judge(scenario, number, seed)[0]
+        return
+    for number in range(tries):
+        key = seed * 1000 + number
+        if bug.method == "disk_states":
+            yield from method.states_of(key, bug.only, enough=1)[1] or [""]
+        elif bug.method in ("compactions", "producers"):
+            yield from method.states_of(key)[1] or [""]
+        elif bug.method == "agreement":
+            _, tree = method.damaged(seed, number)
+            yield method.disagreement(tree, deep=number % 2 == 0)[0]
+        elif bug.method == "failing_calls":
+            cases = method.shuffled(key, bug.only)
+            chosen = [case for case in cases if bug.call in ("", case.method)]
+            yield from map(method.problem, chosen[:_CASES])
+        else:
+            yield from method.problems(key, bug.only)
+
+
+def _recorded(method: Any, bug: Bug, seed: int) -> Iterator[str]:
     """What is found in recorded calls; the first of `only` says which kind of states
     of which programs."""
     kind, *programs = bug.only
-    with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+    place = _module("watched").scratch()
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=place) as at:
         library = pathlib.Path(at) / "recorder.so"
-        recorded_calls.build(library)
+        method.build(library)
         for number, program in zip(
             range(_RECORDED_RUNS), itertools.cycle(programs), strict=False
         ):
             model = ("weak", "ext4")[number % 2]
             runs = (kind, model, program, seed * 1000 + number, _CASES)
-            yield "\n".join(recorded_calls.states_of(*runs, at, str(library))[2])
+            yield "\n".join(method.states_of(*runs, at, str(library))[2])
 
 
 def _make_only(calls: Sequence[str]) -> None:
     """No other calls on a scene are made than these."""
-    for module in (*_WATCHED.values(), aftermath, inner_calls):
+    for module in map(_module, (*_WATCHED, "aftermath", "inner_calls")):
         for name in ("CALLS", "APPENDS", "_OFTEN"):
             if hasattr(module, name):
                 setattr(module, name, tuple(calls))

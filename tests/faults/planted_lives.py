@@ -29,7 +29,6 @@ BUGS_OF_LIVES = (
         (("            if not (seen.has_damage or self._has_losses(run)):",
           "            if True:"),),
         "lives",
-        quick=1,
     ),
     Bug(
         "after a kill, what is behind a bad batch does not count",

@@ -25,7 +25,6 @@ PRODUCER_BUGS = (
         "store/publication/producer.py",
         (("            if newest is not self._row:\n", "            if False:\n"),),
         "producers",
-        quick=6,
     ),
     Bug(
         "an epoch is used before it is written",
@@ -49,7 +48,6 @@ PRODUCER_BUGS = (
         (("        if self._producers is not None and self._producers.has_named:\n",
           "        if False:\n"),),
         "producers",
-        quick=1,
     ),
     Bug(
         "a snapshot of a deleted segment is left, and believed",

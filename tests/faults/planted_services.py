@@ -48,7 +48,6 @@ BUGS_OF_SERVICES = (
           "            is_mine = True\n")),
         "disk_states",
         ("produce", "flush", "transaction"),
-        quick=3,
     ),
     Bug(
         "what is handed in again is published again",
@@ -155,7 +154,6 @@ BUGS_OF_SERVICES = (
         (("                staged,\n                identity=identity,\n",
           "                [],\n                identity=identity,\n"),),
         "kills",
-        quick=7,
     ),
     Bug(
         "a commit counts before it is written",

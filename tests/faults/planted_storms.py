@@ -25,7 +25,6 @@ BUGS_OF_STORMS = (
           "        self.prepared.clear()\n        writer = self.writer\n"
           "        self.state = self.state.copy()\n")),
         "storms",
-        quick=1,
     ),
     Bug(
         "an append of many records takes no lock",

@@ -126,6 +126,7 @@ def _written(data: Path) -> tuple[int, dict[int, tuple[bytes, int]], int]:
     return producer.producer_id, last, end
 
 
+@pytest.mark.thorough
 def test_kafka_prints_the_snapshots_as_they_are_read_here(handed: Handed) -> None:
     """Those at the rolls, and that at the end."""
     data = handed.broker.data

@@ -164,6 +164,7 @@ def test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes(
                 assert any(own.values()) or suffix == ".txnindex"
 
 
+@pytest.mark.thorough
 def test_logs_of_old_formats_keep_the_records_that_kafkas_cleaner_keeps(
     cleaner: Cleaner, tmp_path: Path
 ) -> None:

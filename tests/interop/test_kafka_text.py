@@ -152,8 +152,8 @@ def test_damaged_logs(
     """Bits that flipped in values, and ends that are cut or have garbage behind them:
     where the tool does not end with an exception, the lines are the same."""
     rng = random.Random(seed)
-    found = 0
-    for number, log in enumerate(rng.sample(files_in(SLICE, (".log",)), 24)):
+    count, found = 24 if IS_ALL else 9, 0
+    for number, log in enumerate(rng.sample(files_in(SLICE, (".log",)), count)):
         data = bytearray(log.read_bytes())
         if len(data) < 200:
             continue
@@ -175,7 +175,7 @@ def test_damaged_logs(
         ours = printed(release, [path], "--print-data-log", root=tmp_path)
         assert ours.lines == theirs.text.split("\n")
         found += 1
-    assert found > 12
+    assert found > count // 2
 
 
 def test_sanity_check_of_golden_indexes(tools: KafkaTools, release: str) -> None:

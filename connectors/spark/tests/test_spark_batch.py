@@ -171,6 +171,7 @@ def test_frame_that_is_used_twice_is_right(
     assert counts_of(spark, load(spark, writer.path)) == EXPECTED
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(VERSION < (4, 1), reason="this Spark offers no filters")
 @pytest.mark.xfail(reason="Spark plans once for all uses of a frame, filters and all")
 def test_source_that_takes_filters_is_right_when_used_twice(spark: Any) -> None:

@@ -18,6 +18,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
 
 
+@pytest.mark.thorough
 def test_reading_is_measured(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ def bare_environment(java_home: str) -> dict[str, str]:
     return {**kept, "PATH": "/usr/bin:/bin", "JAVA_HOME": java_home}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.parametrize("help_with", ["register", "session_defaults"])
 def test_source_works_where_python_is_not_on_the_path(

@@ -235,6 +235,7 @@ def test_both_readers_agree_on_transactions(
             assert rows[0] == rows[1], (number, options, first)
 
 
+@pytest.mark.thorough
 def test_query_moves_between_the_readers_on_its_checkpoint(
     spark: Any, tmp_path: Path, make_topic: Callable[..., logstore.Topic]
 ) -> None:

@@ -44,7 +44,7 @@ def run(spark: Any, name: str, path: str, folder: Path, fails_at: int = -1) -> N
 @pytest.mark.parametrize(
     ("first", "second"), [(JVM, PYTHON), (PYTHON, JVM), (JVM, JVM)]
 )
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 def test_batch_that_failed_is_done_again_by_either_reader(
     spark: Any,
     tmp_path: Path,

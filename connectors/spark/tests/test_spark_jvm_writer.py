@@ -25,7 +25,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 JVM, PYTHON = "logstore-jvm", "logstore"
-SECONDS = int(os.environ.get("LOGSTORE_SPARK_SECONDS", "120" if IS_ALL else "12"))
+SECONDS = int(os.environ.get("LOGSTORE_SPARK_SECONDS", "120" if IS_ALL else "5"))
 SEED = int(os.environ.get("LOGSTORE_SPARK_SEED", "1"))
 # What Spark says if the machine was too busy to start a process of Python's in time.
 NO_WORKER = "Python worker failed to connect back"

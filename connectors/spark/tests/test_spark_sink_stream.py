@@ -161,6 +161,7 @@ def test_query_that_fails_goes_on_without_loss_or_repetition(
     assert staged_files(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_rows_without_arrow_are_written_too(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_rows_without_arrow_are_written_too(
     ]
 
 
+@pytest.mark.thorough
 def test_batches_without_rows_are_no_trouble(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
@@ -228,6 +230,7 @@ def test_query_beside_a_service_fails_and_can_be_started_again(
     assert copied(tmp_path) == [*all_of(topic)[:20], b"of the service", b"more"]
 
 
+@pytest.mark.thorough
 def test_checkpoint_that_was_set_back_is_an_error(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def test_running_query_sees_what_is_appended(
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.thorough
 def test_retention_overtakes_a_query(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
