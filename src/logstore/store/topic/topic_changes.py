@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from logstore._native.locks import logger
@@ -155,11 +155,25 @@ class TopicChanges:
 
     def _undo_create(self, name: str, before: dict[str, Any] | None) -> None:
         """Undo a creation for which there was no room. If the directories cannot be
-        removed, the next opening finishes it."""
-        with contextlib.suppress(OSError):
+        removed, the next opening finishes it. If the settings on the disk have its end,
+        though the write failed, it stays."""
+        with contextlib.suppress(OSError, LogStoreError):
+            if not self._recorded(name).get("creating", False):
+                return
             if self._catalog.drop_begun(name):
                 self._context.root.sync()
                 self._catalog.settings.take_back(name, before)
+
+    def _recorded(self, name: str) -> Mapping[str, Any]:
+        """The settings of a topic as the disk has them, after a write that has failed;
+        empty if it has none.
+
+        Raises:
+            CorruptCheckpointError, OSError: the file cannot be read.
+        """
+        value = checkpoints.read_state(self._context.root, layout.TOPICS)
+        settings: Mapping[str, Any] = value["topics"].get(name, {}) if value else {}
+        return settings
 
     def _retain_as(self, config: TopicConfig) -> None:
         """Apply retention and compaction from now on, if these settings of a topic
@@ -320,10 +334,10 @@ class TopicChanges:
         """Undo a deletion that may or may not have reached its commit: only if the
         settings on the disk do not record it, the topic is used again."""
         try:
-            value = checkpoints.read_state(self._context.root, layout.TOPICS)
+            is_deleting = self._recorded(name).get("deleting", False)
         except (OSError, LogStoreError):
             return
-        if value is None or not value["topics"].get(name, {}).get("deleting", False):
+        if not is_deleting:
             for key in keys:
                 self._writers.resume(key)
 

@@ -250,6 +250,25 @@ def test_creation_that_cannot_be_undone_is_not_in_the_settings_later(
         assert store.topics() == ["a"]
 
 
+def test_creation_whose_last_write_is_made_and_fails_is_not_undone(
+    tmp_path: Path,
+) -> None:
+    """The settings name the partitions: without a directory they would be lost ones."""
+    files = FullDisk()
+    with open_store(tmp_path / "store", files=files) as store:
+        store.create_topic("a")
+        files.fail("write", errno.EFBIG, nth=2, done=True)
+        with pytest.raises(logstore.DiskFullError):
+            store.topic("a").add_partitions(2)
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+        files.heal()
+        assert store.topic("a").add_partitions(2) == 3
+    for path in (copy, tmp_path / "store"):
+        with logstore.open(path) as store:
+            assert len(store.topic("a")) == 3
+            assert not store.recovery_report
+
+
 def begin_creation(store: Path, topic: str, partitions: int) -> None:
     """Leave what a process leaves that is killed while it adds partitions."""
     value = json.loads((store / layout.TOPICS).read_bytes().partition(b"\n")[2])
