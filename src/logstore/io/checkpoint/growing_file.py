@@ -12,6 +12,7 @@ from logstore.io.checkpoint.entries import (
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from logstore.io.stamps import stamp_of
 
 __all__ = ["GrowingFile"]
 
@@ -67,6 +68,30 @@ class GrowingFile:
     def is_known(self) -> bool:
         """Whether this object has written the file, and no write has failed since."""
         return self._end is not None
+
+    @property
+    def end(self) -> FileEnd | None:
+        """Where its entries end; None: that is not known."""
+        return self._end
+
+    def cut_to(self, end: FileEnd) -> bool:
+        """Take back, durably, what was appended since the file ended at `end`, also in
+        part. This needs no room on the disk. Returns False if the file was written
+        whole since: nothing was changed.
+
+        Raises:
+            OSError: as the system gives it; the next write is of the whole file.
+        """
+        self._end = self._calls = None
+        files = self._directory.files
+        with self._directory.opened(self._name, write=True) as fd:
+            info = files.stat(fd)
+            if end.stamp is None or info.inode != end.stamp[0] or info.size < end.size:
+                return False
+            files.truncate(fd, end.size)
+            files.sync(fd)
+            self._end = end._replace(stamp=stamp_of(files.stat(fd)))
+        return True
 
     def forget(self) -> None:
         """The file is removed: the next write is of the whole file."""

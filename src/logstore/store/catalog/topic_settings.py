@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from logstore import _native as native
 from logstore._native.locks import RANK_JOURNAL, logger
@@ -21,12 +21,13 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.recovery_report import STATE_DAMAGED, RecoveryAction
 from logstore.io.checkpoint.state_fields import check_partition_count
 from logstore.io.directory import Directory
 
-__all__ = ["TopicSettings", "leading"]
+__all__ = ["BegunCreation", "TopicSettings", "leading"]
 
 
 def leading(numbers: Sequence[int]) -> int:
@@ -51,6 +52,22 @@ def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _text_of(topics: Mapping[str, Any]) -> str:
     """The topics file, or an entry of it: None for a topic that is removed."""
     return checkpoints.state_text({"topics": topics})
+
+
+class BegunCreation(NamedTuple):
+    """A creation whose first entry is in the topics file.
+
+    Attributes:
+        settings: of the topic before; None: it had none.
+        before, after: where the file ended before that entry, and after it.
+        changes: how many changes were persisted then.
+    """
+
+    name: str
+    settings: dict[str, Any] | None
+    before: FileEnd | None
+    after: FileEnd | None
+    changes: int
 
 
 class TopicSettings:
@@ -78,6 +95,8 @@ class TopicSettings:
         self._is_in_doubt = False
         # Of all partitions in `stored`.
         self._count = 0
+        # How many changes were persisted.
+        self._changes = 0
         # Whether opening has changed them.
         self._is_taken_over = False
 
@@ -129,6 +148,35 @@ class TopicSettings:
                 self._replace(self.stored)
             self._is_taken_over = False
 
+    def begin_creation(self, name: str, value: dict[str, Any]) -> BegunCreation:
+        """Persist the settings of a topic that is being created, as `write`, so that
+        they can be taken back on a full disk, too.
+
+        Raises:
+            OSError: as the system gives it; nothing was begun.
+        """
+        with self._lock:
+            if self._is_in_doubt or not self._file.is_known:
+                self._replace(self.stored)
+                self.is_dirty = self._is_in_doubt = False
+            before = dict(self.of(name)) or None, self._file.end
+            self._persist(name, {**value, "creating": True})
+            return BegunCreation(name, *before, self._file.end, self._changes)
+
+    def keep_begun(self, begun: BegunCreation) -> bool:
+        """After a failure: the file says of the topic that it is being created, and
+        nothing else. Returns False if that is not possible without room.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        with self._lock:
+            if begun.after is None or self._changes != begun.changes:
+                return False
+            is_cut = self._file.cut_to(begun.after)
+            self._is_in_doubt &= not is_cut
+            return is_cut
+
     def write(self, name: str, value: dict[str, Any] | None) -> None:
         """Persist the settings of a topic, or remove them.
 
@@ -168,6 +216,7 @@ class TopicSettings:
             checkpoints.merge_topics(stored, {name: value})
             self._replace(stored)
         self._count = count
+        self._changes += 1
         checkpoints.merge_topics(self.stored, {name: value})
         self.is_dirty = self._is_in_doubt = False
 
@@ -199,20 +248,28 @@ class TopicSettings:
             logger.warning("deleting topic %s goes on: %s", name, failed)
             self._keep(name, value)
 
-    def take_back(self, name: str, value: dict[str, Any] | None) -> None:
-        """Persist what the settings were before a change that found no room; if there
-        is no room for that either, `catch_up` does."""
-        try:
-            with self._lock:
-                self._persist(name, value)
-        except OSError:
-            self._keep(name, value)
+    def take_back(self, begun: BegunCreation) -> None:
+        """The creation was undone, after `keep_begun`: the settings are what they were
+        before. Else they are written; if there is no room for that, `catch_up` does."""
+        with self._lock:
+            is_last = self._changes == begun.changes
+            with contextlib.suppress(OSError):
+                if is_last and begun.before and self._file.cut_to(begun.before):
+                    self._set(begun.name, begun.settings)
+                    return
+            try:
+                self._persist(begun.name, begun.settings)
+            except OSError:
+                self._keep(begun.name, begun.settings)
 
     def _keep(self, name: str, value: dict[str, Any] | None) -> None:
         """Change the settings in memory, until `catch_up`."""
+        self._set(name, value)
+        self.is_dirty = True
+
+    def _set(self, name: str, value: dict[str, Any] | None) -> None:
         self._count += _partitions(value) - _partitions(self.stored.get(name))
         checkpoints.merge_topics(self.stored, {name: value})
-        self.is_dirty = True
 
     def catch_up(self) -> None:
         """Persist the settings for which there was no room."""

@@ -38,7 +38,7 @@ from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
-from logstore.store.catalog.topic_settings import leading
+from logstore.store.catalog.topic_settings import BegunCreation, leading
 from logstore.store.catalog.topics import Catalog
 from logstore.store.context import StoreContext
 from logstore.store.partition.partitions import PartitionWriters
@@ -140,29 +140,31 @@ class TopicChanges:
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
             all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
-            before = dict(self._catalog.settings.of(name)) or None
-            self._catalog.settings.write(name, {**settings, "creating": True})
+            begun = self._catalog.settings.begin_creation(name, settings)
             try:
                 self._catalog.make_directories(name, numbers)
                 settings["partitions"] = leading(all_numbers)
                 self._catalog.settings.write(name, settings)
             except OSError as error:
                 if is_disk_full(error):
-                    self._undo_create(name, before)
+                    self._undo_create(begun)
                 raise
         self._catalog.add(name, all_numbers)
         self._retain_as(config)
 
-    def _undo_create(self, name: str, before: dict[str, Any] | None) -> None:
+    def _undo_create(self, begun: BegunCreation) -> None:
         """Undo a creation for which there was no room. If the directories cannot be
         removed, the next opening finishes it. If the settings on the disk have its end,
-        though the write failed, it stays."""
+        though the write failed, and cannot be changed, it stays."""
+        settings = self._catalog.settings
         with contextlib.suppress(OSError, LogStoreError):
-            if not self._recorded(name).get("creating", False):
+            # The directories go when the settings do not name them as complete.
+            is_begun = settings.keep_begun(begun)
+            if not (is_begun or self._recorded(begun.name).get("creating", False)):
                 return
-            if self._catalog.drop_begun(name):
+            if self._catalog.drop_begun(begun.name):
                 self._context.root.sync()
-                self._catalog.settings.take_back(name, before)
+                settings.take_back(begun)
 
     def _recorded(self, name: str) -> Mapping[str, Any]:
         """The settings of a topic as the disk has them, after a write that has failed;

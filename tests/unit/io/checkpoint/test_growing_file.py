@@ -136,6 +136,39 @@ def test_entry_that_cannot_be_applied_is_an_error(
         checkpoints.read_state(root, layout.TOPICS)
 
 
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_entries_are_taken_back(tmp_path: Path, is_torn: bool) -> None:
+    """Whole ones, and one that a failed write has left in part. Then it takes entries
+    as before."""
+    root, file, files = new(tmp_path)
+    assert file.append(text(settings(c=1)))
+    end = file.end
+    assert end is not None
+    assert file.append(text(settings(d=1)))
+    if is_torn:
+        with (tmp_path / layout.TOPICS).open("ab") as other:
+            other.write(b"xxh64 torn")
+    assert file.cut_to(end)
+    assert read(root) == {"a": 1, "b": 1, "c": 1}
+    assert file.append(text(settings(e=1)))
+    assert read(root) == {"a": 1, "b": 1, "c": 1, "e": 1}
+
+
+def test_entries_of_another_file_are_not_taken_back(tmp_path: Path) -> None:
+    """It was written whole since, or is shorter."""
+    root, file, _ = new(tmp_path)
+    end = file.end
+    assert end is not None
+    file.replace(checkpoints.state_text(settings(a=1)))
+    assert not file.cut_to(end)
+    assert read(root) == {"a": 1}
+    assert not file.append(text(settings(b=1)))
+    file.replace(checkpoints.state_text(settings(a=1)))
+    now = file.end
+    assert now is not None
+    assert not file.cut_to(now._replace(size=now.size + 1))
+
+
 def test_only_files_that_grow_have_entries(tmp_path: Path) -> None:
     """An entry after the first one is damage in any other file."""
     root = Directory.open_root(Files(), str(tmp_path))

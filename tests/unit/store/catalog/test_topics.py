@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shutil
@@ -34,11 +35,12 @@ def test_changes_of_topics_are_appended_and_closing_writes_the_file_whole(
     with logstore.open(tmp_path / "store") as store:
         for name in ("a", "b", "c"):
             store.create_topic(name)
-        assert entries(tmp_path / "store") == 6
+        # The first one writes it whole.
+        assert entries(tmp_path / "store") == 7
         store.delete_topic("b")
         store.topic("a").add_partitions(2)
         store.topic("c").configure(TopicConfig(segment_bytes=1000))
-        assert entries(tmp_path / "store") == 12
+        assert entries(tmp_path / "store") == 13
         copy = crash(tmp_path / "store", tmp_path / "copy")
     assert entries(tmp_path / "store") == 1
     for path in (tmp_path / "store", copy):
@@ -250,22 +252,49 @@ def test_creation_that_cannot_be_undone_is_not_in_the_settings_later(
         assert store.topics() == ["a"]
 
 
-def test_creation_whose_last_write_is_made_and_fails_is_not_undone(
-    tmp_path: Path,
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_creation_whose_last_write_is_made_and_fails_is_undone_if_that_can_be_told(
+    tmp_path: Path, can_cut: bool
 ) -> None:
-    """The settings name the partitions: without a directory they would be lost ones."""
+    """If the settings named the partitions, and the directories were gone, they would
+    be lost ones."""
     files = FullDisk()
     with open_store(tmp_path / "store", files=files) as store:
         store.create_topic("a")
         files.fail("write", errno.EFBIG, nth=2, done=True)
+        if not can_cut:
+            files.fail("truncate", errno.EIO)
         with pytest.raises(logstore.DiskFullError):
             store.topic("a").add_partitions(2)
         copy = crash(tmp_path / "store", tmp_path / "copy")
         files.heal()
         assert store.topic("a").add_partitions(2) == 3
+    with logstore.open(copy) as store:
+        assert len(store.topic("a")) == (1 if can_cut else 3)
+        assert not store.recovery_report
+    with logstore.open(tmp_path / "store") as store:
+        assert len(store.topic("a")) == 3
+        assert not store.recovery_report
+
+
+def test_creation_is_undone_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """Its entry is cut off: that needs no room, and no later opening finishes it."""
+    files = FullDisk()
+    with contextlib.suppress(logstore.StorageError):
+        with open_store(tmp_path / "store", files=files) as store:
+            store.create_topic("a")
+            files.fail("write", errno.ENOSPC, nth=2)
+            files.fail("create", errno.ENOSPC)
+            for create in (
+                lambda: store.create_topic("b"),
+                lambda: store.topic("a").add_partitions(2),
+            ):
+                with pytest.raises(logstore.DiskFullError):
+                    create()
+            copy = crash(tmp_path / "store", tmp_path / "copy")
     for path in (copy, tmp_path / "store"):
         with logstore.open(path) as store:
-            assert len(store.topic("a")) == 3
+            assert {topic.name: len(topic) for topic in store} == {"a": 1}
             assert not store.recovery_report
 
 
