@@ -140,7 +140,7 @@ def test_entry_that_cannot_be_applied_is_an_error(
 def test_entries_are_taken_back(tmp_path: Path, is_torn: bool) -> None:
     """Whole ones, and one that a failed write has left in part. Then it takes entries
     as before."""
-    root, file, files = new(tmp_path)
+    root, file, _ = new(tmp_path)
     assert file.append(text(settings(c=1)))
     end = file.end
     assert end is not None
