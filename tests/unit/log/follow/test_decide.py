@@ -29,6 +29,7 @@ OWN = Observed(
 BROKER = OWN._replace(is_foreign=True, files=SEALED, log_id="", durable=0, writer=None)
 KNOWN = BROKER._replace(log_id="id")
 EPOCHS = ((0, 0),)
+LED = BROKER._replace(epochs=EPOCHS)
 
 ALL_STAND = Bytes(frozenset(ENDS))
 NONE_STAND = Bytes(frozenset())
@@ -409,25 +410,24 @@ ROWS = {
         "other-bytes",
     ),
     "broker-with-another-epoch": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {"epochs": (*EPOCHS, (1, 22)), "files": sealed(*GROWN)},
         22,
         (20,),
         "epochs",
     ),
     "broker-with-another-epoch-and-a-lower-end": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {"epochs": (*EPOCHS, (1, 23)), "end": 22, "bytes": first_stand(1)},
         22,
         (20,),
         "epochs",
     ),
     "broker-with-an-epoch-behind-what-was-read": Row(
-        BROKER._replace(epochs=EPOCHS),
-        {"epochs": (*EPOCHS, (1, 25)), "files": sealed(*GROWN)},
+        LED, {"epochs": (*EPOCHS, (1, 25)), "files": sealed(*GROWN)}
     ),
     "broker-with-the-same-epochs-and-a-lower-end": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {
             "epochs": EPOCHS,
             "files": sealed(SegmentFile(20, 22, 20, 3)),
@@ -439,13 +439,13 @@ ROWS = {
         "other-bytes",
     ),
     "broker-compacted": Row(
-        BROKER,
-        {"files": sealed(SegmentFile(0, 10, 60, 8))},
-        replaced=(0,),
-        why="compacted",
+        BROKER, {"files": sealed(SegmentFile(0, 10, 60, 8))}, NO_CUT, (0,), "compacted"
+    ),
+    "backup-over-a-file-that-a-broker-has-compacted": Row(
+        LED, {"files": sealed(SegmentFile(0, 10, 140, 1))}, NO_CUT, (0,), "compacted"
     ),
     "broker-compacted-two-into-one": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {"epochs": EPOCHS, "files": sealed(SegmentFile(0, 20, 150, 8), drop=(10,))},
         replaced=(0, 10),
         why="compacted",
@@ -458,7 +458,7 @@ ROWS = {
         "compacted other-bytes",
     ),
     "broker-rewrote-its-last-segment-and-rolled": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {
             "epochs": EPOCHS,
             "files": sealed(SegmentFile(20, 30, 60, 3), SegmentFile(30, 31, 9, 9)),
@@ -477,7 +477,7 @@ ROWS = {
         "other-bytes",
     ),
     "broker-compacted-and-another-epoch": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {
             "epochs": (*EPOCHS, (1, 22)),
             "files": sealed(SegmentFile(0, 10, 60, 8), *GROWN_AGAIN[2:]),
@@ -500,7 +500,7 @@ ROWS = {
         "compacted other-bytes",
     ),
     "broker-rolled-and-compacted": Row(
-        BROKER._replace(epochs=EPOCHS),
+        LED,
         {
             "epochs": EPOCHS,
             "files": sealed(SegmentFile(20, 30, 60, 8), SegmentFile(30, 31, 9, 9)),
