@@ -31,18 +31,24 @@ class DeletedDirectories:
     def rename(self, name: str, new: str, *, is_recorded: bool) -> None:
         """Rename the directory of a partition that is being deleted. If a full disk has
         no room for the new name, and the deletion `is_recorded`, remove it at once.
-        Else its indexes make room, because they can be built again."""
+        Else its indexes make room, and what else can be made again."""
         try:
             self._root.rename(name, new)
         except OSError as error:
             if not is_disk_full(error):
                 raise
             if not is_recorded:
-                _remove_indexes(self._root.child(name))
+                _make_room(self._root.child(name))
             elif self.empty([name]):
                 self._root.remove(name)
                 return
-            self._root.rename(name, new)
+            try:
+                self._root.rename(name, new)
+            except OSError as again:
+                if not is_disk_full(again):
+                    raise
+                # ext4 may have given the store's directory one of two blocks.
+                self._root.rename(name, new)
 
     def finish(self, names: list[str]) -> None:
         """Complete deletions of topics that an earlier writer began: now if the delay
@@ -104,12 +110,19 @@ class DeletedDirectories:
                 logger.warning("cannot remove %s: %s", path, error)
 
 
-def _remove_indexes(directory: Directory) -> None:
-    """Remove the index files of a partition."""
+def _make_room(directory: Directory) -> None:
+    """Remove what can be made again: the index files of a partition, and the page that
+    tells readers what is durable; of a log without records, which may have little else
+    that takes space, the leader epochs, too."""
+    gone, is_empty = [layout.DURABLE], True
     for name in directory.names():
         parsed = layout.parse_segment_file(name)
         if parsed and parsed.suffix in (layout.INDEX, layout.TIME_INDEX):
-            directory.unlink(name, missing_ok=True)
+            gone.append(name)
+        elif parsed and parsed.suffix == layout.LOG:
+            is_empty &= not directory.stat(name).size
+    for name in [*gone, layout.LEADER_EPOCHS] if is_empty else gone:
+        directory.unlink(name, missing_ok=True)
 
 
 def _empty(directory: Directory) -> list[str]:

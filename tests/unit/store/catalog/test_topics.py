@@ -358,27 +358,52 @@ def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
         assert ("sync", layout.TOPICS) in files.calls[:renamed]
 
 
-@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize(("is_recorded", "fails"), [(True, 1), (False, 1), (False, 2)])
 def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
-    tmp_path: Path, is_recorded: bool
+    tmp_path: Path, is_recorded: bool, fails: int
 ) -> None:
     """A full disk has no room for the longer name. If the deletion is recorded, the
-    directory is removed at once; else its indexes make room for a second try."""
+    directory is removed at once; else its indexes make room for two tries more."""
     files = FullDisk()
     with open_store(tmp_path, files=files) as store:
         config = logstore.TopicConfig(file_delete_delay_ms=0)
         store.create_topic("orders", config=config)[0].append(b"x")
         store.create_topic("others", config=config)[0].append(b"x")
         files.full = not is_recorded
-        files.fail("rename", errno.ENOSPC, name="orders-0", times=1)
+        files.fail("rename", errno.ENOSPC, name="orders-0", times=fails)
         store.delete_topic("orders")
-        assert files.count("rename", "orders-0") == (1 if is_recorded else 2)
+        assert files.count("rename", "orders-0") == (1 if is_recorded else 1 + fails)
         assert store.topics() == ["others"]
         files.full = False
     with logstore.open(tmp_path) as store:
         assert store.topics() == ["others"]
         assert not store.recovery_report
     assert not (tmp_path / "orders-0").exists()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_topic_that_finds_no_room_to_be_deleted_is_there_after_a_kill(
+    tmp_path: Path, is_empty: bool
+) -> None:
+    """What makes room can be made again: records and offsets stay."""
+    files = FullDisk()
+    with open_store(tmp_path / "store", files=files) as store:
+        partition = store.create_topic("orders")[0]
+        partition.append(b"x")
+        if is_empty:
+            partition.delete_before(1)
+            partition.roll()
+        files.full = True
+        files.fail("rename", errno.ENOSPC, name="orders-0")
+        with pytest.raises(logstore.DiskFullError):
+            store.delete_topic("orders")
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+        files.heal()
+        files.full = False
+    with logstore.open(copy) as store:
+        partition = store.topic("orders")[0]
+        assert [r.value for r in partition.read()] == ([] if is_empty else [b"x"])
+        assert partition.append(b"y") == 1
 
 
 def forge_settings(store: Path, **settings: object) -> None:
