@@ -139,6 +139,9 @@ def _standing(
     if is_end_of_log and not is_last:
         # Nothing of this file was missing, but later segments.
         is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
+    if verdict.kind == LOST_END and is_last and _was_closed_at(context, verdict, size):
+        # A recovery point said more, which has no checksum, and says so no longer.
+        return Standing(verdict, False, f"{what}, is gone: the log was closed there")
     if is_same and verdict.kind != UNSUPPORTED and verdict not in contradictions:
         return Standing(verdict)
     end = verdict.end_offset
@@ -158,6 +161,21 @@ def _standing(
         message = f"{what}, is gone: another program has written in its place{lost}"
         return Standing(verdict, False, message)
     return Standing(verdict)
+
+
+def _was_closed_at(context: RecoveryContext, verdict: Verdict, size: int) -> bool:
+    """Whether the store was closed, and nobody has written to it since, with the log as
+    long as it is now: `size` bytes of its last segment, up to the lost end."""
+    metadata = context.metadata
+    state = metadata.state
+    return (
+        state is not None
+        and metadata.clean
+        and state.durable_offset == verdict.good_end
+        and state.active["base_offset"] == verdict.segment
+        and state.active["size"] == size
+        and metadata.least_end <= verdict.good_end
+    )
 
 
 def _reaches(found: Walk, end: int) -> bool:

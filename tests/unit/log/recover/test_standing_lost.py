@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import pytest
+
 import logstore
+from logstore.io import layout
 from logstore.store.store import open_store
-from support.damage import Unsynced, logs_in
+from support.damage import Unsynced, crash, logs_in
 from support.values import append_one, expected, read_all, write_store
 
 
@@ -44,3 +48,28 @@ def test_each_of_many_lost_segments_is_remembered(tmp_path: Path) -> None:
     last.write_bytes(lost[last])
     assert not refuses(store)
     assert read_all(store)[:80] == expected(2, 0, 80)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_end_that_only_a_recovery_point_has_told_is_forgotten_with_it(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    """It has no checksum: where it is what it was, the store was closed with this end.
+    If the log has lost something, too, that stays."""
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    write_store(store, 20, 2)
+    points = store / layout.RECOVERY_CHECKPOINT
+    before = points.read_bytes()
+    assert b"orders 0 20\n" in before
+    points.write_bytes(before.replace(b"orders 0 20\n", b"orders 0 28\n"))
+    with open_store(store, files=Unsynced()) as opened:
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])
+        # Killed: it has written nothing but what it has found.
+        crash(store, copy)
+    (copy / layout.RECOVERY_CHECKPOINT).write_bytes(before)
+    if is_lost:
+        log = logs_in(copy / "orders-0")[0]
+        os.truncate(log, log.stat().st_size - 1)
+    assert refuses(copy) == is_lost
+    assert logstore.verify(copy).ok != is_lost
