@@ -177,6 +177,7 @@ def test_wheels_are_built_for_every_python_that_is_promised() -> None:
 # -------------------------------------------------------------------- the wheel
 
 
+@pytest.mark.thorough  # the pages are run with a wheel in any case
 @pytest.mark.slow
 def test_wheel_is_manylinux_and_works_alone(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

@@ -38,7 +38,7 @@ from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.levels import IS_ALL
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
 CLOSE, KILL = False, True
 COUNT = 100 if IS_ALL else 12

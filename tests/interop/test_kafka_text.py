@@ -117,6 +117,7 @@ def by_partition(files: Iterable[Path]) -> list[list[Path]]:
 # ---------------------------------------------------------------- directories
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "options",
     [
