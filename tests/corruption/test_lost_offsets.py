@@ -10,6 +10,8 @@ from typing import NamedTuple
 import pytest
 
 import logstore
+from support.damage import logs_in
+from support.values import write_store
 
 VALUES = 120
 T = 1_700_000_000_000
@@ -191,3 +193,31 @@ def test_what_is_not_lost_is_found(damaged: Log) -> None:
                     assert look == partition.get or offset not in found
                 else:
                     assert (record.offset, record.value) == (offset, value)
+
+
+@pytest.mark.parametrize(("magic", "codec"), FORMATS)
+@pytest.mark.parametrize("behind", [2, 3])
+def test_segment_of_a_lower_name_hides_no_records_of_the_one_before(
+    tmp_path: Path, magic: int, codec: str, behind: int
+) -> None:
+    """The log of another program: the batch that lies behind the begin of the next
+    segment is damage, also where only the records in it say that it does."""
+    partition = write_store(tmp_path, 24, magic, codec, call=3, segment_bytes=500)
+    for file in (
+        *tmp_path.glob(".*"),
+        *partition.glob(".*"),
+        *partition.glob("*index"),
+    ):
+        file.unlink()
+    *_, last = logs_in(partition)
+    base = int(last.name[:20])
+    lower = last.with_name(f"{base - behind:020d}.log")
+    assert not lower.exists()
+    last.rename(lower)
+    found = []
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            for record in store.topic("orders")[0].read():
+                found.append(record.offset)
+    assert found == list(range(caught.value.offset))
+    assert base - 3 <= caught.value.offset < base

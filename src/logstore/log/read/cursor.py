@@ -197,7 +197,11 @@ class Cursor:
         assert part is not None
         try:
             part.check_bound(chunk, last_offset, self.offset)
-            if stop == native.STOP_OFFSET or self.offset >= chunk.bound:
+            is_over = self.offset >= chunk.bound
+            if is_over and self.stop > chunk.bound:
+                # What was held back belongs to this segment, whatever its offset.
+                is_over = not part.is_held_back(chunk)
+            if stop == native.STOP_OFFSET or is_over:
                 part.check_beyond(chunk, consumed, last_offset, self.offset)
                 self.chunk = self.part = None
                 return

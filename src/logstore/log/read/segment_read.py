@@ -257,6 +257,12 @@ class SegmentRead:
             pos = chunk.pos + header.pos
             check_stop(self.segment, header, chunk.buffer, pos, last, offset)
 
+    def is_held_back(self, chunk: Chunk) -> bool:
+        """Whether not all of a chunk that was read may be decoded (`confirmed`): the
+        next one begins with a batch that is wrong, perhaps."""
+        assert self._walk is not None
+        return chunk.n < self._walk.n
+
     def confirmed(self, chunk: Chunk, offset: int) -> int:
         """How many bytes of a chunk may be decoded: `confirmed` in `damage`."""
         segment = self.segment
