@@ -284,7 +284,7 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
                 # The segments after it were cut off, and perhaps its end.
                 fate, was_sealed = _Fate.REWRITTEN, False
             elif fate is _Fate.SAME:
-                fate = _Fate.REWRITTEN  # over it, as from a backup
+                fate = _Fate.REWRITTEN  # overwritten in place, as by a backup
         elif fate is _Fate.REWRITTEN and same and same.inode == file.inode:
             was_sealed = False  # a compaction makes another file
         if fate in (_Fate.SAME, _Fate.DELETED):

@@ -32,23 +32,26 @@ class DeletedDirectories:
         """Rename the directory of a partition that is being deleted. If a full disk has
         no room for the new name, and the deletion `is_recorded`, remove it at once.
         Else its indexes make room, and what else can be made again."""
+        if self._has_renamed(name, new):
+            return
+        if not is_recorded:
+            _make_room(self._root.child(name))
+        elif self.empty([name]):
+            self._root.remove(name)
+            return
+        if not self._has_renamed(name, new):
+            # ext4 may have given the store's directory one of two blocks.
+            self._root.rename(name, new)
+
+    def _has_renamed(self, name: str, new: str) -> bool:
+        """Rename a directory; False if a full disk has no room for the new name."""
         try:
             self._root.rename(name, new)
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            if not is_recorded:
-                _make_room(self._root.child(name))
-            elif self.empty([name]):
-                self._root.remove(name)
-                return
-            try:
-                self._root.rename(name, new)
-            except OSError as again:
-                if not is_disk_full(again):
-                    raise
-                # ext4 may have given the store's directory one of two blocks.
-                self._root.rename(name, new)
+            return False
+        return True
 
     def finish(self, names: list[str]) -> None:
         """Complete deletions of topics that an earlier writer began: now if the delay

@@ -157,8 +157,7 @@ class TopicSettings:
         """
         with self._lock:
             if self._is_in_doubt or not self._file.is_known:
-                self._replace(self.stored)
-                self.is_dirty = self._is_in_doubt = False
+                self._rewrite()
             before = dict(self.of(name)) or None, self._file.end
             self._persist(name, {**value, "creating": True})
             return BegunCreation(name, *before, self._file.end, self._changes)
@@ -171,11 +170,17 @@ class TopicSettings:
             OSError: as the system gives it.
         """
         with self._lock:
-            if begun.after is None or self._changes != begun.changes:
-                return False
-            is_cut = self._file.cut_to(begun.after)
-            self._is_in_doubt &= not is_cut
+            is_cut = self._has_cut_to(begun.after, begun)
+            if is_cut:
+                self._is_in_doubt = False
             return is_cut
+
+    def _has_cut_to(self, end: FileEnd | None, begun: BegunCreation) -> bool:
+        """Cut off what the file has after an end, if no other change has followed since
+        the creation was begun; False: nothing was cut."""
+        if end is None or self._changes != begun.changes:
+            return False
+        return self._file.cut_to(end)
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
         """Persist the settings of a topic, or remove them.
@@ -220,6 +225,11 @@ class TopicSettings:
         checkpoints.merge_topics(self.stored, {name: value})
         self.is_dirty = self._is_in_doubt = False
 
+    def _rewrite(self) -> None:
+        """Let the file say what memory does."""
+        self._replace(self.stored)
+        self.is_dirty = self._is_in_doubt = False
+
     def _replace(self, stored: dict[str, dict[str, Any]]) -> None:
         """Write the file whole."""
         if self._is_damaged:
@@ -252,9 +262,8 @@ class TopicSettings:
         """The creation was undone, after `keep_begun`: the settings are what they were
         before. Else they are written; if there is no room for that, `catch_up` does."""
         with self._lock:
-            is_last = self._changes == begun.changes
             with contextlib.suppress(OSError):
-                if is_last and begun.before and self._file.cut_to(begun.before):
+                if self._has_cut_to(begun.before, begun):
                     self._set(begun.name, begun.settings)
                     return
             try:
@@ -275,8 +284,7 @@ class TopicSettings:
         """Persist the settings for which there was no room."""
         if self.is_dirty:
             with contextlib.suppress(OSError), self._lock:
-                self._replace(self.stored)
-                self.is_dirty = self._is_in_doubt = False
+                self._rewrite()
 
     def close(self) -> None:
         """Write the file whole, for the next opening; if that fails, it has entries."""
