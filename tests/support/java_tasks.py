@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
             timestamp, headers]``.
         error: its class and text; "" for none.
         ranges_of_python: how many Java left to Python.
-        damage: the offset of an error of Python; -1 for none.
+        damage: the first offset of damage, as an error of Python tells it; -1: none.
     """
 
     rows: list[Row]
@@ -79,10 +79,20 @@ def by_python(tasks: Sequence[Any], options: Mapping[str, str]) -> Outcome:
             for batch in read_task(task_from(task["task"]), SCHEMA, path, parsed):
                 rows += _rows(batch)
     except Exception as error:
-        offset = getattr(error, "offset", None)
         text = f"{type(error).__name__}: {error}"
-        return Outcome(rows, text, damage=-1 if offset is None else offset)
+        return Outcome(rows, text, damage=_damaged_from(error))
     return Outcome(rows, "")
+
+
+def _damaged_from(error: Exception) -> int:
+    """The first offset of damage, as an error tells it; -1: it tells none. Its offset
+    is that of the first record that was not delivered, and may lie in an earlier
+    segment than the damage."""
+    offset = getattr(error, "offset", None)
+    if offset is None:
+        return -1
+    stem = os.path.basename(str(getattr(error, "path", ""))).partition(".")[0]
+    return max(offset, int(stem)) if stem.isdecimal() else int(offset)
 
 
 def _rows(batch: Any) -> Iterator[Row]:
