@@ -6,6 +6,7 @@ found, consequence, next step. A program that catches one should never have to p
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 from dataclasses import InitVar, dataclass, field
@@ -57,6 +58,8 @@ __all__ = [
     "storage_errors",
 ]
 
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 if TYPE_CHECKING:
     _Kind = TypeVar("_Kind", bound=type)
@@ -110,6 +113,16 @@ def made_again(
     for name, value in facts.items():
         setattr(error, name, value)
     return error
+
+
+def again(error: _Error) -> _Error:
+    """An error that is kept, to be raised once more, or to be kept while it is raised.
+    An error that is raised gets the frames of the caller, and keeps all that they
+    refer to: a store that its user has forgotten, and with it that store's lock."""
+    own, cause = copy.copy(error), error.__cause__
+    if cause is not None:
+        own.__cause__ = copy.copy(cause)
+    return own
 
 
 def renamed_error(error: LogStoreError, where: str) -> LogStoreError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from logstore import _native as native
 from logstore.config import check_kind
-from logstore.errors import ConfigError, UnsupportedError
+from logstore.errors import ConfigError, UnsupportedError, again
 from logstore.record.decoder import read_headers
 
 __all__ = [
@@ -413,13 +413,13 @@ class _Batches:
 
     def __next__(self) -> Any:
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise again(self._error)
         try:
             return next(self._batches)
         except StopIteration:
             raise
         except BaseException as error:
-            self._error = error
+            self._error = again(error)
             raise
 
 

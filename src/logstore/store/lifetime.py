@@ -11,6 +11,7 @@ from logstore.errors import (
     DiskFullError,
     LogStoreError,
     StoreClosedError,
+    again,
     storage_errors,
 )
 from logstore.store.context import StoreContext
@@ -124,7 +125,7 @@ class Lifetime:
             self._let_go()
             failure = self._failure
         if failure is not None:
-            raise failure
+            raise again(failure)
 
     def _stop(self) -> None:
         """End the work in the background, each after its current step."""

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from logstore.errors import LogStoreError, OffsetOutOfRangeError, TopicNotFoundError
+from logstore.errors import (
+    LogStoreError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+    again,
+)
 from logstore.group.consumer.ahead import Ahead
 from logstore.group.consumer.assigned_partitions import AssignedPartitions
 from logstore.group.consumer.group_place import GroupPlace
@@ -107,7 +112,7 @@ class Fetcher:
         """
         found = None if reader.error is not None else self._guarded(reader, work)
         if reader.error is not None:
-            raise reader.error.with_traceback(None)
+            raise again(reader.error)
         return found
 
     def _guarded(

@@ -15,6 +15,7 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     StorageError,
     TopicNotFoundError,
+    again,
 )
 from logstore.group.consumer.options import Options
 from logstore.log.read.options import ReadOptions
@@ -100,7 +101,7 @@ class LogReader:
         Raises: as `Partition.follow`.
         """
         if self.behind is not None:
-            raise self.behind.with_traceback(None)
+            raise again(self.behind)
         first, found = position, list[TopicRecord]()
         try:
             while len(found) < limit:

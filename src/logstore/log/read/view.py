@@ -17,6 +17,7 @@ from logstore.errors import (
     LogStoreError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
+    again,
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.read.tail import Tail
@@ -193,7 +194,7 @@ class View(NamedTuple):
     def _check_life(self, offset: int, now: Bounds) -> None:
         if now.removal is not None and not now.segments and offset < now.end_offset:
             # A read keeps the files that it began with, but they were cut before.
-            raise now.removal.with_traceback(None)
+            raise again(now.removal)
         if now.life != self.life:
             topic, _, number = self.name.rpartition("-")
             raise PartitionNotFoundError(

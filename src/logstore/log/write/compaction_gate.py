@@ -6,7 +6,7 @@ import threading
 
 from logstore import _native as native
 from logstore._native.locks import RANK_COMPACT
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, again
 
 __all__ = ["CompactionGate", "UnderWay"]
 
@@ -64,4 +64,4 @@ class CompactionGate:
         """Raise the reason why a step must not begin. The caller holds the lock."""
         reason = self._stopped or self._suspended
         if reason is not None:
-            raise reason.with_traceback(None)
+            raise again(reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logstore._native.locks import Signal, logger
-from logstore.errors import LogStoreError, SyncFailedError
+from logstore.errors import LogStoreError, SyncFailedError, again
 from logstore.log.write.context import LogContext
 
 __all__ = ["Health"]
@@ -85,10 +85,9 @@ class Health:
             repair: finishes what an interrupted call left half done, and may fail.
         """
         if self.closed is not None:
-            # The same error each time, without the frames of earlier callers.
-            raise self.closed.with_traceback(None)
+            raise again(self.closed)
         if self.suspended is not None:
-            raise self.suspended.with_traceback(None)
+            raise again(self.suspended)
         if self.failed is None and self.damage is None:
             repair()
         if self.failed is not None:
@@ -100,12 +99,12 @@ class Health:
                 action="append to",
             ) from self.failed
         if self.damage is not None:
-            raise self.damage.with_traceback(None)
+            raise again(self.damage)
 
     def fail(self, error: SyncFailedError) -> SyncFailedError:
         """Refuse all appends from now on; returns the error. The first one counts."""
         if self.failed is None:
-            self.failed = error
+            self.failed = again(error)
             self.is_blocked = True
             logger.error("%s takes no more appends: %s", self._context.name, error)
         self.wake()

@@ -18,6 +18,7 @@ from logstore.errors import (
     StorageError,
     SyncFailedError,
     UnsupportedError,
+    again,
     error_text,
     is_system_error,
     storage_error,
@@ -290,7 +291,7 @@ class PartitionWriter:
             if self._is_finished:
                 if self._failure is not None:
                     # An interrupt has kept it from its caller, perhaps.
-                    raise self._failure.with_traceback(None)
+                    raise again(self._failure)
                 return
             self.is_end_recorded = False  # until it is, whatever ends this call
             if health.is_intact:
@@ -309,12 +310,12 @@ class PartitionWriter:
             except LogStoreError as error:
                 if isinstance(error, SyncFailedError):
                     health.fail(error)
-                self._failure = error
+                self._failure = again(error)
                 self._end_close()
                 raise
             except OSError as error:
                 failure = storage_error(error, "close", self.directory.path)
-                self._failure = failure
+                self._failure = again(failure)
                 self._end_close()
                 raise failure from error
             self._end_close()

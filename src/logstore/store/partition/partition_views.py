@@ -13,6 +13,7 @@ from logstore._native.locks import Signal
 from logstore.errors import (
     OffsetOutOfRangeError,
     StorageError,
+    again,
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.follow.read_only_log import ReadOnlyLog
@@ -156,7 +157,7 @@ class PartitionViews:
         writer = self.writer
         if writer is not None and writer.health.closed is not None:
             self.guard()
-            raise writer.health.closed.with_traceback(None)
+            raise again(writer.health.closed)
 
     def now(self, durable_only: bool) -> View:
         """The log as it is now, for a call that begins. Raises: as `refreshed`."""
@@ -438,7 +439,7 @@ class PartitionViews:
                 cut = error
             has_moved = cut is not None or offset > before
             if closed is not None and not has_moved:
-                raise closed.with_traceback(None)
+                raise again(closed)
             yield Turn(view, has_moved, offset)
             # Before the refresh, which then sees everything that the log had when it
             # was closed.

@@ -22,6 +22,7 @@ from logstore.errors import (
     StorageError,
     TopicNotFoundError,
     UnsupportedError,
+    again,
     storage_error,
 )
 from logstore.io import layout
@@ -163,7 +164,7 @@ class PartitionWriters:
         elif key not in self.loaded and broken is None:
             self._take(key, self._load(key, _Count()))
         if key in self.broken:
-            raise self.broken[key].with_traceback(None)
+            raise again(self.broken[key])
         return self.loaded[key]
 
     def suspend(self, key: TopicPartition, going: TopicNotFoundError) -> None:

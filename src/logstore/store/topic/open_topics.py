@@ -21,6 +21,7 @@ from logstore.errors import (
     ReadOnlyError,
     StorageError,
     TopicNotFoundError,
+    again,
     storage_error,
 )
 from logstore.io import layout
@@ -270,7 +271,7 @@ class OpenTopics:
             broken = self.writers.broken.get(key)
             # If the system refused it, `get` tries again.
             if broken is not None and not isinstance(broken, StorageError):
-                raise broken.with_traceback(None)
+                raise again(broken)
             if number not in self.catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",
