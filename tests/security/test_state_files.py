@@ -508,7 +508,7 @@ def test_any_topic_is_read_as_it_was_written(topics: dict[str, Any]) -> None:
         name: {
             "partitions": count,
             "config": to_stored(TopicConfig(segment_bytes=size, retention_ms=time)),
-            "id": "x",
+            "id": "0a" * 16,
         }
         for name, (count, size, time) in topics.items()
     }

@@ -159,8 +159,8 @@ def _check_topics(value: dict[str, Any]) -> None:
         for flag in ("creating", "deleting", "identified"):
             boolean(flag, settings.get(flag, False))
         for field in ("id", "kafka_id"):
-            if not isinstance(settings.get(field, ""), str):
-                raise ValueError(f"{field} of topic {name} is no text")
+            if settings.get(field, "") != "":
+                _id(f"{field} of topic {name}", settings[field])
     check_partition_count(sum(map(operator.itemgetter("partitions"), topics.values())))
 
 
