@@ -21,6 +21,7 @@ from unittest import mock
 import pytest
 
 import logstore
+from logstore import _native as native
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.exclusive import ExclusiveLog
@@ -231,6 +232,40 @@ def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
         assert read_all(path) == expected(1, 0, end), line
         check_indexes(path, line)
         line += stride(4)
+
+
+def test_append_interrupted_twice_behind_its_commit_leaves_sound_indexes(
+    tmp_path: Path,
+) -> None:
+    """The first one comes at the end of the call that commits, the second when it is
+    looked whether it has committed."""
+    commit, size = native.Planner.commit, native.SegmentState.size.fget
+    is_commit = False
+
+    def committed(planner: native.Planner, state: native.SegmentState) -> None:
+        nonlocal is_commit
+        commit(planner, state)
+        is_commit = True
+        raise Interrupt
+
+    def looked(state: native.SegmentState) -> int:
+        if is_commit:
+            raise Interrupt
+        return int(size(state))
+
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = new_partition(store, index_interval_bytes=100)
+        for number in range(6):
+            with (
+                mock.patch.object(native.Planner, "commit", committed),
+                mock.patch.object(native.SegmentState, "size", property(looked)),
+                pytest.raises(Interrupt),
+            ):
+                append_one(partition)
+            is_commit = False
+            assert partition.end_offset == number + 1
+    assert read_all(tmp_path) == expected(1, 0, 6)
+    check_indexes(tmp_path, "")
 
 
 def test_close_interrupted_at_any_line_and_closed_again_leaves_sound_indexes(

@@ -13,6 +13,13 @@ BUGS_OF_LOGS = (
         "log/write/test_writer_without_state.py",
     ),
     unit_bug(
+        "a truncation that is interrupted while it fails takes appends",
+        "log/write/truncation.py",
+        "        health.is_poisoned = health.is_blocked = True\n        if not",
+        "        health.is_blocked = True\n        if not",
+        "log/write/test_truncation.py",
+    ),
+    unit_bug(
         "a call that was not finished may lie among durable bytes",
         "log/recover/torn_tail.py",
         'return pos >= stale.active["size"]',

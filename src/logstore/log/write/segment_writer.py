@@ -266,7 +266,7 @@ class SegmentWriter:
         handler, the segment is unchanged. If the undo is interrupted, `dirty` is set.
         """
         before = self.index.count, self.times.count
-        pos = self.state.size
+        raw, pos = self.state.raw, self.state.size
         try:
             if total and FRAME.unpack_from(data)[1] + LENGTH_END < total:
                 self._first_frame = pos, bytes(data[:FRAME_BYTES])
@@ -279,11 +279,10 @@ class SegmentWriter:
                 self.times.append(times)
             self.planner.commit(self.state)
         except BaseException as error:
-            # This comes first and makes no call that could be interrupted.
-            self.dirty = before
-            if self.state.size == pos + size:
-                self.dirty = None  # it is committed
-            else:
+            # This comes first and makes no call that could be interrupted: what is
+            # committed is never undone.
+            if raw.size != pos + size:
+                self.dirty = before
                 self.clean()
             if isinstance(error, OSError):
                 raise storage_error(

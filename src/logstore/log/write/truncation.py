@@ -80,19 +80,20 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         is_begun = True
         _cut(log, segment, segments[index + 1 :], offset, end)
     except BaseException as error:
+        # Half done, in memory or on disk: the next opening finds out. This comes
+        # first and makes no call that could be interrupted.
+        health.is_poisoned = health.is_blocked = True
         if not is_begun and isinstance(error, OSError) and _is_unchanged(error):
             # The cut in memory is a new one: it is recorded before the next append.
             log.point.must_record = True
             active.state, active.index, active.times = kept
             segments[-1].show_indexes(active.index, active.times)
             log.extent = undone
+            health.is_poisoned = False
             raise storage_error(
                 error, "write the state of", log.context.directory.path,
                 "Nothing was cut.",
             ) from error  # fmt: skip
-        # Half done, in memory or on disk: the next opening finds out. This comes
-        # first and makes no call that could be interrupted.
-        health.is_poisoned = health.is_blocked = True
         if segment.next_offset == end:
             segment.size = size
         if log.extent is during:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import logstore
+from logstore.log.write import truncation
+from logstore.log.write.durable_point import DurablePoint
 from support.damage import overwrite
 
 COUNT = 50
@@ -61,3 +65,29 @@ def test_segment_is_read_in_several_buffers(tmp_path: Path) -> None:
         indexes.append(path.with_suffix(".index").read_bytes().rstrip(b"\0"))
     assert indexes[0] == indexes[1]
     assert len(indexes[0]) >= 8 * 20
+
+
+@pytest.mark.parametrize("end", [0, 3])
+def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
+    tmp_path: Path, end: int
+) -> None:
+    """They would be acknowledged, and hidden: readers stop at the cut."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        for number in range(5):
+            partition.append(b"%d" % number)
+        full = OSError(errno.ENOSPC, "full")
+        with (
+            mock.patch.object(DurablePoint, "write", side_effect=full),
+            mock.patch.object(
+                truncation, "_is_unchanged", side_effect=KeyboardInterrupt
+            ),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            partition.truncate_to(end)
+        with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+            partition.append(b"behind")
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("t")[0]
+        assert [r.value for r in partition.read()] == [b"%d" % n for n in range(5)]
+        assert partition.append(b"behind") == 5
