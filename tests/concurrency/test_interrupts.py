@@ -312,10 +312,14 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
             assert [r.value for r in partition.read()] == [b"before", b"behind"]
 
 
+@pytest.mark.parametrize(
+    ("then", "ends"), [("look", [1, 1]), ("append", [1, 2]), ("publish", [1, 2])]
+)
 def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
-    tmp_path: Path,
+    tmp_path: Path, then: str, ends: list[int]
 ) -> None:
-    """Also where only one of its partitions is published to next."""
+    """Also where only one of its partitions is looked at, appended or published to
+    next."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
 
@@ -340,9 +344,14 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
         ):
             store.publish([staged(0, 1)], identity="test", sequence=1)
         assert store.published("test") == 1
-        assert {partition.end_offset for partition in topic} == {0}
-        store.publish([staged(1)], identity="test", sequence=2)
-        assert [partition.end_offset for partition in topic] == [1, 2]
+        if then == "publish":
+            store.publish([staged(1)], identity="test", sequence=2)
+        elif then == "append":
+            assert topic[1].append(b"behind") == 1
+        for number in (1, 0):
+            assert len(list(topic[number].read())) == ends[number]
+    with logstore.open(tmp_path) as store:
+        assert [partition.end_offset for partition in store.topic("a")] == ends
 
 
 TOPIC_CALLS: dict[str, Callable[[logstore.Store], object]] = {

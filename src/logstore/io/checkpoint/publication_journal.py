@@ -155,14 +155,15 @@ class PublicationJournal:
             self._write({**ends, **dict.fromkeys(released)}, changes)
 
     def has_committed(self, bases: Mapping[TopicPartition, int]) -> bool:
-        """Whether a publication is committed, of which `begin` has recorded these.
+        """Whether a publication is committed, of which `begin` has recorded these. The
+        end of a log that was deleted since is forgotten, and says nothing.
 
         Raises:
             CorruptCheckpointError, OSError: the journal is damaged, or cannot be read.
         """
         with self._lock:
             known = self._known().bases
-            return any(known.get(key) != base for key, base in bases.items())
+            return any(known.get(key, base) != base for key, base in bases.items())
 
     def release(self, key: TopicPartition) -> None:
         """Record durably that other records than published ones may follow in a log.

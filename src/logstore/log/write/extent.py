@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from logstore import _native as native
@@ -41,17 +42,33 @@ class VisibilityBarrier:
     Attributes:
         publisher: held by the thread that publishes. A barrier that is closed while no
             thread publishes belongs to a publication that was interrupted.
+
+    Args:
+        end_interrupted: opens it if that publication was committed or undone.
     """
 
-    __slots__ = ("is_open", "publisher")
+    __slots__ = ("_end_interrupted", "is_open", "publisher")
 
-    def __init__(self, *, is_open: bool, publisher: native.Mutex | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_open: bool,
+        publisher: native.Mutex | None = None,
+        end_interrupted: Callable[[], None] | None = None,
+    ) -> None:
         self.is_open = is_open
         self.publisher = publisher
+        self._end_interrupted = end_interrupted
+
+    def settle(self) -> None:
+        """Open it if it belongs to a publication that was interrupted, and committed
+        or undone. The caller holds the lock of the log."""
+        if self._end_interrupted is not None and self.is_stuck:
+            self._end_interrupted()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it will never open. The caller holds the lock of the log."""
+        """Whether it will not open by itself. The caller holds the lock of the log."""
         if self.is_open:
             return False
         return self.publisher is None or not self.publisher.is_mine

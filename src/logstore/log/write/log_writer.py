@@ -209,7 +209,15 @@ class LogWriter:
         """The log as readers see it, for a reading thread. What an interrupted call
         left half done is finished first, so that all readers see the same log."""
         health = self.health
-        if health.is_torn and not health.has_ended:
+        if not (self.visibility.barrier.is_open or health.has_ended):
+            # A thread that publishes has the lock: readers do not wait for it.
+            with (
+                contextlib.suppress(ReentrantCallError, StorageError),
+                self.lock.attempt() as is_mine,
+            ):
+                if is_mine:
+                    self.repair()
+        elif health.is_torn and not health.has_ended:
             with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
                 self.repair()
         segments, start, end, durable, cuts, _ = self.seen()
@@ -275,8 +283,9 @@ class LogWriter:
         Raises:
             StorageError: this is not possible now.
         """
-        health = self.health
-        if health.is_poisoned or self.visibility.barrier.is_stuck:
+        health, barrier = self.health, self.visibility.barrier
+        barrier.settle()
+        if health.is_poisoned or barrier.is_stuck:
             health.poison()
             return
         if self.pending is not None:

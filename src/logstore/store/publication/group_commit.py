@@ -10,7 +10,7 @@ import contextlib
 import errno
 import functools
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from logstore import _native as native
@@ -44,13 +44,16 @@ class GroupCommit:
     Args:
         targets: the partitions of the group, in the order of their locks.
         lock: of publications; the caller holds it.
+        end_interrupted: calls the method of this name, for a log that finds the barrier
+            closed.
 
     Attributes:
-        barrier: closed from the first append until the group is committed or undone.
+        barrier: closed until the group is committed or undone.
 
     Invariant: while the barrier is closed, readers see no record of the group. When it
     opens, each log has all of its records or none; a log that could not be restored
-    hides them.
+    hides them. An interrupt may leave it closed: whoever looks at one of the logs next,
+    appends to it, or publishes, opens it, unless the group is there in part.
     """
 
     def __init__(
@@ -59,12 +62,17 @@ class GroupCommit:
         journal: PublicationJournal,
         targets: Sequence[Target],
         lock: native.Mutex,
+        end_interrupted: Callable[[], None],
     ) -> None:
         self._root = root
         self._journal = journal
         self._targets = targets
         self._lock = lock
-        self.barrier = VisibilityBarrier(is_open=False, publisher=lock)
+        self.barrier = VisibilityBarrier(
+            is_open=False, publisher=lock, end_interrupted=end_interrupted
+        )
+        # All logs have the barrier, and the journal has their ends.
+        self._has_begun = False
         self._is_stuck = False
 
     def publish(
@@ -89,7 +97,8 @@ class GroupCommit:
         is_settled = False
         try:
             self._put_in(group, imports)
-            is_settled = True
+            # The commit counts. No call comes between, which could be interrupted.
+            self.barrier.is_open = is_settled = True
         except BaseException as error:
             in_doubt = self._failed(error)
             is_settled = True
@@ -100,7 +109,7 @@ class GroupCommit:
                 raise storage_error(error, _WHAT, path, note) from error
             raise
         finally:
-            if is_settled and not self.barrier.is_open:
+            if is_settled:
                 self._show()
         return None
 
@@ -119,13 +128,31 @@ class GroupCommit:
 
     def has_stuck(self) -> bool:
         """Whether the group was neither committed nor undone."""
-        if not (self.barrier.is_open or self._is_stuck):
-            self._is_stuck = self._is_there() and not self._has_committed()
-        return self._is_stuck
+        if self.barrier.is_open or self._is_stuck:
+            return self._is_stuck
+        is_half = self._is_there() and not self._has_committed()
+        # Another thread may have opened it meanwhile, and appended.
+        return is_half and not self.barrier.is_open
+
+    def end_interrupted(self) -> None:
+        """Open the barrier if an interrupt has left it closed, unless the group is
+        there in part. The caller holds the lock of publications, or of one of the logs.
+
+        Raises:
+            CorruptCheckpointError, OSError: the journal cannot be read, or made
+                durable, and the barrier stays closed.
+        """
+        if not (self.barrier.is_open or self.has_stuck()):
+            self._journal.confirm()
+            self.barrier.is_open = True
 
     def _is_there(self) -> bool:
-        """Whether the logs have any records of the group."""
-        return any(target.writer.end_offset > target.base for target in self._targets)
+        """Whether the logs have any records of the group; not those that were deleted,
+        which have no segments, and whose ends the journal has forgotten."""
+        return self._has_begun and any(
+            target.writer.segments and target.writer.end_offset > target.base
+            for target in self._targets
+        )
 
     def _has_committed(self) -> bool:
         return self._journal.has_committed({t.key: t.base for t in self._targets})
@@ -143,6 +170,7 @@ class GroupCommit:
             release = functools.partial(journal.release, target.key)
             target.log.raise_barrier(self.barrier, release)
         journal.begin({target.key: target.base for target in targets})
+        self._has_begun = True
         # All locks are held: no record with a later time is appended before these.
         now_ms = self._root.files.now_ms()
         for target in targets:
@@ -192,10 +220,11 @@ class GroupCommit:
     def _show(self) -> None:
         """Let readers see all records again, except in logs that could not be
         restored."""
-        for target in self._targets:
-            if target.writer.health.failed is not None:
-                target.writer.hide_from(target.base, self._lock)
-        self.barrier.is_open = True
+        if not self.barrier.is_open:
+            for target in self._targets:
+                if target.writer.health.failed is not None:
+                    target.writer.hide_from(target.base, self._lock)
+            self.barrier.is_open = True
         for target in self._targets:
             target.writer.wake_readers()
 

@@ -20,6 +20,7 @@ from logstore.errors import (
     LogStoreError,
     PublicationConflictError,
     PublicationUnknownError,
+    ReentrantCallError,
     StorageError,
     SyncFailedError,
     TopicNotFoundError,
@@ -254,7 +255,9 @@ class Publisher:
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            commit = GroupCommit(self._root, self._journal, targets, self.lock)
+            commit = GroupCommit(
+                self._root, self._journal, targets, self.lock, self._end_interrupted
+            )
             self._last = commit
             return commit.publish(group, imports)
 
@@ -297,7 +300,22 @@ class Publisher:
                 action="publish to",
             )
         if self._last is not None:
-            self._last.barrier.is_open = True
+            self._last.end_interrupted()
+
+    def _end_interrupted(self) -> None:
+        """The same for one of its partitions, whose lock the caller holds: the barrier
+        stays closed if it cannot be opened."""
+        assert self._last is not None
+        try:
+            self._last.end_interrupted()
+        except ReentrantCallError:
+            raise
+        except (LogStoreError, OSError) as error:
+            logger.error(
+                "cannot find out whether a publication to %s was committed: %s",
+                self._root.path,
+                error,
+            )
 
     def _has_stuck(self) -> bool:
         """Whether a publication was neither committed nor undone."""

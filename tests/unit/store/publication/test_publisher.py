@@ -249,7 +249,7 @@ def test_no_reader_sees_part_of_a_publication(
     for partition in topic:
         fill(partition, 3)
     seen: list[list[list[int]]] = []
-    steps = {"_append": GroupCommit._append, "_show": GroupCommit._show}
+    steps = {"_append": GroupCommit._append, "_put_in": GroupCommit._put_in}
 
     def look() -> None:
         views = []
@@ -274,11 +274,12 @@ def test_no_reader_sees_part_of_a_publication(
         for name in steps:
             monkeypatch.setattr(GroupCommit, name, looking(name))
         store.publish([stage(store, dict.fromkeys(topic, 20))])
+        look()
         before, after = [3, 3, 3], [23, 23, 23]
-        assert seen[:6] == [[before] * 3] * 6
+        assert seen[:7] == [[before] * 3] * 7
         # The commit: whoever reads the files sees it first.
-        assert seen[6] == [before, after, after]
-        assert seen[7] == [after] * 3
+        assert seen[7] == [before, after, after]
+        assert seen[8] == [after] * 3
 
 
 def test_reader_that_looks_while_a_publication_ends_looks_again(

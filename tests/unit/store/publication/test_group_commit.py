@@ -1,0 +1,229 @@
+"""Publications that interrupts leave in their middle: each is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import logstore
+from faults.checker import open_quietly
+from logstore import Store, Topic
+from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.log.write.exclusive import ExclusiveLog
+from logstore.log.write.extent import VisibilityBarrier
+from logstore.store.publication.group_commit import GroupCommit
+from logstore.store.store import open_store
+from support.disk import MemoryDisk
+from support.staging import stage
+from support.values import config_of, expected
+
+MAGIC = 2
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, but nobody else's."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path) as opened:
+        yield opened
+
+
+def made(store: Store, *names: str) -> list[Topic]:
+    return [store.create_topic(name, 1, config_of(MAGIC)) for name in names]
+
+
+def publish(store: Store, sequence: int, *topics: Topic) -> None:
+    """Two records for each of these topics."""
+    staged = stage(store, {topic[0]: 2 for topic in topics}, sequence)
+    store.publish([staged], identity="test", sequence=sequence)
+
+
+@contextlib.contextmanager
+def interrupts(*names: str) -> Iterator[None]:
+    """One comes at the beginning of each of these methods, and ends the call."""
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            owner = GroupCommit if hasattr(GroupCommit, name) else ExclusiveLog
+            stack.enter_context(mock.patch.object(owner, name, side_effect=Interrupt))
+        with pytest.raises(Interrupt):
+            yield
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """The interrupt comes before the barrier is open, behind the commit."""
+    put_in = GroupCommit._put_in
+
+    def committed(commit: GroupCommit, *arguments: Any) -> None:
+        put_in(commit, *arguments)
+        raise Interrupt
+
+    with (
+        mock.patch.object(GroupCommit, "_put_in", committed),
+        mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
+    ):
+        yield
+
+
+def ends(topics: list[Topic]) -> list[int]:
+    return [topic[0].end_offset for topic in topics]
+
+
+def check_usable(store: Store, topics: list[Topic], before: list[int]) -> None:
+    """Each log ends there, and takes appends; all of them take a publication."""
+    for topic, end in zip(topics, before, strict=True):
+        assert topic[0].append(b"x") == end
+    assert ends(topics) == [end + 1 for end in before]
+    publish(store, 9, *topics)
+    assert ends(topics) == [end + 3 for end in before]
+
+
+def test_publication_that_is_interrupted_behind_its_commit_is_seen_at_once(
+    store: Store,
+) -> None:
+    """What is remembered of it says that it was published."""
+    topics = made(store, "a", "b")
+    with interrupts("_show"):
+        publish(store, 1, *topics)
+    assert store.published("test") == 1
+    for topic in topics:
+        assert list(topic[0].read()) == expected(MAGIC, 0, 2)
+    check_usable(store, topics, [2, 2])
+
+
+def test_publication_that_was_undone_does_not_stop_its_partitions(store: Store) -> None:
+    """Though an interrupt has left its barrier closed."""
+    topics = made(store, "a", "b")
+    publish(store, 1, *topics)
+    with interrupts("sync", "_show"):
+        publish(store, 2, *topics)
+    assert store.published("test") == 1
+    check_usable(store, topics, [2, 2])
+
+
+@pytest.mark.parametrize("raised", [0, 1, 2])
+def test_publication_that_was_not_begun_does_not_stop_its_partitions(
+    store: Store, raised: int
+) -> None:
+    """Some of its logs have its barrier, and the journal has none of their ends."""
+    topics = made(store, "a", "b")
+    raise_barrier, seen = ExclusiveLog.raise_barrier, list[ExclusiveLog]()
+
+    def raise_some(
+        log: ExclusiveLog, barrier: VisibilityBarrier, release: object
+    ) -> None:
+        if len(seen) == raised:
+            raise Interrupt
+        seen.append(log)
+        raise_barrier(log, barrier, release)  # type: ignore[arg-type]
+
+    begins = mock.patch.object(PublicationJournal, "begin", side_effect=Interrupt)
+    with (
+        mock.patch.object(ExclusiveLog, "raise_barrier", raise_some),
+        begins,
+        interrupts("_failed"),
+    ):
+        publish(store, 1, *topics)
+    assert store.published("test") is None
+    check_usable(store, topics, [0, 0])
+
+
+def test_half_of_a_publication_stays_hidden_though_a_topic_of_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    """The journal forgets the end of that topic, which says nothing about the others.
+    The next opening undoes it."""
+    with open_store(tmp_path) as store:
+        topics = made(store, "a", "b", "c")
+        publish(store, 1, *topics)
+        with interrupts("sync", "_failed"):
+            publish(store, 2, *topics)
+        store.delete_topic("b")
+        for topic in (topics[0], topics[2]):
+            assert topic[0].end_offset == 2
+            with pytest.raises(logstore.StorageError, match="could not be undone"):
+                publish(store, 3, topic)
+            assert list(topic[0].read()) == expected(MAGIC, 0, 2)
+    with open_store(tmp_path) as store:
+        assert store.published("test") == 1
+        for name in ("a", "c"):
+            assert list(store.topic(name)[0].read()) == expected(MAGIC, 0, 2)
+
+
+def test_deletion_of_its_topics_ends_a_publication_in_doubt(store: Store) -> None:
+    """Nothing is left of it that could be undone."""
+    topics = made(store, "a", "b")
+    publish(store, 1, topics[0])
+    with interrupts("sync", "_failed"):
+        publish(store, 2, topics[0])
+    store.delete_topic("a")
+    check_usable(store, topics[1:], [0])
+
+
+def test_commit_that_cannot_be_made_durable_stays_hidden(tmp_path: Path) -> None:
+    """By the one who looks first; the next opening shows it."""
+    failure = OSError(errno.EIO, "no")
+    with open_store(tmp_path) as store:
+        topics = made(store, "a", "b")
+        with interrupts(), unseen():
+            publish(store, 1, *topics)
+        with mock.patch.object(PublicationJournal, "confirm", side_effect=failure):
+            assert ends(topics) == [0, 0]
+        for topic in topics:
+            with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+                topic[0].append(b"behind")
+    with open_store(tmp_path) as store:
+        assert ends([store.topic("a"), store.topic("b")]) == [2, 2]
+
+
+def test_look_from_inside_of_another_call_leaves_a_publication_as_it_is(
+    store: Store,
+) -> None:
+    """The next one ends it."""
+    topics = made(store, "a", "b")
+    with interrupts(), unseen():
+        publish(store, 1, *topics)
+    inside = logstore.ReentrantCallError("from inside")
+    with mock.patch.object(PublicationJournal, "confirm", side_effect=inside):
+        assert ends(topics) == [0, 0]
+    check_usable(store, topics, [2, 2])
+
+
+def test_commit_that_readers_have_seen_survives_a_power_cut() -> None:
+    """Interrupts have hidden whether it was synced: it is, before it is shown."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    topics = made(store, "a", "b")
+    publish(store, 1, *topics)
+    commit, sync, is_commit = PublicationJournal.commit, MemoryDisk.sync, [False]
+
+    def interrupted(files: MemoryDisk, fd: int) -> None:
+        if is_commit[0]:
+            raise Interrupt
+        sync(files, fd)
+
+    def committed(journal: PublicationJournal, *arguments: object) -> None:
+        is_commit[0] = True
+        try:
+            commit(journal, *arguments)  # type: ignore[arg-type]
+        finally:
+            is_commit[0] = False
+
+    with (
+        mock.patch.object(MemoryDisk, "sync", interrupted),
+        mock.patch.object(PublicationJournal, "commit", committed),
+        interrupts("_failed"),
+    ):
+        publish(store, 2, *topics)
+    assert ends(topics) == [4, 4]
+    with open_quietly(MemoryDisk(disk.kill().moment().base)) as again:
+        assert again.published("test") == 2
+        assert [again.topic(name)[0].end_offset for name in "ab"] == [4, 4]
