@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from logstore import _native as native
 from logstore._native.locks import RANK_OWNERSHIP, logger
-from logstore.errors import StorageError, storage_errors
+from logstore.errors import CorruptCheckpointError, StorageError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint.cleaner import CompactedOffsets
 from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
@@ -108,6 +108,11 @@ class StoreState:
         if not self.ownership.is_writing:
             self._scheduler.start()
             self.topics.before_first_change(is_deletion)
+        elif not (self.ownership.is_recorded or is_deletion):
+            # The disk was full then. As long as the owner file is missing, the next
+            # opening takes the tail of a log for that of another program.
+            with self.lock, contextlib.suppress(OSError, CorruptCheckpointError):
+                self.ownership.record()
 
     def begin_publishing(self) -> None:
         """Do `begin_writing`, and see that the store has its owner file: without it no

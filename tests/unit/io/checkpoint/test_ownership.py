@@ -271,6 +271,34 @@ def test_owner_file_that_cannot_be_changed_goes(
         assert len(list(store.topic("orders")[0].read())) == 2
 
 
+def test_owner_file_that_had_no_room_is_written_when_another_log_is_appended_to(
+    tmp_path: Path,
+) -> None:
+    """Until then the next opening takes the tail of a log for another program's: what a
+    power failure has left in it would be damage."""
+    path = tmp_path / "store"
+    with open_store(path) as store:
+        append_one(new_partition(store))
+        append_one(store.create_topic("others")[0])
+    owner, files = path / layout.OWNER, FaultyFiles()
+    with open_store(path, files=files) as store:
+        files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
+        files.fail("open", errno.ENOSPC, name=layout.OWNER)
+        append_one(store["orders"][0])
+        assert not owner.exists()
+        files.heal()
+        append_one(store["orders"][0])
+        assert not owner.exists()
+        append_one(store["others"][0])
+        assert owner.exists()
+        crash(path, tmp_path / "killed")
+    with open_store(tmp_path / "killed") as store:
+        assert store._context.state.ownership.is_own
+        assert [len(list(store[name][0].read())) for name in ("orders", "others")] == [
+            3, 2,
+        ]  # fmt: skip
+
+
 def test_owner_file_is_read_again_if_it_is_being_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
