@@ -128,8 +128,8 @@ BUGS = (
     Bug(
         "a failed sync does not end the writer",
         "log/write/health.py",
-        (("        if self.failed is None:\n            self.failed = error",
-          "        if False:\n            self.failed = error"),),
+        (("        if self.failed is None:\n            self.failed = again(error)",
+          "        if False:\n            self.failed = again(error)"),),
         "failing_calls",
         ("append, durable", "flush"),
     ),

@@ -148,9 +148,16 @@ BUGS_OF_LOGS = (
     unit_bug(
         "a later failure takes the place of the first one",
         "log/write/health.py",
-        "        if self.failed is None:\n            self.failed = error\n",
-        "        if True:\n            self.failed = error\n",
+        "        if self.failed is None:\n            self.failed = again(error)\n",
+        "        if True:\n            self.failed = again(error)\n",
         "log/write/test_health.py",
+    ),
+    unit_bug(
+        "an error that is kept keeps the frames of its callers",
+        "log/write/health.py",
+        "            raise again(self.damage)\n",
+        "            raise self.damage.with_traceback(None)\n",
+        "log/write/test_health_kept.py",
     ),
     unit_bug(
         "an epoch that begins at a cut stays",
