@@ -118,10 +118,17 @@ def made_again(
 def again(error: _Error) -> _Error:
     """An error that is kept, to be raised once more, or to be kept while it is raised.
     An error that is raised gets the frames of the caller, and keeps all that they
-    refer to: a store that its user has forgotten, and with it that store's lock."""
+    refer to: a store that its user has forgotten, and with it that store's lock.
+
+    One of the caller's own may have no copy: it is the same each time.
+    """
+    if not isinstance(error, LogStoreError):
+        return error.with_traceback(None)
     own, cause = copy.copy(error), error.__cause__
     if cause is not None:
-        own.__cause__ = copy.copy(cause)
+        is_plain = type(cause).__module__ == "builtins"
+        is_copied = is_plain or isinstance(cause, LogStoreError)
+        own.__cause__ = copy.copy(cause) if is_copied else cause
     return own
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import queue
 import threading
 import weakref
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.aio.loops import Binding
-from logstore.errors import LogStoreError, StorageError
+from logstore.errors import LogStoreError, StorageError, again
 from logstore.store.partition.partition import Partition, appends_of
 
 __all__ = ["Commits", "Ends", "Line"]
@@ -317,8 +316,4 @@ def _work(batch: _Batch, post: _Post) -> None:
 
 def _copy_of(error: BaseException) -> BaseException:
     """An error for one of many tasks: each adds its own traceback to it."""
-    if not isinstance(error, LogStoreError):
-        return error
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
-    return own
+    return again(error) if isinstance(error, LogStoreError) else error

@@ -67,3 +67,51 @@ def test_error_that_is_kept_keeps_nothing_of_its_callers(
     assert second() is None
     assert same == text
     store.close()
+
+
+class _OfTheCaller(Exception):
+    """Has no copy: its constructor takes something else than it keeps."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def test_error_of_a_caller_is_raised_again_though_it_has_no_copy(
+    tmp_path: Path,
+) -> None:
+    """By a reader of Arrow, which must not take it for the end."""
+    error = _OfTheCaller("not", "this")
+
+    def refused(_: object) -> bool:
+        raise error
+
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t")[0].append_many([b"a", b"b"], durable=True)
+        log = tmp_path / "t-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    with logstore.open(tmp_path, read_only=True) as store:
+        batches = store["t"][0].read_arrow(on_corruption=refused)
+        for _ in range(2):
+            with pytest.raises(_OfTheCaller, match="not this"):
+                list(batches)
+
+
+def test_log_that_an_error_of_a_caller_has_ended_takes_no_appends(
+    tmp_path: Path,
+) -> None:
+    """The error of the log keeps it as its cause."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        partition.append(b"a", durable=True)
+        writer = partition._writer
+        assert writer is not None
+        cause = _OfTheCaller("not", "this")
+        failure = logstore.SyncFailedError("it broke", path="", action="sync")
+        failure.__cause__ = cause
+        assert writer.health.fail(failure) is failure
+        assert writer.health.failed is not None
+        assert writer.health.failed.__cause__ is cause
+        with pytest.raises(logstore.SyncFailedError, match="it broke"):
+            partition.append(b"b")
