@@ -105,14 +105,20 @@ class StoreState:
             LogStoreError: they cannot be removed; or, but for a deletion, the damage
                 of a partition, which is known from them, cannot be recorded.
         """
-        if not self.ownership.is_writing:
+        if self._begin(is_deletion) or self.ownership.is_recorded or is_deletion:
+            return
+        # The disk was full then. As long as the owner file is missing, the next opening
+        # takes the tail of a log for that of another program.
+        with self.lock, contextlib.suppress(OSError, CorruptCheckpointError):
+            self.ownership.record()
+
+    def _begin(self, is_deletion: bool) -> bool:
+        """Whether this is the first change, before which the markers were removed."""
+        is_first = not self.ownership.is_writing
+        if is_first:
             self._scheduler.start()
             self.topics.before_first_change(is_deletion)
-        elif not (self.ownership.is_recorded or is_deletion):
-            # The disk was full then. As long as the owner file is missing, the next
-            # opening takes the tail of a log for that of another program.
-            with self.lock, contextlib.suppress(OSError, CorruptCheckpointError):
-                self.ownership.record()
+        return is_first
 
     def begin_publishing(self) -> None:
         """Do `begin_writing`, and see that the store has its owner file: without it no
@@ -121,7 +127,7 @@ class StoreState:
         Raises:
             StorageError: it cannot be written: DiskFullError.
         """
-        self.begin_writing()
+        self._begin(is_deletion=False)
         if not self.ownership.is_recorded:
             with (
                 self.lock,
