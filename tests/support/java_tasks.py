@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from logstore.io.layout import parse_segment_file
 from pyspark_logstore import jvm
 from pyspark_logstore.jvm.helper import Helper
 from pyspark_logstore.jvm.plans import task_from
@@ -91,8 +92,8 @@ def _damaged_from(error: Exception) -> int:
     offset = getattr(error, "offset", None)
     if offset is None:
         return -1
-    stem = os.path.basename(str(getattr(error, "path", ""))).partition(".")[0]
-    return max(offset, int(stem)) if stem.isdecimal() else int(offset)
+    segment = parse_segment_file(os.path.basename(str(getattr(error, "path", ""))))
+    return int(offset) if segment is None else max(offset, segment.base_offset)
 
 
 def _rows(batch: Any) -> Iterator[Row]:
