@@ -40,17 +40,11 @@ XFAIL = {
     "s03_pinned_identities_close_the_store": (
         "what cannot be stored is refused when it is asked for, not when it is written"
     ),
-    "s05_failed_transactions_leave_staged_files": (
-        "what was staged is discarded at every refusal"
-    ),
     "s10_publish_grows_with_identities": (
         "the cost of a publication does not grow with what is remembered"
     ),
     "s11_consumer_waits_for_its_own_process": (
         "a call that waits for its own process raises an error"
-    ),
-    "s14_requests_behind_64_that_cannot_be_read": (
-        "a queue continues after what it cannot do"
     ),
 }
 # As before, where it is a matter of luck whether the program finds it.
