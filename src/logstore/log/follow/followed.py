@@ -15,6 +15,7 @@ from logstore.log.follow.loading import LoadedLog, Loader, observed
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.observed import Names, Observed, Signs
 from logstore.log.follow.signs import Guards, PartitionStamp, WriterSigns, writer_signs
+from logstore.log.read.view import Segments
 from logstore.segment import Segment
 
 __all__ = ["FollowedLog"]
@@ -33,7 +34,7 @@ class FollowedLog:
     def __init__(self, loader: Loader, loaded: LoadedLog) -> None:
         state, stamp = loaded.state, loaded.stamp
         self.log, self.files = loaded.log, loaded.files
-        self.segments = tuple(loaded.log.segments)
+        self.segments = Segments(loaded.log.segments)
         if self.segments:
             self.segments[-1].show_indexes(loaded.log.index, loaded.log.times)
         self.writer = stamp.ownership.owner
@@ -305,7 +306,8 @@ class FollowedLog:
         added = sorted(base for base in bases if base > kept[-1].base_offset)
         if added and added[0] < kept[-1].next_offset:
             return False  # it was cut during this look
-        self.segments = kept
+        if len(kept) < len(known):
+            self.segments = Segments(kept)
         for base in added:
             self._begin_segment(base)
         self._take_metadata(metadata)
@@ -344,7 +346,7 @@ class FollowedLog:
         )
         if self.files.is_foreign and not log.tail_bytes:
             last.file.sealed_size = last.size
-        self.segments = (*self.segments, segment)
+        self.segments = Segments((*self.segments, segment))
         self._read(segment)
 
     def _grow_at_end(self, stamp: FileStamp, begun_ms: int) -> bool:

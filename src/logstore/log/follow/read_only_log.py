@@ -28,9 +28,8 @@ from logstore.log.follow.loading import ATTEMPTS, LoadedLog, Loader
 from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
 from logstore.log.follow.signs import BrokerStart, publication_key
-from logstore.log.read.view import Bounds
+from logstore.log.read.view import Bounds, Segments
 from logstore.log.recover import RecoveredLog
-from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
 
@@ -93,7 +92,7 @@ class ReadOnlyLog:
         return self._log.log
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> Segments:
         return self._log.segments
 
     @property
@@ -159,7 +158,7 @@ class ReadOnlyLog:
 
     def at_once(
         self,
-        ask: Callable[[tuple[Segment, ...], int, int, int], Result | None],
+        ask: Callable[[Segments, int, int, int], Result | None],
         durable_only: bool,
         target: int,
     ) -> Result | None:

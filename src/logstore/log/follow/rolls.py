@@ -16,6 +16,7 @@ from logstore.io.checkpoint.partition_state import PartitionState, StateGrowth
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
+from logstore.log.read.view import Segments
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
@@ -85,9 +86,7 @@ def take_state(
     loaded.cuts, loaded.log_id = state.cuts, state.log_id
 
 
-def segments_of(
-    state: PartitionState, segments: Sequence[Segment]
-) -> tuple[Segment, ...]:
+def segments_of(state: PartitionState, segments: Segments) -> Segments:
     """Without those in front that the state says are deleted, whose files had their
     names yet when the names were read. The last one stays: the state may be later than
     what was read of the log."""
@@ -95,4 +94,4 @@ def segments_of(
     first = 0
     while first < len(segments) - 1 and segments[first].base_offset < base:
         first += 1
-    return tuple(segments[first:])
+    return Segments(segments[first:]) if first else segments

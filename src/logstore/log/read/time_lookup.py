@@ -11,7 +11,7 @@ from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.reader import decoded
-from logstore.log.read.view import ChangedError, View, slot_of
+from logstore.log.read.view import ChangedError, Segments, View, slot_of
 from logstore.record.decoder import ChunkReader
 from logstore.segment import LOOKUP_BYTES, Segment
 
@@ -26,10 +26,11 @@ class LargestTimestamps:
     at the start of a log: a lookup by time among thousands of segments is a binary
     search. Any thread may call it.
 
-    Kept for the segments of the last call. Only those after the first one that differs
-    are looked at again, and the one before that, which may have been cut and have grown
-    since. A segment that is lost, or whose largest timestamp is unknown, ends the list.
-    The segments are held weakly: the files of a deleted one go with its last user.
+    They are kept in the list of segments. In a new list only the segments after the
+    first one that differs from the last list are looked at, and the one before that,
+    which may have been cut and have grown since. A segment that is lost, or whose
+    largest timestamp is unknown, ends them. The last list is held weakly: the files of
+    a deleted segment go with its last user.
     """
 
     __slots__ = ("_kept",)
@@ -37,18 +38,19 @@ class LargestTimestamps:
     def __init__(self) -> None:
         self._kept: tuple[list[weakref.ref[Segment]], list[int]] = ([], [])
 
-    def older(self, segments: tuple[Segment, ...], timestamp: int) -> int:
+    def older(self, segments: Segments, timestamp: int) -> int:
         """How many segments at the start of a log have only records before a time."""
-        references, largest = self._kept
-        known = tuple([reference() for reference in references])
-        if known != segments:
-            largest = self._of(segments, known, largest)
+        largest = segments.largest
+        if largest is None:
+            references, largest = self._kept
+            known = [reference() for reference in references]
+            largest = segments.largest = self._of(segments, known, largest)
             self._kept = [weakref.ref(segment) for segment in segments], largest
         return bisect.bisect_left(largest, timestamp)
 
     @staticmethod
     def _of(
-        segments: tuple[Segment, ...],
+        segments: Segments,
         known: Sequence[Segment | None],
         largest: list[int],
     ) -> list[int]:

@@ -23,10 +23,30 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.log.read.tail import Tail
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
-__all__ = ["Bounds", "ChangedError", "Source", "View", "find_in", "slot_of"]
+__all__ = [
+    "Bounds",
+    "ChangedError",
+    "Segments",
+    "Source",
+    "View",
+    "find_in",
+    "slot_of",
+]
 
 
 _BASE_OFFSET = operator.attrgetter("base_offset")
+
+
+class Segments(tuple[Segment, ...]):
+    """The segments of a log, in order. Each change of the list makes a new one. So what
+    was found out about all of them is kept here: it counts while the list does, and
+    holds nothing longer.
+
+    Attributes:
+        largest: as `LargestTimestamps` has found them; None: nobody has asked.
+    """
+
+    largest: list[int] | None = None
 
 
 def slot_of(segments: Sequence[Segment], offset: int) -> int:
@@ -62,7 +82,7 @@ class Bounds(NamedTuple):
         compactions: how often sealed segments were replaced by compacted ones.
     """
 
-    segments: tuple[Segment, ...]
+    segments: Segments
     start_offset: int
     end_offset: int
     durable_offset: int
@@ -100,7 +120,7 @@ class View(NamedTuple):
     """
 
     name: str
-    segments: tuple[Segment, ...]
+    segments: Segments
     start_offset: int
     end_offset: int
     log_end: int

@@ -16,7 +16,7 @@ from logstore.io.layout import (
     SEGMENT_SUFFIXES,
     segment_file,
 )
-from logstore.log.read.view import slot_of
+from logstore.log.read.view import Segments, slot_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -62,7 +62,7 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     dropped, kept = before.segments[:needed], before.segments[needed:]
     if dropped:
         log.idempotence.before_deletion(before)
-    after = before._replace(segments=kept, start=offset)
+    after = before._replace(segments=Segments(kept), start=offset)
     is_committed = log.point.commit(after, point)
     log.extent = after
     if offset > kept[0].base_offset or dropped:
@@ -99,7 +99,7 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     except OSError as error:
         path = context.directory.path
         raise storage_error(error, "write the state of", path) from error
-    log.extent = extent._replace(segments=kept, start=offset)
+    log.extent = extent._replace(segments=Segments(kept), start=offset)
     context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)

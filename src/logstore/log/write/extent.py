@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.segment import Segment
+from logstore.log.read.view import Segments
 
 __all__ = ["Visibility", "Extent", "VisibilityBarrier"]
 
@@ -27,7 +27,7 @@ class Extent(NamedTuple):
             native.OFFSET_MAX.
     """
 
-    segments: tuple[Segment, ...]
+    segments: Segments
     start: int
     end: int
     durable: int

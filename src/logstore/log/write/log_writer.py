@@ -28,7 +28,7 @@ from logstore.errors import (
 from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.log.producers import EXPIRY_MS
-from logstore.log.read.view import Bounds
+from logstore.log.read.view import Bounds, Segments
 from logstore.log.recover import RecoveredLog
 from logstore.log.recover.rebuild import cut_transactions
 from logstore.log.write.active_segment import ActiveSegment
@@ -148,7 +148,7 @@ class LogWriter:
         self.sync_lock = native.Mutex(RANK_SYNC, f"a sync of {name}", group)
         self.appended = Signal()
         self.health = Health(self.context, loaded.damage, self.appended)
-        segments = tuple(loaded.segments)
+        segments = Segments(loaded.segments)
         self.extent = Extent(
             segments,
             loaded.start_offset,
@@ -487,7 +487,8 @@ class LogWriter:
     def _add_segment(self, base_offset: int) -> None:
         """Create a segment, and put it into the list."""
         segment = self.active.create(base_offset)
-        extent = self.extent._replace(segments=(*self.extent.segments, segment))
+        segments = Segments((*self.extent.segments, segment))
+        extent = self.extent._replace(segments=segments)
         # At once: a segment in the list must not be removed as half created.
         self.extent, self.active.creating = extent, None
 

@@ -25,6 +25,7 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.log.read.view import Segments
 from logstore.log.write.extent import Extent
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
@@ -244,9 +245,10 @@ class Replacement:
             max_timestamp_offset=new.max_timestamp_offset,
         )
         segment.time_digest = new.time_digest
-        segments = log.extent.segments
-        segments = (*segments[:begin], segment, *segments[begin + len(old) :])
-        extent = log.extent._replace(segments=segments)
+        extent = log.extent
+        rest = extent.segments[begin + len(old) :]
+        segments = Segments((*extent.segments[:begin], segment, *rest))
+        extent = extent._replace(segments=segments)
         try:
             state = self._state()
             extent = extent._replace(durable=log.extent.durable, end=log.extent.end)

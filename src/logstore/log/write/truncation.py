@@ -14,6 +14,7 @@ from logstore.errors import (
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.full_disk import UnknownContentError
 from logstore.io.layout import LOG
+from logstore.log.read.view import Segments
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
 from logstore.log.scan import take_batches
 from logstore.log.write.deletion import rename_deleted
@@ -64,7 +65,8 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     before, end, size = log.extent, state.last_offset + 1, state.size
     cuts = before.cuts.after(offset, log.context.files.now_ms())
     # A reader sees only records that stay, in one of these.
-    during = before._replace(segments=segments[: index + 1], cuts=cuts, limit=end)
+    kept_segments = Segments(segments[: index + 1])
+    during = before._replace(segments=kept_segments, cuts=cuts, limit=end)
     undone = before._replace(cuts=cuts)
     stopped = during._replace(end=end, limit=native.OFFSET_MAX)
     producers = log.idempotence.before_cut(before, end, offset)

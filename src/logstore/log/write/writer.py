@@ -25,7 +25,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
-from logstore.log.read.view import Bounds
+from logstore.log.read.view import Bounds, Segments
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
 from logstore.log.write.compaction_gate import CompactionGate
@@ -40,7 +40,6 @@ from logstore.log.write.replacement import Replacement
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.truncation import truncate
 from logstore.record.encoder import Encoder
-from logstore.segment import Segment
 
 __all__ = ["PartitionWriter"]
 
@@ -93,7 +92,7 @@ class PartitionWriter:
     # ------------------------------------------------------------ what readers see
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> Segments:
         return self._log.extent.segments
 
     @property
@@ -130,7 +129,7 @@ class PartitionWriter:
 
     def at_once(
         self,
-        ask: Callable[[tuple[Segment, ...], int, int, int], Result | None],
+        ask: Callable[[Segments, int, int, int], Result | None],
         durable_only: bool,
         target: int,
     ) -> Result | None:
@@ -352,7 +351,7 @@ class PartitionWriter:
 
     def abandon(self) -> None:
         """Release everything that a reader of a deleted topic does not need."""
-        self._log.extent = self._log.extent._replace(segments=())
+        self._log.extent = self._log.extent._replace(segments=Segments())
 
 
 def _record_cuts(log: LogWriter) -> bool:

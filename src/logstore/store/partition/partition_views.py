@@ -30,7 +30,14 @@ from logstore.log.read.time_lookup import (
     LargestTimestamps,
     first_offset_at,
 )
-from logstore.log.read.view import Bounds, ChangedError, View, find_in, slot_of
+from logstore.log.read.view import (
+    Bounds,
+    ChangedError,
+    Segments,
+    View,
+    find_in,
+    slot_of,
+)
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     Start,
@@ -123,7 +130,7 @@ class PartitionViews:
         return self.log.at_once(self._find_since, False, timestamp)
 
     def _find_since(
-        self, segments: tuple[Segment, ...], start: int, end: int, timestamp: int
+        self, segments: Segments, start: int, end: int, timestamp: int
     ) -> int | None:
         """`Segment.find_since` of the first segment that may have it, if it is before
         an end."""

@@ -20,6 +20,7 @@ from logstore.io.layout import PARTITION_STATE
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
 from logstore.log.follow.rolls import segments_of
+from logstore.log.read.view import Segments
 from logstore.segment import Segment
 from logstore.store.store import open_store
 from support.compacting import ABORT, TIME_MS, Item, batch2, marker
@@ -304,4 +305,5 @@ def test_segments_in_front_that_the_state_does_not_have_are_left_out(
     base = {"base_offset": first if is_active else 99}
     rows = [] if is_active else [(first, 0, 0, 0, 0, 0)]
     state = cast(Any, SimpleNamespace(sealed=rows, active=base))
-    assert segments_of(state, segments) == tuple(segments[3 - kept :])
+    given = Segments(segments)
+    assert segments_of(state, given) == tuple(segments[3 - kept :])

@@ -7,7 +7,7 @@ import datetime
 import os
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import logstore
 from logstore import errors
 from logstore.log.read.corruption import Damaged
 from logstore.log.read.time_lookup import LargestTimestamps
+from logstore.log.read.view import Segments
 from logstore.segment import SegmentGoneError
 from support.values import new_partition
 
@@ -30,7 +31,12 @@ class OneSegment:
 
 
 def segments_of(*timestamps: int | None) -> Any:
-    return tuple(OneSegment(timestamp) for timestamp in timestamps)
+    return listed(OneSegment(timestamp) for timestamp in timestamps)
+
+
+def listed(segments: Iterable[Any]) -> Segments:
+    """As a log has them."""
+    return Segments(segments)
 
 
 def test_segments_that_end_before_a_time_are_older() -> None:
@@ -40,8 +46,8 @@ def test_segments_that_end_before_a_time_are_older() -> None:
     expected = {0: 0, 10: 0, 11: 1, 30: 1, 31: 3, 40: 3, 41: 4, 51: 4, 2**62: 4}
     for timestamp, count in expected.items():
         assert largest.older(segments, timestamp) == count
-    assert largest.older((), 5) == 0
-    assert largest.older(segments[:1], 99) == 0
+    assert largest.older(Segments(), 5) == 0
+    assert largest.older(listed(segments[:1]), 99) == 0
 
 
 def test_unknown_and_lost_segments_are_not_passed_over() -> None:
@@ -49,7 +55,7 @@ def test_unknown_and_lost_segments_are_not_passed_over() -> None:
     largest = LargestTimestamps()
     assert largest.older(segments_of(10, None, 30, 40), 99) == 1
     lost = (OneSegment(10), OneSegment(20, is_lost=True), *segments_of(30, 40))
-    assert largest.older(lost, 99) == 1  # type: ignore[arg-type]
+    assert largest.older(listed(lost), 99) == 1
 
 
 def test_segment_that_was_cut_and_has_grown_is_looked_at_again() -> None:
@@ -58,7 +64,7 @@ def test_segment_that_was_cut_and_has_grown_is_looked_at_again() -> None:
     segments = segments_of(10, 20, 30, 40)
     assert largest.older(segments, 25) == 2
     segments[1].max_timestamp = 90
-    grown = (*segments[:2], *segments_of(50, 60))
+    grown = listed((*segments[:2], *segments_of(50, 60)))
     assert largest.older(grown, 25) == 1
     assert largest.older(grown, 91) == 3
 
@@ -68,8 +74,47 @@ def test_segments_that_were_deleted_are_forgotten() -> None:
     largest = LargestTimestamps()
     segments = segments_of(90, 20, 30, 40)
     assert largest.older(segments, 50) == 0
-    assert largest.older(segments[1:], 50) == 2
-    assert largest.older(segments[2:], 35) == 1
+    assert largest.older(listed(segments[1:]), 50) == 2
+    assert largest.older(listed(segments[2:]), 35) == 1
+
+
+def test_lookup_in_the_same_list_looks_at_no_segment() -> None:
+    """Among thousands of segments that would cost more than the rest of a lookup."""
+    largest = LargestTimestamps()
+    segments = segments_of(10, 20, 30)
+    assert largest.older(segments, 25) == 2
+    for segment in segments:
+        del segment.max_timestamp
+    assert largest.older(segments, 15) == 1
+
+
+def test_each_list_of_a_log_keeps_what_is_found_out(tmp_path: Path) -> None:
+    """Whatever has changed it."""
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(logstore.open(tmp_path))
+        partition = new_partition(store, cleanup_policy="compact")
+        partition.append(b"x", key=b"0")
+        other = stack.enter_context(logstore.open(tmp_path, read_only=True))
+        reader = other["orders"][0]
+        logs: list[Any] = [partition._log, reader._log]
+
+        def check(base_offsets: list[int]) -> None:
+            len(reader)  # looks at the log
+            for log in logs:
+                assert [one.base_offset for one in log.segments] == base_offsets
+                assert type(log.segments) is Segments
+
+        check([0])
+        for number in range(1, 5):
+            partition.roll()
+            partition.append(b"x", key=b"%d" % (number // 2))
+            check([*range(number + 1)])
+        partition.delete_before(1)
+        check([1, 2, 3, 4])
+        assert partition.compact()
+        check([1, 4])
+        partition.truncate_to(2)
+        check([1])
 
 
 def test_segments_are_not_held() -> None:
@@ -77,7 +122,7 @@ def test_segments_are_not_held() -> None:
     largest = LargestTimestamps()
     segments = segments_of(10, 20, 30)
     assert largest.older(segments, 25) == 2
-    (first, *_), segments = map(weakref.ref, segments), segments[1:]
+    (first, *_), segments = map(weakref.ref, segments), listed(segments[1:])
     assert first() is None
     assert largest.older(segments, 25) == 1
 
