@@ -6,6 +6,7 @@ The layers are data in docs/make_layers.py. A new room needs one line there.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import runpy
@@ -90,14 +91,18 @@ class Import:
     in_function: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
-    """A parsed module of the package; `room` is the name that has a layer."""
+    """A module of the package; `room` is the name that has a layer."""
 
     path: str
     dotted: tuple[str, ...]  # without "logstore", without "__init__"
     is_package: bool
-    tree: ast.Module
+    source: str | bytes
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
 
     @property
     def name(self) -> str:
@@ -113,10 +118,9 @@ def load(package: Path = PACKAGE) -> list[Module]:
     for path in sorted(package.rglob("*.py")):
         dotted = path.relative_to(package).with_suffix("").parts
         is_package = dotted[-1] == "__init__"
-        tree = ast.parse(path.read_bytes())
         name = path.relative_to(package).as_posix()
         dotted = dotted[:-1] if is_package else dotted
-        modules.append(Module(name, dotted, is_package, tree))
+        modules.append(Module(name, dotted, is_package, path.read_bytes()))
     return modules
 
 
@@ -414,7 +418,7 @@ GOOD_FILE_USE = {
 
 
 def invented(name: str, source: str) -> Module:
-    return Module(f"{name}.py", tuple(name.split(".")), False, ast.parse(source))
+    return Module(f"{name}.py", tuple(name.split(".")), False, source)
 
 
 @pytest.mark.parametrize(("name", "source"), BAD_IMPORTS.values(), ids=BAD_IMPORTS)
