@@ -77,10 +77,7 @@ def test_cut_of_long_ago_is_not_reported_after_the_state_was_missing(
             if is_opened_before:
                 follower = reading.topic("orders")[0].follow(3, timeout=0.3)
                 found = [next(follower).offset for _ in range(17)]
-            files.full = True
-            for name in (PARTITION_STATE, f"{PARTITION_STATE}.tmp"):
-                files.fail("write", errno.ENOSPC, name=name)
-            files.fail("create", errno.ENOSPC, name=f"{PARTITION_STATE}.tmp")
+            refuse_states(files)
             partition.delete_before(10)
             assert not state.exists()
             beside = reading.topic("orders")[0]
@@ -94,6 +91,43 @@ def test_cut_of_long_ago_is_not_reported_after_the_state_was_missing(
             assert state.exists()
             found += [record.offset for record in follower]
         assert found == list(range(found[0], 23))
+
+
+def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_same(
+    tmp_path: Path,
+) -> None:
+    """What was known of the cuts before is known while the state is missing: so the
+    next one is seen in the state, and not only in other bytes."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = log_with_a_cut(store)
+        state = tmp_path / "orders-0" / PARTITION_STATE
+        with open_store(tmp_path, read_only=True) as reading:
+            beside = reading.topic("orders")[0]
+            follower = beside.follow(3, timeout=0.3)
+            assert [next(follower).offset for _ in range(17)] == list(range(3, 20))
+            refuse_states(files)
+            partition.delete_before(10)
+            assert not state.exists()
+            assert (beside.start_offset, beside.end_offset) == (10, 20)
+            files.heal()
+            files.full = False
+            last = list(partition.read(15))
+            partition.truncate_to(15)
+            for record in last:
+                partition.append(record.value, timestamp_ms=record.timestamp_ms)
+            assert list(partition.read(15)) == last
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                next(follower)
+            assert caught.value.cut_to == 15
+
+
+def refuse_states(files: FullDisk) -> None:
+    """A disk that is full from now on, and where a state file cannot be written."""
+    files.full = True
+    for name in (PARTITION_STATE, f"{PARTITION_STATE}.tmp"):
+        files.fail("write", errno.ENOSPC, name=name)
+    files.fail("create", errno.ENOSPC, name=f"{PARTITION_STATE}.tmp")
 
 
 def test_state_that_is_being_overwritten_neither_cuts_a_log_nor_gives_back_its_head(
