@@ -17,15 +17,16 @@ from faults.method import Skip
 from faults.planted import BUGS, Bug
 
 # At most so many programs and stores are tried, and so many cases of each: what a bug
-# needs, a program has or has not.
+# needs, a program has or has not. At most as many as the method has in a night: what it
+# meets seldom takes a while, and a bug that it does not meet is not caught.
 _TRIES = {
-    "disk_states": 40,
-    "failing_calls": 80,
-    "lying_disk": 20,
+    "disk_states": 200,
+    "failing_calls": 200,
+    "lying_disk": 100,
     "producers": 60,
     "compactions": 60,
     "agreement": 3_000,
-    "damages": 6_000,
+    "damages": 60_000,
 }
 # Of these methods so many cases, each with a store of its own.
 _WATCHED = ("reentry", "interrupts", "forks", "limits")
@@ -41,8 +42,8 @@ _SINGLE = {
     "full": 300,
     "storms": 300,
     "lives": 400,
-    "java": 600,
-    "incarnations": 200,
+    "java": 3_000,
+    "incarnations": 2_000,
 }
 _CASES = 60
 # Of `kills` and `hand_ins` so many stores, with so many kills of each: what a kill
