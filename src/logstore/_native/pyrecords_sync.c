@@ -164,18 +164,18 @@ static int pyrecords_is_owned(const pyrecords_sync *self)
 static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_mark *mark)
 {
     pyrecords_append *prepared = self->prepared;
-    /* What may start the collector, and with it Python code, comes first. */
+    /* What may start the collector, and with it Python code, comes first: it may close the log, which frees its state. */
     mark->extent = pyrecords_new_extent(prepared->extent);
-    mark->durable = PyLong_FromLongLong(prepared->state->last_offset + 1);
-    if (mark->extent == NULL || mark->durable == NULL) {
-        return -1;
-    }
-    if (!pyrecords_is_ready(prepared) || !pyrecords_is_owned(self)) {
+    if (mark->extent == NULL || !pyrecords_is_ready(prepared) || !pyrecords_is_owned(self)) {
         return PyErr_Occurred() ? -1 : 0;
     }
     *self->marked = *prepared->state;
     if (self->marked->last_offset < upto - 1) {
         return 0;
+    }
+    mark->durable = PyLong_FromLongLong(self->marked->last_offset + 1);
+    if (mark->durable == NULL) {
+        return -1;
     }
     mark->index_count = pyrecords_number(prepared->index, pyrecords_sync_names.count);
     mark->time_count = pyrecords_number(prepared->times, pyrecords_sync_names.count);

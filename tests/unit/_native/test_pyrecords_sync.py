@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import signal
 import subprocess
@@ -277,6 +278,39 @@ def test_sync_during_which_nothing_is_prepared_any_more_ends_the_usual_way(
     for number in range(3, 6):
         assert partition.append(b"z", durable=True) == number
     assert partition.durable_offset == 6
+
+
+def test_finalizer_that_lets_the_log_rest_in_front_of_a_sync_is_survived(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To allocate may start the garbage collector, and so any code. What a step reads
+    of a log comes behind that, and behind the question whether it is prepared: the
+    state of a log that rests is freed. (The address sanitizer sees a mistake here.)"""
+    calls = Calls(monkeypatch)
+    prepared = writer_of(partition)._log.active.prepared
+    sync = writer_of(partition).syncs.shared.sync
+    thresholds, done = gc.get_threshold(), []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            gc.set_threshold(*thresholds)
+            prepared.clear()
+            done.append(True)
+
+    for threshold in range(1, 40):
+        partition.append(b"y", durable=True)
+        end = partition.append(b"y") + 1
+        gc.collect()
+        Cycle()
+        gc.set_threshold(threshold)
+        sync(end)
+        gc.set_threshold(*thresholds)
+        assert partition.durable_offset == end
+    assert len(done) > 2
+    assert "sync_usual" in calls.names
 
 
 def test_sync_beside_another_append_needs_no_python(
