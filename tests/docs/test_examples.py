@@ -118,7 +118,10 @@ def test_demo_shows_each_of_its_steps(tmp_path: Path) -> None:
         acknowledged = store.topic("acknowledged")[0].end_offset
     assert ends == [5000] * 4
     assert acknowledged == counts[-1][1] >= 3 * 1000
-    assert str(tmp_path) not in text
+    # A writer that is killed in the middle of a write leaves a torn tail, and the next
+    # opening warns of it.
+    shown = [line for line in text.splitlines() if ".logstore-torn-" not in line]
+    assert str(tmp_path) not in "\n".join(shown)
 
 
 def test_demo_fails_when_a_record_is_not_as_written(
