@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sized
 from typing import Any, Final, Protocol
@@ -139,15 +140,28 @@ class Waiter:
             self._waiters.remove(self.lock)
 
 
+# How often to ask whether a thread has ended that seems not to end, and the pause while
+# one that seems to have ended has not.
+_END_S: Final = 1.0
+_ALIVE_S: Final = 0.001
+
+
 def wait_for_end(thread: threading.Thread) -> None:
     """Wait until a thread has ended. It may be called again after an interrupt, which
     comes out as it is.
 
-    `Thread.join` of CPython before 3.13 raises ``RuntimeError`` in its place if the
-    interrupt comes just when the thread ends: each releases the same lock.
+    An interrupt misleads `Thread.join` of CPython before 3.13: the next call returns at
+    once, though the thread is alive, or, after two interrupts, never. Each thread takes
+    itself off the list of threads when it ends, so that list is right. And ``join``
+    raises ``RuntimeError`` in place of the interrupt if that comes just when the thread
+    ends: each releases the same lock.
     """
     try:
-        thread.join()
+        thread.join(_END_S)
+        while thread in threading.enumerate():
+            if not thread.is_alive():
+                time.sleep(_ALIVE_S)
+            thread.join(_END_S)
     except RuntimeError as error:
         interrupt = error.__context__
         if interrupt is None:

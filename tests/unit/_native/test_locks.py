@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -509,3 +510,39 @@ def test_wait_for_the_end_of_the_own_thread_is_an_error() -> None:
     """As `Thread.join` has it."""
     with pytest.raises(RuntimeError, match="current thread"):
         wait_for_end(threading.current_thread())
+
+
+has_sentinel = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="join takes no lock of the thread's"
+)
+
+
+@has_sentinel
+def test_end_of_a_thread_is_seen_though_two_interrupts_have_left_its_lock() -> None:
+    """The first comes when `join` has taken the lock of a thread that has ended, the
+    second before it is released again."""
+    thread: Any = threading.Thread(target=int)
+    thread.start()
+    lock = thread._tstate_lock
+    assert lock.acquire(timeout=60)
+    assert thread.is_alive()
+    wait_for_end(thread)
+
+
+@has_sentinel
+def test_thread_that_an_interrupted_join_takes_for_ended_is_waited_for() -> None:
+    """`join` releases the lock that the thread itself holds."""
+    go_on, done = threading.Event(), []
+
+    def work() -> None:
+        go_on.wait(60)
+        done.append(True)
+
+    thread: Any = threading.Thread(target=work)
+    thread.start()
+    thread._tstate_lock.release()
+    thread._stop()
+    assert not thread.is_alive()
+    threading.Timer(0.05, go_on.set).start()
+    wait_for_end(thread)
+    assert done
