@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"
 # code fast is not won back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
+
+# A shell starts what runs in the background with this signal ignored, and Python then
+# raises no KeyboardInterrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # None: the files of the tests are on the disk, or another process began the run.
 _MEMORY = use_memory()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,16 @@ def test_batches_have_changed_places_if_either_may_be_the_wrong_one(
     assert have_changed_places(before, ahead, behind, beyond) == have
 
 
-def segment_of(path: Path, *offsets: int) -> tuple[Segment, list[int]]:
+@pytest.fixture
+def stores() -> Iterator[contextlib.ExitStack]:
+    """Stores that stay open during a test: one that is forgotten is closed."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def segment_of(
+    stores: contextlib.ExitStack, path: Path, *offsets: int
+) -> tuple[Segment, list[int]]:
     """A segment in which the batches, of one record each, have these offsets; and the
     positions of the batches."""
     with logstore.open(path) as store:
@@ -42,7 +53,8 @@ def segment_of(path: Path, *offsets: int) -> tuple[Segment, list[int]]:
         for offset in offsets:
             partition.append(b"%03d" % offset)
     places = move_batches(logs_in(path / "t-0")[0], offsets)
-    view = logstore.open(path, read_only=True)["t"][0]._views.now(False)
+    store = stores.enter_context(logstore.open(path, read_only=True))
+    view = store["t"][0]._views.now(False)
     segment: Segment = view.segments[0]
     segment.is_contiguous, segment.next_offset = False, 100
     return segment, places
@@ -57,17 +69,23 @@ def segment_of(path: Path, *offsets: int) -> tuple[Segment, list[int]]:
     ],
 )
 def test_reading_continues_at_the_first_batch_that_is_not_contradicted(
-    tmp_path: Path, offsets: tuple[int, ...], offset: int, next_offset: int | None
+    stores: contextlib.ExitStack,
+    tmp_path: Path,
+    offsets: tuple[int, ...],
+    offset: int,
+    next_offset: int | None,
 ) -> None:
     """After damage in the second batch."""
-    segment, places = segment_of(tmp_path, *offsets)
+    segment, places = segment_of(stores, tmp_path, *offsets)
     batch = next_in_order(segment, places[1], offset)
     assert (batch and batch.header.base_offset) == next_offset
 
 
-def test_batch_that_is_contradicted_is_not_the_next_one(tmp_path: Path) -> None:
+def test_batch_that_is_contradicted_is_not_the_next_one(
+    stores: contextlib.ExitStack, tmp_path: Path
+) -> None:
     """After a damaged one."""
-    segment, places = segment_of(tmp_path, 0, 1, 9, 3, 4)
+    segment, places = segment_of(stores, tmp_path, 0, 1, 9, 3, 4)
     data = bytearray(Path(segment.path).read_bytes())
     data[places[2] - 1] ^= 1
     Path(segment.path).write_bytes(data)
