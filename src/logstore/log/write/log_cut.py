@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from logstore.io import layout
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.log.read.view import Segments
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -31,7 +30,7 @@ class LogCut(NamedTuple):
         offset_index, time_index: the contents of the active segment's indexes.
     """
 
-    segments: Segments
+    segments: tuple[Segment, ...]
     sizes: tuple[int, ...]
     start: int
     end: int
@@ -78,7 +77,7 @@ def cut_of(log: LogWriter) -> LogCut:
     segments, state = extent.segments, active.state
     if not segments:
         _, start, end, _, cuts, _ = extent
-        return LogCut(Segments(), (), start, end, cuts.serial, "", b"", b"")
+        return LogCut((), (), start, end, cuts.serial, "", b"", b"")
     return LogCut(
         segments,
         (*(segment.size for segment in segments[:-1]), state.size),
