@@ -159,8 +159,7 @@ def wait_for_end(thread: threading.Thread) -> None:
     try:
         thread.join(_END_S)
         while thread in threading.enumerate():
-            if not thread.is_alive():
-                time.sleep(_ALIVE_S)
+            time.sleep(_ALIVE_S)
             thread.join(_END_S)
     except RuntimeError as error:
         interrupt = error.__context__

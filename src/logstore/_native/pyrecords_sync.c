@@ -164,7 +164,7 @@ static int pyrecords_is_owned(const pyrecords_sync *self)
 static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_mark *mark)
 {
     pyrecords_append *prepared = self->prepared;
-    /* What may start the collector, and with it Python code, comes first: it may close the log, which frees its state. */
+    /* What may start the collector, and so Python code, comes first: it may close the log, which frees its state. */
     mark->extent = pyrecords_new_extent(prepared->extent);
     if (mark->extent == NULL || !pyrecords_is_ready(prepared) || !pyrecords_is_owned(self)) {
         return PyErr_Occurred() ? -1 : 0;

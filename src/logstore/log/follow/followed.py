@@ -300,14 +300,13 @@ class FollowedLog:
         first = goes_on(names, sorted(bases), metadata.log_start)
         if first is None or self._is_other(metadata, known[first].base_offset):
             return False
-        kept = known[first:]
+        kept = known.since(first)
         if self.files.are_sealed_replaced(kept[:-1]) or not self._read_last():
             return False
         added = sorted(base for base in bases if base > kept[-1].base_offset)
         if added and added[0] < kept[-1].next_offset:
             return False  # it was cut during this look
-        if len(kept) < len(known):
-            self.segments = Segments(kept)
+        self.segments = kept
         for base in added:
             self._begin_segment(base)
         self._take_metadata(metadata)

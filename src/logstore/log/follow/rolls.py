@@ -94,4 +94,4 @@ def segments_of(state: PartitionState, segments: Segments) -> Segments:
     first = 0
     while first < len(segments) - 1 and segments[first].base_offset < base:
         first += 1
-    return Segments(segments[first:]) if first else segments
+    return segments.since(first)

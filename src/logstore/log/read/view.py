@@ -48,6 +48,10 @@ class Segments(tuple[Segment, ...]):
 
     largest: list[int] | None = None
 
+    def since(self, number: int) -> Segments:
+        """Those from a number on; this list itself if these are all."""
+        return Segments(self[number:]) if number else self
+
 
 def slot_of(segments: Sequence[Segment], offset: int) -> int:
     """The number of the first segment in which offsets >= `offset` can be."""

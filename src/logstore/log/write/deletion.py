@@ -16,7 +16,7 @@ from logstore.io.layout import (
     SEGMENT_SUFFIXES,
     segment_file,
 )
-from logstore.log.read.view import Segments, slot_of
+from logstore.log.read.view import slot_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -59,10 +59,10 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
     log.sync_all()
     before = log.extent
     needed = slot_of(before.segments, offset)
-    dropped, kept = before.segments[:needed], before.segments[needed:]
+    dropped, kept = before.segments[:needed], before.segments.since(needed)
     if dropped:
         log.idempotence.before_deletion(before)
-    after = before._replace(segments=Segments(kept), start=offset)
+    after = before._replace(segments=kept, start=offset)
     is_committed = log.point.commit(after, point)
     log.extent = after
     if offset > kept[0].base_offset or dropped:
@@ -85,7 +85,7 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     if offset == extent.start and needed == 0:
         return offset
     context.services.state.begin_writing(is_deletion=True)
-    dropped, kept = extent.segments[:needed], extent.segments[needed:]
+    dropped, kept = extent.segments[:needed], extent.segments.since(needed)
     bases = {segment.base_offset for segment in kept}
 
     def raised(state: PartitionState) -> PartitionState:
@@ -99,7 +99,7 @@ def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
     except OSError as error:
         path = context.directory.path
         raise storage_error(error, "write the state of", path) from error
-    log.extent = extent._replace(segments=Segments(kept), start=offset)
+    log.extent = extent._replace(segments=kept, start=offset)
     context.services.state.start_moved()
     rename_deleted(log, dropped, is_committed=is_committed)
     _tell(log, offset, reason, dropped)
