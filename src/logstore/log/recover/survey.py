@@ -275,8 +275,8 @@ class _Surveyor:
         is_misplaced, has_more, readable_end = False, False, -1
         if not metadata.is_written:
             is_misplaced = segment.first_header(scan.pos) is not None
-            find = _readable_end if is_misplaced else _intact_end
-            readable_end = find(segment, scan)
+        find = _readable_end if is_misplaced else _intact_end
+        readable_end = find(segment, scan)
         is_identified = layout.TOPIC_IDENTITY in self.names
         if needs_more(metadata, question.base, scan.pos, is_identified=is_identified):
             intact = next_valid(segment, scan.pos, scan.last_offset)

@@ -103,6 +103,28 @@ def test_log_of_a_broker_does_not_end_at_the_damage_of_its_last_segment(
     assert (lost, found) == ([5, 25], [n for n in range(40) if n not in lost])
 
 
+@few_formats
+def test_log_of_a_killed_writer_does_not_end_at_the_damage_of_its_last_segment(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A block of the file is there twice: no record is lost, and a read that leaves
+    out the damage delivers all of them."""
+    path = killed_store(tmp_path, magic, codec, call=5)
+    log = the_log(path)
+    data = log.read_bytes()
+    log.write_bytes(data[:40] + data)
+    assert [p.first_offset for p in logstore.verify(path).problems] == [None]
+    for read_only in (True, False):
+        with logstore.open(path, read_only=read_only) as store:
+            partition = store.topic("orders")[0]
+            assert partition.end_offset == COUNT
+            found = list(partition.read(on_corruption="skip"))
+            assert found == expected(magic, 0, COUNT)
+            with pytest.raises(logstore.CorruptRecordError):
+                list(partition.read())
+    assert log.read_bytes() == data[:40] + data
+
+
 def test_closed_store_that_lost_its_end_is_damaged_and_not_shorter(
     tmp_path: Path,
 ) -> None:
