@@ -317,6 +317,74 @@ def test_fetch_does_not_pass_over_what_lies_behind_its_segment(tmp_path, max_byt
     assert delivered == [0, 1][: len(delivered)]
 
 
+def log_of(tmp_path, *pieces, base=0):
+    """A segment of the log of a broker."""
+    directory = tmp_path / "c-0"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    (directory / f"{base:020d}.log").write_bytes(b"".join(pieces))
+
+
+def one(offset, value=b"v"):
+    """A batch of one record."""
+    return batch(offset, [(b"k", value)], 0, control=False)
+
+
+def skipped(path):
+    with logstore.open(path, read_only=True) as store:
+        return [
+            record.offset for record in store.topic("c")[0].read(on_corruption="skip")
+        ]
+
+
+def test_batch_among_damaged_bytes_is_not_removed_by_compaction(tmp_path):
+    """Blocks have changed places: batch 6 is behind batch 7, in the middle of what was
+    batch 8."""
+    log_of(tmp_path, *map(one, range(6)), one(7), one(8)[:40], one(6), one(9))
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("c")[0]
+        found = []
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            found += [record.offset for record in partition.read(2)]
+        assert caught.value.offset == 6
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            partition.get(6)
+        assert caught.value.offset == 6
+        assert partition.get(7).offset == 7
+    assert skipped(tmp_path) == [*range(6), 7, 9]
+    problems = logstore.verify(tmp_path).problems
+    assert [(p.kind, p.first_offset, p.last_offset) for p in problems] == [
+        ("offsets", 6, 6),
+        ("damaged-batch", 8, 8),
+    ]
+
+
+def test_batch_inside_a_damaged_value_is_content(tmp_path):
+    """The value of a damaged batch is a batch of another log, with offsets that
+    compaction has removed from this one."""
+    bad = one(8, one(6) + b"more")
+    log_of(tmp_path, *map(one, range(6)), one(7), bad[:-1] + b"\xff", one(9))
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("c")[0]
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            list(partition.read())
+        assert caught.value.offset == 8
+        with pytest.raises(logstore.RecordNotFoundError):
+            partition.get(6)
+    assert skipped(tmp_path) == [*range(6), 7, 9]
+    (problem,) = logstore.verify(tmp_path).problems
+    assert (problem.first_offset, problem.last_offset) == (8, 8)
+
+
+def test_verify_takes_no_batch_that_readers_do_not_see_for_the_end_of_damage(tmp_path):
+    """Batch 9 of another place lies in the middle of what was batches 2 and 3; the next
+    segment begins at offset 5."""
+    log_of(tmp_path, one(0), one(1), one(2)[:40], one(9), one(3)[40:], one(4))
+    log_of(tmp_path, one(5), one(6), base=5)
+    assert skipped(tmp_path) == [0, 1, 4, 5, 6]
+    problems = logstore.verify(tmp_path).problems
+    assert [(p.first_offset, p.last_offset) for p in problems] == [(2, 3)]
+
+
 @pytest.mark.parametrize(
     "way", [way for name, way in WAYS.items() if "stop" not in name]
 )

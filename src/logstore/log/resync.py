@@ -35,6 +35,7 @@ __all__ = [
     "next_in_order",
     "next_valid",
     "next_valid_batch",
+    "passed_over",
 ]
 
 # Offset, length, magic; in magic 2 the last offset delta and the number of records
@@ -84,6 +85,10 @@ class Sound(NamedTuple):
         """Its first offset; of a wrapper that cannot be opened, the last one."""
         first = self.first_offset()
         return self.header.last_offset if first < 0 else first
+
+    def has(self, offset: int) -> bool:
+        """Whether an offset is one of its own."""
+        return self.least_offset() <= offset <= self.header.last_offset
 
     @property
     def offsets(self) -> tuple[int, int]:
@@ -201,6 +206,46 @@ def have_changed_places(
     if behind[1] >= ahead[0]:
         return False
     return behind[0] == before + 1 or (beyond is not None and beyond > ahead[1])
+
+
+def passed_over(
+    segment: Segment, pos: int, end: int, last: int
+) -> tuple[int, Sound] | None:
+    """An intact batch among the damaged bytes [pos, end) of a log that may have gaps,
+    whose offsets are in a gap before `pos`: it is not in its place, so the gap is
+    none. It is given with the last offset before the gap.
+
+    What lies inside the damaged batch, by the length that this states, is content.
+
+    Args:
+        last: where the batch before `pos` ends.
+    """
+    if segment.is_contiguous:
+        return None
+    data = _bytes_at(segment, pos, FRAME_BYTES)
+    inside = pos + LENGTH_END + int.from_bytes(data[8:LENGTH_END], "big")
+    batches = _valid_between(segment, pos + 1, end, segment.base_offset)
+    for batch in itertools.islice(batches, _RUNS_MAX):
+        if batch.header.last_offset <= last and batch.end > inside:
+            before = _gap_of(segment, pos, *batch.offsets)
+            if before is not None:
+                return before, batch
+    return None
+
+
+def _gap_of(segment: Segment, end: int, first: int, last: int) -> int | None:
+    """The last offset before the gap that has offsets `first` (-1: unknown) to `last`,
+    between two batches before the position `end`; None if there is none."""
+    before, least = segment.base_offset - 1, last if first < 0 else first
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        for header, buffer, pos in segment.headers(checks=0):
+            if pos >= end:
+                return None
+            if header.last_offset >= least:
+                is_gap = last < Sound(pos, header, buffer).least_offset()
+                return before if is_gap else None
+            before = header.last_offset
+    return None
 
 
 def first_at(segment: Segment, pos: int) -> int | None:

@@ -14,12 +14,14 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.io.segment_place import Rest
-from logstore.log.read.view import View
+from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import (
     Sound,
     first_at,
     is_contradicted,
     next_in_order,
+    next_valid,
+    passed_over,
 )
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
@@ -111,10 +113,16 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
     lies below `offset`.
 
     If two intact batches there have earlier offsets, several batches before have wrong
-    ones, which did not contradict each other: the read has passed over records.
+    ones, which did not contradict each other: the read has passed over records. So it
+    has if a batch with earlier offsets lies among the damaged bytes.
     """
-    found = None if segment.is_contiguous else segment.first_header(pos)
-    if found is None or found[0].last_offset >= offset:
+    if segment.is_contiguous:
+        return offset
+    found = segment.first_header(pos)
+    if found is None:
+        hidden = _passed_over(segment, pos, offset - 1)
+        return offset if hidden is None else hidden[0] + 1
+    if found[0].last_offset >= offset:
         return offset
     following = first_at(segment, pos + found[0].size)
     if following is None or following >= offset:
@@ -127,6 +135,39 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
                 break
             before = header.last_offset
     return min(before + 1, offset)
+
+
+def check_gap(view: View, offset: int) -> None:
+    """Raise if an offset that no batch has is not in a gap: a batch that has it is not
+    in its place, but among the damaged bytes right behind the gap.
+
+    Raises:
+        CorruptRecordError: so it is.
+        ChangedError: the log was changed since the view was made.
+    """
+    segment = next(view.from_offset(offset))
+    error: Exception | None = None
+    with contextlib.suppress(CorruptRecordError, UnsupportedError):
+        found = None if segment.is_contiguous else segment.seek(None, offset)
+        if found is None:
+            return
+        pos, last = found[0].pos + found[1].size, found[1].last_offset
+        if pos >= segment.size or segment.first_header(pos) is not None:
+            return
+        hidden = _passed_over(segment, pos, last)
+        if hidden is None or not hidden[1].has(offset):
+            return
+        error = segment.error_of(Damage(_NEXT.format(last), 0, offset), pos, offset)
+    if error is not None:
+        changed = view.if_changed(error)
+        raise error if changed is None else ChangedError(changed)
+
+
+def _passed_over(segment: Segment, pos: int, last: int) -> tuple[int, Sound] | None:
+    """`passed_over` of the damage at a position."""
+    intact = next_valid(segment, pos, last)
+    end = segment.size if intact is None else intact.pos
+    return passed_over(segment, pos, end, last)
 
 
 def _has(segment: Segment, place: OffsetPosition, offset: int) -> bool:

@@ -16,6 +16,7 @@ from logstore.log.resync import (
     first_at,
     have_changed_places,
     next_valid,
+    passed_over,
 )
 from logstore.maintenance.finding import (
     DAMAGED_BATCH,
@@ -409,9 +410,6 @@ class LogWalk:
         segment = Segment.of_file(
             self._directory, self.run_of.descriptors, log.name, log.base, size
         )
-        # A compressed batch may contain bytes that look like a message after an invalid
-        # offset: reject an offset that no segment can have.
-        segment.next_offset = min(log.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
         batch = segment.first_header(pos)
         if error is not None and error.status == native.E_OFFSET and batch is not None:
             is_known = batch[0].base_offset >= 0
@@ -426,17 +424,17 @@ class LogWalk:
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        next_batch = next_valid(segment, pos, last, log.next_offset)
+        next_batch = self._next_batch(segment, pos, last)
         is_contradicted = False
         if next_batch is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
-            next_batch = next_valid(segment, pos, log.base - 1, log.next_offset)
+            next_batch = self._next_batch(segment, pos, log.base - 1)
             is_contradicted = next_batch is not None
         if next_batch is None:
             # So may the last one, and the batches after it may contradict it.
             jumped = self._before_last(segment, last)
             if jumped is not None:
-                next_batch = next_valid(segment, pos, jumped[0], log.next_offset)
+                next_batch = self._next_batch(segment, pos, jumped[0])
                 is_contradicted = next_batch is not None
                 last = jumped[0] if is_contradicted else last
         fault = _fault_of(error, stop)
@@ -452,6 +450,7 @@ class LogWalk:
         log.is_intact = False
         first = max(last, log.last_good) + 1
         gap = judges.gap(log.path, pos, end, fault, first, following)
+        self._look_inside(segment, (pos, end), last)
         log.findings.append(gap)
         if next_batch is not None:
             base = next_batch.header.base_offset
@@ -459,12 +458,51 @@ class LogWalk:
             decoder.last_offset = base - 1 if is_in_order else native.OFFSET_UNKNOWN
         return end
 
+    def _look_inside(
+        self, segment: Segment, damaged: tuple[int, int], last: int
+    ) -> None:
+        """Record an intact batch among damaged bytes that is not in its place. If the
+        log has no gaps, the batch that it does not follow was recorded."""
+        if self._checks & native.CHECK_OWN:
+            return
+        hidden = passed_over(segment, *damaged, last)
+        if hidden is not None:
+            before, batch = hidden
+            offsets = batch.least_offset(), batch.header.last_offset
+            self.facts.findings.append(
+                judges.not_in_place(self.facts, batch.pos, offsets, last, before)
+            )
+
+    def _next_batch(self, segment: Segment, pos: int, last: int) -> Sound | None:
+        """The next intact batch after damage at `pos`, with offsets after `last`: one
+        that readers see, if there is one."""
+        log = self.facts
+        # A compressed batch may contain bytes that look like a message after an invalid
+        # offset: reject an offset that no segment can have.
+        furthest = min(log.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
+        for limit in sorted({min(self._next_segment(), furthest), furthest}):
+            segment.next_offset = limit
+            batch = next_valid(segment, pos, last, log.next_offset)
+            if batch is not None:
+                return batch
+        return None
+
+    def _next_segment(self) -> int:
+        """Where the next segment begins, if there is one: readers see no offsets from
+        there on in this one."""
+        log = self.facts
+        if log.is_last or log.next_offset is None:
+            return native.OFFSET_MAX
+        return log.next_offset
+
     def _following(self, next_batch: Sound | None) -> int | None:
         """The first offset after a damaged part: that of the next intact batch, else
         that of what follows the segment. None: unknown."""
         if next_batch is not None:
             first = next_batch.first_offset()
-            return None if first < 0 else first
+            if first < 0:
+                return None
+            return min(first, self._next_segment())
         row = self._context.row(self.facts.base)
         return self.facts.next_offset if row is None else row[2]
 

@@ -31,6 +31,7 @@ __all__ = [
     "gap",
     "misplaced",
     "moved",
+    "not_in_place",
     "not_looked_into",
     "other_end",
     "overlap",
@@ -203,6 +204,23 @@ def misplaced(
         f"{where}" + (": the log was written without gaps" if is_gap else "")
     )
     return _problem(OFFSETS, log.path, text, position, begin, end)
+
+
+def not_in_place(
+    log: LogFacts, position: int, offsets: tuple[int, int], last: int, before: int
+) -> Finding:
+    """An intact batch among damaged bytes whose offsets are missing before them.
+
+    Args:
+        offsets: its first and last one.
+        last: where the batch before the damage ends.
+        before: the last offset before the missing ones.
+    """
+    text = (
+        f"{log.path} at byte {position} has a batch of offsets {offsets[0]} to "
+        f"{offsets[1]} among damaged bytes, but the batch before them ends with {last}"
+    )
+    return _problem(OFFSETS, log.path, text, position, before + 1, offsets[1])
 
 
 def contradict(log: LogFacts, following: int) -> None:

@@ -14,6 +14,7 @@ from logstore.io.wakeups import INTERVAL_S_MIN
 from logstore.log.follow.byte_ranges import ByteRanges, byte_ranges
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.read import reader
+from logstore.log.read.damage import check_gap
 from logstore.log.read.fetch import fetch
 from logstore.log.read.options import ReadOptions
 from logstore.record.arguments import (
@@ -79,6 +80,7 @@ class PartitionReads:
             # To its end: the next batch may show that this one has a wrong offset.
             found = [record for run in runs for record in native.decoded_records(run)]
             if not found:
+                check_gap(view, offset)
                 raise RecordNotFoundError(offset, partition=self._views.name)
             return found[0]
 
