@@ -455,6 +455,15 @@ class Segment:
         walk = self.walk_from(offset, native.Buffer(LOOKUP_BYTES))
         return OffsetPosition(walk.pos, walk.last_offset)
 
+    def walk_at(
+        self, place: OffsetPosition | None, offset: int, buffer: native.Buffer
+    ) -> FileWalk:
+        """A walk from the first batch with a last offset >= `offset`, which is sought
+        from a place on: little is read to find it. Raises: as `seek`."""
+        found = self.seek(place, offset)
+        end = OffsetPosition(self.size, offset - 1)
+        return FileWalk(self, found[0] if found else end, buffer, checks=self.checks)
+
     def walk_from(
         self,
         offset: int,

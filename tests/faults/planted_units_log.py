@@ -267,17 +267,17 @@ BUGS_OF_LOGS = (
     ),
     unit_bug(
         "a chunk that was to stay is read into again",
-        "log/read/segment_read.py",
+        "log/read/cursor.py",
         "        self._free = None if self._keeps else buffer\n",
         "        self._free = buffer\n",
-        "log/read/test_segment_read.py",
+        "log/read/test_cursor_parts.py",
     ),
     unit_bug(
         "a segment that does not follow the one before is read as a part of the log",
-        "log/read/segment_read.py",
+        "log/read/cursor.py",
         "return None if self.ended_at == self.base() else self.ended_at",
         "return None",
-        "log/read/test_segment_read.py",
+        "log/read/test_cursor_parts.py",
     ),
     unit_bug(
         "a part of a segment that cannot be read is never the end of a transaction",

@@ -33,7 +33,7 @@ from faults.replacement_judge import Call, explained, is_reopened, judge, short
 from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.io import wakeups
-from logstore.log.read import segment_read
+from logstore.log.read import cursor
 from logstore.store.partition import partition_reads
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
@@ -250,7 +250,7 @@ class _Case:
 
         self.replacer = _Remote(make) if self.is_apart else make()
         with contextlib.ExitStack() as stack:
-            for module in (segment_read, segment):
+            for module in (cursor, segment):
                 stack.enter_context(
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )

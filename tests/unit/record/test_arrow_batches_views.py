@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.log.read import segment_read
+from logstore.log.read import cursor
 from support.arrow import batches as arrow_batches
 from support.arrow import pa
 from support.damage import flip_bit, frames, logs_in
@@ -35,7 +35,7 @@ VALUES = [None, *((bytes(range(1, 251)) * 20)[:n] for n in SIZES)]
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of few batches, so that a log has many."""
-    monkeypatch.setattr(segment_read, "READ_BYTES", 300)
+    monkeypatch.setattr(cursor, "READ_BYTES", 300)
     monkeypatch.setattr(arrow_batches, "READ_BYTES", 500)
     monkeypatch.setattr(arrow_batches, "_PINNED_BYTES_MAX", 700)
 

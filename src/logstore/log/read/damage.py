@@ -268,46 +268,12 @@ def _base_at(segment: Segment, pos: int, end: int, ahead: tuple[Rest, int]) -> i
     return base if n == _BASE_BYTES else native.OFFSET_UNKNOWN
 
 
-def check_stop(
-    segment: Segment,
-    beyond: native.BatchHeader,
-    buffer: native.Buffer,
-    pos: int,
-    before: int,
-    offset: int,
-) -> None:
-    """Raise if records below the end of a read may be hidden: the offset of the batch
-    there, which no checksum covers, may be wrong.
-
-    Args:
-        beyond: the batch, which is in `buffer`, and at `pos` in the file.
-        before: the last offset of the batch before; `OFFSET_UNKNOWN`.
-        offset: the first offset that was not delivered.
-    """
-    last = beyond.last_offset
-    batch = Sound(pos, beyond, buffer)
-    first = last if segment.is_contiguous else batch.least_offset()
-    if first <= before or last < offset:
-        raise _behind(segment, pos, first, max(before, offset - 1), offset)
-    if last >= segment.next_offset:
-        raise segment.error_of(segment.too_far(last, 0, offset), pos, offset)
-
-
-def _behind(
-    segment: Segment, pos: int, found: int, last: int, offset: int
-) -> Exception:
-    reason = f"offset {found} lies behind offset {last}"
-    return segment.error_of(Damage(reason, 0, offset), pos, offset)
-
-
 def check_last(segment: Segment, pos: int, offset: int) -> None:
     """Raise if there is a batch at `pos`, behind the last offset of a segment that may
     have gaps: it is one of the records before the end, with a wrong offset.
 
     `offset` is the first offset that was not delivered.
     """
-    if pos >= segment.size:
-        return
     following = segment.first_header(pos)
     if following is not None and following[0].last_offset >= segment.next_offset:
         far = segment.too_far(following[0].last_offset, 0, offset)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.log.read.corruption import RAISE, DamagePolicy
+from logstore.log.read.cursor import Chunk as Read
 from logstore.log.read.cursor import Cursor
 from logstore.log.read.damage import check_last, with_next_offset
-from logstore.log.read.segment_read import Chunk as Read
 from logstore.log.read.view import View
 from logstore.record.batch import Chunk
 from logstore.record.decoder import (
@@ -135,7 +135,8 @@ def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
         stop = native.STOP_OFFSET
     elif end == 0 and error is not None:
         raise damage_of(error, offset=cursor.offset)
-    if end and last + 1 == read.segment.next_offset:
+    is_last = last + 1 == read.segment.next_offset
+    if end and is_last and read.pos + end < read.segment.size:
         check_last(read.segment, read.pos + end, last + 1)
     if end and has_wrappers:
         end, last = _whole_wrappers(cursor, read, end, last)

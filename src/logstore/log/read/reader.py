@@ -9,10 +9,9 @@ from typing import TypeVar
 from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.corruption import RAISE, DamagePolicy
-from logstore.log.read.cursor import Cursor
+from logstore.log.read.cursor import Chunk, Cursor
 from logstore.log.read.damage import check_wrapper, make_batch
 from logstore.log.read.options import ReadOptions
-from logstore.log.read.segment_read import Chunk
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (

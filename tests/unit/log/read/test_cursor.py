@@ -12,7 +12,8 @@ import pytest
 import logstore
 from logstore.errors import CorruptRecordError
 from logstore.io.files import Files
-from logstore.log.read import reader, segment_read
+from logstore.log.read import cursor as cursor_module
+from logstore.log.read import reader
 from logstore.maintenance.verify import log as verify_log
 from support.damage import logs_in
 from support.values import config_of
@@ -102,7 +103,7 @@ def test_buffer_makes_no_difference(
         found = logstore.verify(tmp_path).problems
         with monkeypatch.context() as patch:
             for size in (250, 700, 1500):
-                patch.setattr(segment_read, "READ_BYTES", size)
+                patch.setattr(cursor_module, "READ_BYTES", size)
                 defaults = reader.read_records.__kwdefaults__
                 patch.setitem(defaults, "buffer_bytes", size)
                 patch.setattr(verify_log, "BUFFER_BYTES", size)

@@ -16,7 +16,7 @@ import pytest
 import logstore
 from logstore import TopicRecord
 from logstore import _native as native
-from logstore.log.read import segment_read
+from logstore.log.read import cursor
 from logstore.log.write.appender import Appender
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit
@@ -478,8 +478,8 @@ def test_many_partitions_share_the_memory_of_a_read(
         topic = store.create_topic("wide", 100)
         for p in topic:
             p.append_many([bytes(100)] * 20)
-        monkeypatch.setattr(segment_read, "native", SimpleNamespace(**vars(native)))
-        monkeypatch.setattr(segment_read.native, "Buffer", buffer)
+        monkeypatch.setattr(cursor, "native", SimpleNamespace(**vars(native)))
+        monkeypatch.setattr(cursor.native, "Buffer", buffer)
         assert sum(1 for _ in topic.read()) == 2000
         assert len(sizes) == 100
         assert sum(sizes) <= 2 << 20

@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
-from logstore.log.read.segment_read import Buffers, Chunk, Route, SegmentRead
+from logstore.log.read.cursor import Buffers, Chunk, Route, SegmentRead
 from logstore.record.decoder import Damage
 from logstore.segment import READ_BYTES, OffsetPosition, Segment
 from support.values import config_of
