@@ -353,8 +353,8 @@ def test_batch_among_damaged_bytes_is_not_removed_by_compaction(tmp_path):
     assert skipped(tmp_path) == [*range(6), 7, 9]
     problems = logstore.verify(tmp_path).problems
     assert [(p.kind, p.first_offset, p.last_offset) for p in problems] == [
-        ("offsets", 6, 6),
         ("damaged-batch", 8, 8),
+        ("offsets", 6, 6),
     ]
 
 

@@ -174,7 +174,7 @@ BUGS_OF_TOOLS = (
     unit_bug(
         "a damaged batch is named by offsets that were read before it",
         "maintenance/verify/log_facts.py",
-        "    begin = max(first, log.last_good + 1)\n",
+        "    begin = max(first, batch.last_good + 1)\n",
         "    begin = first\n",
         "maintenance/verify/test_log_facts.py",
     ),

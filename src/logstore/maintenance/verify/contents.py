@@ -5,10 +5,10 @@ from __future__ import annotations
 from logstore import _native as native
 from logstore.maintenance.finding import NOTE
 from logstore.maintenance.verify.log_facts import (
+    BadBatch,
+    BadHeader,
     LogFacts,
-    bad_batch,
-    bad_header,
-    not_looked_into,
+    NotLookedInto,
 )
 from logstore.maintenance.verify.report import Run
 from logstore.record.batch import ABORT, RecordBatch
@@ -59,7 +59,7 @@ class Contents:
             except Damage as damage:
                 log, offset = self._log, offsets[slot]
                 log.bad_offsets.append(offset)
-                log.findings.append(bad_header(log.path, offset, damage.reason))
+                log.faults.append(BadHeader(offset, damage.reason))
 
     def compressed(
         self, buffer: native.Buffer, n: int, pos: int, at: int
@@ -115,9 +115,7 @@ class Contents:
                 self._bad(position, first, end, damage.reason)
             else:
                 place = position, first, end
-                path, why = self._log.path, damage.too_large
-                note = not_looked_into(path, NOTE, place, why)
-                self._log.findings.append(note)
+                self._log.faults.append(NotLookedInto(NOTE, *place, damage.too_large))
             return 0
         c = native.pointer(payload)
         base = decoder.decode_payload(
@@ -163,7 +161,7 @@ class Contents:
         log.is_intact = False
         if is_bad:
             log.bad_ranges.append((position, position + 1))
-        log.findings.append(bad_batch(log, position, first, last, reason))
+        log.faults.append(BadBatch(position, first, last, reason, log.last_good))
 
     def control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
         """Check the control batches of a buffer."""

@@ -27,7 +27,6 @@ from logstore.maintenance.finding import (
     UNSUPPORTED,
     ZEROS,
 )
-from logstore.maintenance.verify import log_facts as judges
 from logstore.maintenance.verify.contents import Contents
 from logstore.maintenance.verify.frames import FRAME
 from logstore.maintenance.verify.indexes import (
@@ -36,7 +35,19 @@ from logstore.maintenance.verify.indexes import (
     TimeIndexCheck,
     numbers,
 )
-from logstore.maintenance.verify.log_facts import LogFacts, SoundRun
+from logstore.maintenance.verify.log_facts import (
+    FarOffsets,
+    Gap,
+    LogFacts,
+    Misplaced,
+    Moved,
+    NotInPlace,
+    NotLookedInto,
+    SoundRun,
+    TornEnd,
+    judged,
+    overlap,
+)
 from logstore.maintenance.verify.report import Run
 from logstore.record.file_walk import larger_buffer
 from logstore.segment import OffsetPosition, Segment
@@ -169,10 +180,10 @@ class LogWalk:
     def conclude(self) -> None:
         """Judge, when `last_before` is known. Releases the indexes."""
         log = self.facts
-        self.run_of.findings += log.findings
+        self.run_of.findings += judged(log)
         if not log.is_deleted and not log.is_unreadable:
             if self.last_before >= log.base:
-                self.run_of.findings.append(judges.overlap(log, self.last_before))
+                self.run_of.findings.append(overlap(log, self.last_before))
             for companion in (self._index, self._times):
                 if companion is not None:
                     companion.finish()
@@ -258,7 +269,7 @@ class LogWalk:
         log.is_foreign |= rest.facts.is_foreign
         log.gaps.append((tail.pos, log.size))
         last = max((run.last for run in rest.facts.runs), default=-1)
-        log.findings.append(judges.torn_end(log.path, tail, last))
+        log.faults.append(TornEnd(tail, last))
 
     def _record_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
         """Record the intact batches of [pos, end)."""
@@ -382,8 +393,7 @@ class LogWalk:
             log.bad_ranges.append((file_pos + done, file_pos + end))
         if log.is_intact and self._decided.moved is None:
             # Else they lie below the base, which is a fault, or `_moved` reports them.
-            far = judges.far_offsets(log, file_pos + done, last, _RELATIVE_MAX)
-            log.findings.append(far)
+            log.faults.append(FarOffsets(file_pos + done, last, _RELATIVE_MAX))
 
     # -- damage
 
@@ -392,7 +402,7 @@ class LogWalk:
         log = self.facts
         log.is_intact = False
         log.bad_ranges.append((last.pos, last.end))
-        log.findings.append(judges.moved(log, last))
+        log.faults.append(Moved(last))
 
     def _damage(
         self,
@@ -443,15 +453,13 @@ class LogWalk:
         log.gaps.append((pos, end))
         log.state.raw.bytes_since = 1
         following = self._following(next_batch)
-        if is_contradicted and following is not None:
-            judges.contradict(log, following)
         if fault[0] == UNSUPPORTED:
             log.is_foreign |= self._is_framed(segment, pos, last)
         log.is_intact = False
         first = max(last, log.last_good) + 1
-        gap = judges.gap(log.path, pos, end, fault, first, following)
+        gap = Gap(pos, end, *fault, first, following, is_contradicted)
+        log.faults.append(gap)
         self._look_inside(segment, (pos, end), last)
-        log.findings.append(gap)
         if next_batch is not None:
             base = next_batch.header.base_offset
             is_in_order = base > decoder.last_offset
@@ -469,9 +477,8 @@ class LogWalk:
         if hidden is not None:
             before, batch = hidden
             offsets = batch.least_offset(), batch.header.last_offset
-            self.facts.findings.append(
-                judges.not_in_place(self.facts, batch.pos, offsets, last, before)
-            )
+            missing = NotInPlace(batch.pos, *offsets, last, before + 1)
+            self.facts.faults.append(missing)
 
     def _next_batch(self, segment: Segment, pos: int, last: int) -> Sound | None:
         """The next intact batch after damage at `pos`, with offsets after `last`: one
@@ -532,21 +539,31 @@ class LogWalk:
         is_end = batch.end >= log.size
         beyond = log.next_offset if is_end else first_at(segment, batch.end)
         before: int | None = None
+        swapped_with: int | None = None
+        is_contradicted = False
         jumped = self._before_last(segment, last)
         if jumped is not None and first <= last:
             before, ahead = jumped
             after = end + 1 if is_end and beyond is None else beyond
             if have_changed_places(before, ahead.offsets, batch.offsets, after):
                 self._beyond = batch.end
-                judges.forget(log, ahead.pos)
+                swapped_with = ahead.pos
                 beyond = last + 1 if after is None else after
             else:
-                judges.contradict(log, first)
-                beyond = None
+                is_contradicted, beyond = True, None
         log.last_good = max(log.last_good, last if before is None else before)
-        offsets = first, end
-        log.findings.append(
-            judges.misplaced(log, batch.pos, offsets, last, before, beyond)
+        log.faults.append(
+            Misplaced(
+                batch.pos,
+                first,
+                end,
+                last,
+                log.last_good,
+                before,
+                beyond,
+                swapped_with,
+                is_contradicted,
+            )
         )
 
     def _step_over(
@@ -561,9 +578,7 @@ class LogWalk:
         log.state.raw.bytes_since = 1
         self.run_of.decoder.last_offset = native.OFFSET_UNKNOWN
         place = pos, last + 1, _last_offset_of(buffer)
-        log.findings.append(
-            judges.not_looked_into(log.path, PROBLEM, place, error.reason)
-        )
+        log.faults.append(NotLookedInto(PROBLEM, *place, error.reason))
         return pos + size
 
     def _is_framed(self, segment: Segment, pos: int, last: int) -> bool:

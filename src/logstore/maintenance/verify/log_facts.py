@@ -1,12 +1,14 @@
 """The facts that a walk over a `.log` file collects, and the findings that they give.
 
-The walk (`LogWalk`) reads; nothing here does.
+The walk (`LogWalk`) reads and notes what it meets: a `Fault` is a value. `judged` says
+what these are, when it is over; it reads nothing, and changes nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore import _native as native
 from logstore.log.recover.facts import LastBatch
@@ -23,19 +25,21 @@ from logstore.maintenance.finding import (
 )
 
 __all__ = [
+    "BadBatch",
+    "BadHeader",
+    "FarOffsets",
+    "Fault",
+    "Gap",
     "LogFacts",
+    "Misplaced",
+    "Moved",
+    "NotInPlace",
+    "NotLookedInto",
     "SoundRun",
-    "bad_batch",
-    "bad_header",
-    "far_offsets",
-    "gap",
-    "misplaced",
-    "moved",
-    "not_in_place",
-    "not_looked_into",
+    "TornEnd",
+    "judged",
     "other_end",
     "overlap",
-    "torn_end",
 ]
 
 
@@ -65,6 +69,134 @@ class SoundRun(NamedTuple):
     def is_single(self) -> bool:
         """Whether it is one batch."""
         return self.end - self.begin == self.head_bytes
+
+
+# ---------------------------------------------------------------------- the faults
+
+
+class Gap(NamedTuple):
+    """Bytes that are no intact batch.
+
+    Attributes:
+        position, end: of these bytes.
+        kind, reason: why the first of them are none.
+        first: the first offset that is not read.
+        following: the first offset after them; None: unknown.
+        is_contradicted: whether they follow a batch that jumps ahead, and `following`
+            shows that its offsets are wrong.
+    """
+
+    position: int
+    end: int
+    kind: str
+    reason: str
+    first: int
+    following: int | None
+    is_contradicted: bool = False
+
+
+class Misplaced(NamedTuple):
+    """An intact batch whose offsets do not follow.
+
+    Attributes:
+        first, last: its offsets.
+        last_before: of the batch before; below the base of the log if there is none.
+        last_good: the last offset before a batch that is out of order.
+        jumped_from: if the batch before jumps ahead, the last offset before that one;
+            None if it does not.
+        beyond: the first offset after this batch, and after the one before if the two
+            have changed places; None: what is lost ends before that, or it is unknown.
+        swapped_with: position of the batch before, if the two have changed places.
+        is_contradicted: whether this batch shows that the one before, which jumps
+            ahead, has wrong offsets.
+    """
+
+    position: int
+    first: int
+    last: int
+    last_before: int
+    last_good: int
+    jumped_from: int | None = None
+    beyond: int | None = None
+    swapped_with: int | None = None
+    is_contradicted: bool = False
+
+
+class NotInPlace(NamedTuple):
+    """An intact batch among damaged bytes whose offsets are missing before them.
+
+    Attributes:
+        first, last: its offsets.
+        last_before: where the batch before the damage ends.
+        missing_from: the first one of those that are missing.
+    """
+
+    position: int
+    first: int
+    last: int
+    last_before: int
+    missing_from: int
+
+
+class NotLookedInto(NamedTuple):
+    """A batch with a valid checksum that is not decompressed.
+
+    Attributes:
+        first, last: its offsets.
+        severity: whether nobody can (`PROBLEM`), or a limit forbids it (`NOTE`).
+    """
+
+    severity: str
+    position: int
+    first: int
+    last: int
+    reason: object
+
+
+class BadBatch(NamedTuple):
+    """A batch whose contents are wrong. `last_good`: as of `Misplaced`."""
+
+    position: int
+    first: int
+    last: int
+    reason: str
+    last_good: int
+
+
+class BadHeader(NamedTuple):
+    """A record with a header that cannot be decoded."""
+
+    offset: int
+    reason: str
+
+
+class FarOffsets(NamedTuple):
+    """Batches from a position on whose offsets, up to `last`, no index can have: they
+    are more than `limit` beyond the base offset."""
+
+    position: int
+    last: int
+    limit: int
+
+
+class TornEnd(NamedTuple):
+    """The bytes past the end of the log; `last`: of the intact batches among them, -1
+    if there is none."""
+
+    tail: Tail
+    last: int
+
+
+class Moved(NamedTuple):
+    """The last batch, which had other offsets when the log was closed."""
+
+    batch: LastBatch
+
+
+Fault: TypeAlias = (
+    "Gap | Misplaced | NotInPlace | NotLookedInto | BadBatch | BadHeader | FarOffsets"
+    " | TornEnd | Moved"
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +229,7 @@ class LogFacts:
         bad_offsets: offsets of records that are wrong.
         jumps: position -> first offset of intact wrappers that do not follow the batch
             before them.
-        findings: about its batches, in the order in which the walk met them.
+        faults: what is wrong with its batches, in the order in which the walk met them.
     """
 
     path: str
@@ -124,7 +256,7 @@ class LogFacts:
     bad_ranges: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     bad_offsets: list[int] = dataclasses.field(default_factory=list)
     jumps: dict[int, int] = dataclasses.field(default_factory=dict)
-    findings: list[Finding] = dataclasses.field(default_factory=list)
+    faults: list[Fault] = dataclasses.field(default_factory=list)
 
     def is_damaged_at(self, pos: int) -> bool:
         """Whether a position lies in a damaged part."""
@@ -138,169 +270,160 @@ class LogFacts:
 # ---------------------------------------------------------------------- the judges
 
 
-def gap(
-    path: str,
-    position: int,
-    end: int,
-    fault: tuple[str, str],
-    first: int,
-    following: int | None,
-) -> Finding:
-    """Bytes that are no intact batch.
+def judged(log: LogFacts) -> list[Finding]:
+    """What the faults of a log are, one by one. What is lost by a batch that jumps
+    ahead is known only when the batch after it is: that may shorten its finding, or the
+    finding about the two of them replaces it."""
+    findings: list[Finding] = []
+    before = -1  # the finding about the batch before
+    for fault in log.faults:
+        if isinstance(fault, Misplaced) and fault.swapped_with is not None:
+            _forget(findings, before, fault.swapped_with)
+        if isinstance(fault, Misplaced | Gap) and fault.is_contradicted:
+            _shorten(findings, before, fault)
+        findings.append(_JUDGES[type(fault)](log, fault))
+        if not isinstance(fault, NotInPlace):
+            before = len(findings) - 1
+    return findings
 
-    Args:
-        fault: the kind, and why the first of them is none.
-        first: the first offset that is not read.
-        following: the first offset after them; None: unknown.
-    """
-    kind, reason = fault
-    to = "" if following is None else f" to {following - 1}"
-    has_offsets = following is None or following > first
-    what = f", offsets from {first}{to}," if has_offsets else " between offsets"
+
+def _gap(log: LogFacts, gap: Gap) -> Finding:
+    to = "" if gap.following is None else f" to {gap.following - 1}"
+    has_offsets = gap.following is None or gap.following > gap.first
+    what = f", offsets from {gap.first}{to}," if has_offsets else " between offsets"
     text = (
-        f"{path} is damaged at byte {position}: {reason}. {end - position} bytes{what} "
-        f"cannot be read"
+        f"{log.path} is damaged at byte {gap.position}: {gap.reason}. "
+        f"{gap.end - gap.position} bytes{what} cannot be read"
     )
-    last = None if following is None else following - 1
-    place = (position, first, last) if has_offsets else (position,)
-    return Finding(CONTENTS, kind, PROBLEM, path, text, *place)
+    last = None if gap.following is None else gap.following - 1
+    place = (gap.position, gap.first, last) if has_offsets else (gap.position,)
+    return Finding(CONTENTS, gap.kind, PROBLEM, log.path, text, *place)
 
 
-def misplaced(
-    log: LogFacts,
-    position: int,
-    offsets: tuple[int, int],
-    last_before: int,
-    jumped_from: int | None,
-    beyond: int | None = None,
-) -> Finding:
-    """An intact batch whose offsets do not follow: named by the first offset that is
-    not read, from the last good one on.
-
-    Args:
-        offsets: its first and last one.
-        last_before: of the batch before; below `log.base` if there is none.
-        jumped_from: if the batch before jumps ahead, the last offset before that one;
-            None if it does not.
-        beyond: the first offset after this batch, and after the one before if the two
-            have changed places; None: what is lost ends before that, or it is unknown.
-    """
-    first, last = offsets
-    where = f"the batch before ends with {last_before}"
-    if last_before < log.base:
+def _misplaced(log: LogFacts, batch: Misplaced) -> Finding:
+    """Named by the first offset that is not read, from the last good one on."""
+    first, last, jumped_from = batch.first, batch.last, batch.jumped_from
+    where = f"the batch before ends with {batch.last_before}"
+    if batch.last_before < log.base:
         where = f"the segment begins at {log.base}"
     # After a gap, the offsets in the gap are those that cannot be read. Or the batch
     # before jumps ahead: then its offsets are wrong.
-    is_gap = first > last_before + 1
-    begin, end = log.last_good + 1, first - 1 if is_gap else last
+    is_gap = first > batch.last_before + 1
+    begin, end = batch.last_good + 1, first - 1 if is_gap else last
     if log.next_offset is not None:
         end = min(end, log.next_offset - 1)  # no checksum covers the offset
     if jumped_from is not None and not is_gap and jumped_from < first:
         begin, end = jumped_from + 1, max(first - 1, jumped_from + 1)
-    if beyond is not None and not is_gap:
-        end = max(end, beyond - 1)
+    if batch.beyond is not None and not is_gap:
+        end = max(end, batch.beyond - 1)
     text = (
-        f"{log.path} at byte {position} has a batch of offsets {first} to {last}, but "
-        f"{where}" + (": the log was written without gaps" if is_gap else "")
+        f"{log.path} at byte {batch.position} has a batch of offsets {first} to "
+        f"{last}, but {where}"
+        + (": the log was written without gaps" if is_gap else "")
     )
-    return _problem(OFFSETS, log.path, text, position, begin, end)
+    return _problem(OFFSETS, log.path, text, batch.position, begin, end)
 
 
-def not_in_place(
-    log: LogFacts, position: int, offsets: tuple[int, int], last: int, before: int
-) -> Finding:
-    """An intact batch among damaged bytes whose offsets are missing before them.
-
-    Args:
-        offsets: its first and last one.
-        last: where the batch before the damage ends.
-        before: the last offset before the missing ones.
-    """
-    text = (
-        f"{log.path} at byte {position} has a batch of offsets {offsets[0]} to "
-        f"{offsets[1]} among damaged bytes, but the batch before them ends with {last}"
-    )
-    return _problem(OFFSETS, log.path, text, position, before + 1, offsets[1])
-
-
-def contradict(log: LogFacts, following: int) -> None:
-    """Shorten the finding about the last batch, which jumps ahead: the next batch has
-    offsets from `following` on, so only those below are lost."""
-    jump = log.findings[-1] if log.findings else None
-    if jump is None or jump.kind != OFFSETS:
+def _shorten(findings: list[Finding], at: int, fault: Misplaced | Gap) -> None:
+    """Shorten the finding about the last batch, which jumps ahead: only what lies below
+    the next one is lost."""
+    jump = findings[at] if findings else None
+    following = fault.first if isinstance(fault, Misplaced) else fault.following
+    if jump is None or jump.kind != OFFSETS or following is None:
         return
     first, last = jump.first_offset, jump.last_offset
     if first is not None and last is not None:
         last = max(first, min(last, following - 1))
-        log.findings[-1] = dataclasses.replace(jump, last_offset=last)
+        findings[at] = dataclasses.replace(jump, last_offset=last)
 
 
-def forget(log: LogFacts, position: int) -> None:
-    """Remove the last finding if it is about the order of the batch at a position. That
-    has changed places with the next one, whose finding is about both."""
-    last = log.findings[-1] if log.findings else None
+def _forget(findings: list[Finding], at: int, position: int) -> None:
+    """Remove the finding there if it is about the order of the batch at a position:
+    that has changed places with the next one, whose finding is about both."""
+    last = findings[at] if findings else None
     if last is not None and (last.kind, last.position) == (OFFSETS, position):
-        log.findings.pop()
+        findings.pop(at)
 
 
-def far_offsets(log: LogFacts, position: int, last: int, limit: int) -> Finding:
-    """Batches from a position on whose offsets, up to `last`, no index can have."""
+def _not_in_place(log: LogFacts, batch: NotInPlace) -> Finding:
     text = (
-        f"{log.path} has offsets up to {last} from byte {position} on, which are more "
-        f"than {limit} beyond its base offset {log.base}"
+        f"{log.path} at byte {batch.position} has a batch of offsets {batch.first} to "
+        f"{batch.last} among damaged bytes, but the batch before them ends with "
+        f"{batch.last_before}"
     )
-    return Finding(CONTENTS, OFFSETS, PROBLEM, log.path, text, position)
+    begin = batch.missing_from
+    return _problem(OFFSETS, log.path, text, batch.position, begin, batch.last)
 
 
-def not_looked_into(
-    path: str, severity: str, place: tuple[int, int, int], reason: object
-) -> Finding:
-    """A batch with a valid checksum that is not decompressed; `place`: its position,
-    first and last offset."""
-    text = f"the batch of {path} at byte {place[0]} was not looked into: {reason}"
-    return Finding(CONTENTS, UNSUPPORTED, severity, path, text, *place)
-
-
-def bad_batch(
-    log: LogFacts, position: int, first: int, last: int, reason: str
-) -> Finding:
-    """A batch whose contents are wrong."""
+def _far_offsets(log: LogFacts, far: FarOffsets) -> Finding:
     text = (
-        f"batch of {log.path} at byte {position}, offsets {first} to {last}: {reason}"
+        f"{log.path} has offsets up to {far.last} from byte {far.position} on, which "
+        f"are more than {far.limit} beyond its base offset {log.base}"
+    )
+    return Finding(CONTENTS, OFFSETS, PROBLEM, log.path, text, far.position)
+
+
+def _not_looked_into(log: LogFacts, batch: NotLookedInto) -> Finding:
+    text = (
+        f"the batch of {log.path} at byte {batch.position} was not looked into: "
+        f"{batch.reason}"
+    )
+    place = batch.position, batch.first, batch.last
+    return Finding(CONTENTS, UNSUPPORTED, batch.severity, log.path, text, *place)
+
+
+def _bad_batch(log: LogFacts, batch: BadBatch) -> Finding:
+    first, last = batch.first, batch.last
+    text = (
+        f"batch of {log.path} at byte {batch.position}, offsets {first} to {last}: "
+        f"{batch.reason}"
     )
     # After a batch that is out of order, others have offsets that were read.
-    begin = max(first, log.last_good + 1)
-    return _problem(DAMAGED_BATCH, log.path, text, position, begin, last)
+    begin = max(first, batch.last_good + 1)
+    return _problem(DAMAGED_BATCH, log.path, text, batch.position, begin, last)
 
 
-def bad_header(path: str, offset: int, reason: str) -> Finding:
-    """A record with a header that cannot be decoded."""
-    text = f"record {offset} of {path} has a bad header: {reason}"
-    return _problem(DAMAGED_BATCH, path, text, None, offset, offset)
+def _bad_header(log: LogFacts, header: BadHeader) -> Finding:
+    offset = header.offset
+    text = f"record {offset} of {log.path} has a bad header: {header.reason}"
+    return _problem(DAMAGED_BATCH, log.path, text, None, offset, offset)
 
 
-def torn_end(path: str, tail: Tail, last: int) -> Finding:
-    """The bytes past the end of the log; `last`: of the intact batches among them, -1
-    if there is none."""
+def _torn_end(log: LogFacts, end: TornEnd) -> Finding:
+    tail, last = end
     more = f", with intact batches up to offset {last} among them"
     text = (
-        f"{path} ends with {tail.size} torn bytes at byte {tail.pos} ({tail.reason})"
-        f"{more if last >= 0 else ''}; the log ends before offset {tail.first_offset}"
+        f"{log.path} ends with {tail.size} torn bytes at byte {tail.pos} "
+        f"({tail.reason}){more if last >= 0 else ''}; the log ends before offset "
+        f"{tail.first_offset}"
     )
     first = tail.first_offset
     place = tail.pos, first, last if last >= first else None
-    return Finding(CONTENTS, TORN_TAIL, NOTE, path, text, *place)
+    return Finding(CONTENTS, TORN_TAIL, NOTE, log.path, text, *place)
 
 
-def moved(log: LogFacts, last: LastBatch) -> Finding:
-    """The last batch, which had other offsets when the log was closed."""
+def _moved(log: LogFacts, moved: Moved) -> Finding:
+    batch = moved.batch
     assert log.next_offset is not None  # the end of the log when it was closed
     end = log.next_offset - 1
     text = (
-        f"{log.path} at byte {last.pos} has a batch of offsets {last.first} to "
-        f"{last.last}, but the log was closed when it ended with {end}"
+        f"{log.path} at byte {batch.pos} has a batch of offsets {batch.first} to "
+        f"{batch.last}, but the log was closed when it ended with {end}"
     )
-    return _problem(OFFSETS, log.path, text, last.pos, last.before + 1, end)
+    return _problem(OFFSETS, log.path, text, batch.pos, batch.before + 1, end)
+
+
+_JUDGES: Final[dict[type, Callable[[LogFacts, Any], Finding]]] = {
+    Gap: _gap,
+    Misplaced: _misplaced,
+    NotInPlace: _not_in_place,
+    NotLookedInto: _not_looked_into,
+    BadBatch: _bad_batch,
+    BadHeader: _bad_header,
+    FarOffsets: _far_offsets,
+    TornEnd: _torn_end,
+    Moved: _moved,
+}
 
 
 def overlap(log: LogFacts, last_before: int) -> Finding:
