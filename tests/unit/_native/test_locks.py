@@ -521,7 +521,8 @@ has_sentinel = pytest.mark.skipif(
 def test_end_of_a_thread_is_seen_though_two_interrupts_have_left_its_lock() -> None:
     """The first comes when `join` has taken the lock of a thread that has ended, the
     second before it is released again."""
-    thread: Any = threading.Thread(target=int)
+    # A daemon, as those of a store: the interpreter waits for the locks of others.
+    thread: Any = threading.Thread(target=int, daemon=True)
     thread.start()
     lock = thread._tstate_lock
     assert lock.acquire(timeout=60)
@@ -538,7 +539,7 @@ def test_thread_that_an_interrupted_join_takes_for_ended_is_waited_for() -> None
         go_on.wait(60)
         done.append(True)
 
-    thread: Any = threading.Thread(target=work)
+    thread: Any = threading.Thread(target=work, daemon=True)
     thread.start()
     thread._tstate_lock.release()
     thread._stop()
