@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import logstore
+from support.damage import frames
 from support.transactions import batch
 
 VALUES = 200
@@ -383,6 +384,39 @@ def test_verify_takes_no_batch_that_readers_do_not_see_for_the_end_of_damage(tmp
     assert skipped(tmp_path) == [0, 1, 4, 5, 6]
     problems = logstore.verify(tmp_path).problems
     assert [(p.first_offset, p.last_offset) for p in problems] == [(2, 3)]
+
+
+def test_records_behind_the_end_of_a_sealed_segment_are_not_removed_by_compaction(
+    compacted,
+):
+    """Bytes were put in before: what was the last batch lies behind the size that the
+    segment was sealed with, and another one ends there."""
+    path, _ = compacted
+    log = path / "c-0" / f"{0:020d}.log"
+    before = log.read_bytes()
+    last, block, begin = VALUES + 1, frames(log)[-1].size, frames(log)[10].pos
+    log.write_bytes(before[:begin] + b"\1" * block + before[begin:])
+    try:
+        with logstore.open(path, read_only=True) as store:
+            partition = store.topic("c")[0]
+            for way in (
+                lambda: partition.get(last),
+                lambda: list(partition.fetch(last)),
+                lambda: list(partition.read(last)),
+            ):
+                with pytest.raises(logstore.CorruptRecordError):
+                    way()
+            told = []
+            found = [
+                record.offset
+                for record in partition.read(
+                    on_corruption=lambda damaged: told.append(damaged) or True
+                )
+            ]
+        assert last not in found
+        assert any(one.first <= last < one.next_offset for one in told)
+    finally:
+        log.write_bytes(before)
 
 
 @pytest.mark.parametrize(

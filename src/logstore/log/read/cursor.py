@@ -554,11 +554,22 @@ class SegmentRead:
         assert walk is not None
         last = walk.last_offset
         is_whole = segment.is_contiguous or is_last
+        if not is_whole:
+            self._check_behind(offset)
         if last == native.OFFSET_UNKNOWN or not is_whole:
             return None
         if last + 1 < min(self.bound, segment.next_offset):
             raise segment.missing(segment.size, max(offset, last + 1))
         return last + 1
+
+    def _check_behind(self, offset: int) -> None:
+        """Raise if records of a segment that may have gaps lie behind the end that it
+        had when it was sealed: its batches have moved."""
+        segment = self.segment
+        behind = None if self.was_cut else segment.first_behind()
+        if behind is not None and offset <= behind.last_offset < segment.next_offset:
+            reason = f"offset {behind.last_offset} lies behind the end of its segment"
+            raise segment.error_of(Damage(reason, 0, offset), segment.size, offset)
 
     def is_too_far(self, last_offset: int) -> bool:
         """Whether a batch that ends there does so after the end of the segment."""
