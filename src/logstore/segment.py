@@ -368,24 +368,6 @@ class Segment:
                 return None
             buffer = larger
 
-    def first_behind(self) -> native.BatchHeader | None:
-        """The header of an intact batch that follows the segment in its file: there
-        is none, unless bytes were put in before."""
-        file = self.file
-        if self.place is not file:
-            return None
-        try:
-            size = file.directory.stat(file.name(LOG)).size
-        except OSError:
-            return None  # it has another name meanwhile
-        if size <= self.size:
-            return None
-        whole = Segment.of_file(
-            file.directory, file.descriptors, file.name(LOG), self.base_offset, size
-        )
-        found = whole.first_header(self.size)
-        return None if found is None else found[0]
-
     # -- lookups
 
     def offset_entries(self) -> OffsetEntries:

@@ -27,7 +27,7 @@ from logstore.errors import (
 )
 from logstore.io.segment_place import Rest
 from logstore.log.read.corruption import RAISE, Damaged, DamagePolicy
-from logstore.log.read.damage import confirmed
+from logstore.log.read.damage import confirmed, first_behind
 from logstore.log.read.resume import Met, Resume, after_damage
 from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.log.resync import Sound
@@ -566,7 +566,7 @@ class SegmentRead:
         """Raise if records of a segment that may have gaps lie behind the end that it
         had when it was sealed: its batches have moved."""
         segment = self.segment
-        behind = None if self.was_cut else segment.first_behind()
+        behind = None if self.was_cut else first_behind(segment)
         if behind is not None and offset <= behind.last_offset < segment.next_offset:
             reason = f"offset {behind.last_offset} lies behind the end of its segment"
             raise segment.error_of(Damage(reason, 0, offset), segment.size, offset)

@@ -13,6 +13,7 @@ from logstore.errors import (
     StorageError,
     UnsupportedError,
 )
+from logstore.io.layout import LOG
 from logstore.io.segment_place import Rest
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import (
@@ -266,6 +267,26 @@ def _base_at(segment: Segment, pos: int, end: int, ahead: tuple[Rest, int]) -> i
     n = segment.read(buffer.view, pos, *ahead)
     base = int.from_bytes(buffer.raw[:n], "big", signed=True)
     return base if n == _BASE_BYTES else native.OFFSET_UNKNOWN
+
+
+def first_behind(segment: Segment) -> native.BatchHeader | None:
+    """The header of an intact batch that follows a segment in its file: there is none,
+    unless bytes were put in before."""
+    file = segment.file
+    if segment.place is not file:
+        return None
+    name = file.name(LOG)
+    try:
+        size = file.directory.stat(name).size
+    except OSError:
+        return None  # it has another name meanwhile
+    if size <= segment.size:
+        return None
+    whole = Segment.of_file(
+        file.directory, file.descriptors, name, segment.base_offset, size
+    )
+    found = whole.first_header(segment.size)
+    return None if found is None else found[0]
 
 
 def check_last(segment: Segment, pos: int, offset: int) -> None:
