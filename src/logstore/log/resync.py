@@ -220,8 +220,6 @@ def passed_over(
     Args:
         last: where the batch before `pos` ends.
     """
-    if segment.is_contiguous:
-        return None
     data = _bytes_at(segment, pos, FRAME_BYTES)
     inside = pos + LENGTH_END + int.from_bytes(data[8:LENGTH_END], "big")
     batches = _valid_between(segment, pos + 1, end, segment.base_offset)

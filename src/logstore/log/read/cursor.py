@@ -552,11 +552,11 @@ class SegmentRead:
         """
         segment, walk = self.segment, self._walk
         assert walk is not None
-        last = walk.last_offset
-        is_whole = segment.is_contiguous or is_last
-        if not is_whole:
+        if not (segment.is_contiguous or is_last):
             self._check_behind(offset)
-        if last == native.OFFSET_UNKNOWN or not is_whole:
+            return None
+        last = walk.last_offset
+        if last == native.OFFSET_UNKNOWN:
             return None
         if last + 1 < min(self.bound, segment.next_offset):
             raise segment.missing(segment.size, max(offset, last + 1))
