@@ -108,7 +108,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("compact",),
     ),
     "store": (
-        ("background", "catalog", "measures", "state"),
+        ("background", "catalog", "fork_and_exit", "measures", "state"),
         ("context",),
         ("partition",),
         ("topic",),

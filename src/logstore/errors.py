@@ -10,7 +10,7 @@ import copy
 import errno
 import os
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
@@ -25,6 +25,7 @@ __all__ = [
     "DuplicateSequenceError",
     "EventLoopError",
     "ForkedError",
+    "Holder",
     "InvalidProducerEpochError",
     "InvalidRecordError",
     "LogStoreError",
@@ -211,6 +212,27 @@ class PartitionNotFoundError(TopicNotFoundError):
     partition: int
 
 
+class Holder(NamedTuple):
+    """A process that has a store open for writing, as it describes itself.
+
+    Attributes:
+        pid: its number in its own namespace of processes; None: unknown.
+        program: the name of the program that it runs; "" unknown.
+        host: the name of its machine; "" unknown.
+        since: when it took the lock, in Unix milliseconds; None: unknown.
+        doing: "owner"; "recovering" before it is one; "publishing" or "keeping": for
+            a moment; "": it is another program, such as a Kafka broker.
+        publishes_for_others: it publishes what other processes hand in.
+    """
+
+    pid: int | None = None
+    program: str = ""
+    host: str = ""
+    since: int | None = None
+    doing: str = ""
+    publishes_for_others: bool = False
+
+
 @with_facts
 class StoreLockedError(LogStoreError):
     """Another writer (logstore or a Kafka broker) has locked the store.
@@ -220,11 +242,13 @@ class StoreLockedError(LogStoreError):
         holder_pid: process id of the holder, or None if it is unknown.
         opened_at: ``file:line`` of the call that opened it, if this process did; else
             None.
+        holder: what is known of the holder; None: nothing.
     """
 
     path: str
     holder_pid: int | None = None
     opened_at: str | None = None
+    holder: Holder | None = None
 
 
 class StoreClosedError(LogStoreError):

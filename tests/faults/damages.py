@@ -36,6 +36,7 @@ from logstore import StoreConfig
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
     DURABLE,
+    LOCK_RECORD,
     OWN_PREFIX,
     OWNER,
     PARTITION_STATE,
@@ -105,7 +106,7 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
     is_wrapped = magic < 2 and codec != "none"
     truth = Truth(magic, records, start, durable, is_wrapped=is_wrapped)
     if writer == "kafka":
-        own = (DURABLE, OWNER, PARTITION_STATE, TOPIC_IDENTITY, TOPICS)
+        own = (DURABLE, LOCK_RECORD, OWNER, PARTITION_STATE, TOPIC_IDENTITY, TOPICS)
         tree = {p: v for p, v in tree.items() if p.rpartition("/")[2] not in own}
         durable = _RECORDS if ending != "killed" else point
         truth = dataclasses.replace(truth, durable_offset=durable, is_own=False)

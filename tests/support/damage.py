@@ -22,6 +22,7 @@ import xxhash
 
 from logstore import _native as native
 from logstore.io.files import Files
+from logstore.io.layout import LOCK_RECORD
 from logstore.io.stamps import FileInfo
 
 # ---------------------------------------------------------------- files
@@ -116,10 +117,12 @@ def logs_in(partition: Path) -> list[Path]:
 
 
 def snapshot_of(path: Path) -> dict[str, tuple[int, int]]:
-    """Names, sizes and modification times under a directory, itself included."""
+    """Names, sizes and modification times under a directory, itself included, but for
+    the file in which each owner describes itself."""
     return {
         str(p.relative_to(path)): (p.lstat().st_size, p.lstat().st_mtime_ns)
         for p in [path, *path.rglob("*")]
+        if p.name != LOCK_RECORD
     }
 
 

@@ -26,6 +26,7 @@ from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryRepor
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import caller, opener
+from logstore.io.lock_record import LOCK_TIMEOUT_MS
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
@@ -84,6 +85,7 @@ def open_store(
     read_only: bool = False,
     create: bool = True,
     config: StoreConfig | None = None,
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     files: Files | None = None,
@@ -109,6 +111,7 @@ def open_store(
                 read_only=read_only,
                 create=create,
                 config=config,
+                lock_timeout_ms=lock_timeout_ms,
                 on_recovery=on_recovery,
                 on_progress=on_progress,
                 files=files,

@@ -53,7 +53,9 @@ def compact(path: str, **given: Any) -> int:
     check_store(path)
     status = CLEAN
     config, dry_run = store_config(given), given["dry_run"]
-    with logstore.open(path, read_only=dry_run, create=False, config=config) as store:
+    with logstore.open(
+        path, read_only=dry_run, create=False, config=config, lock_timeout_ms=1_000
+    ) as store:
         for topic in store:
             if not topic.config.compacts:
                 continue

@@ -29,6 +29,7 @@ from logstore.group.overview import groups_and_errors
 from logstore.io import layout
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
+from logstore.io.lock_record import TOOL
 from logstore.record.encoder import Encoder, pack_rows
 from logstore.store.store import Store, open_store
 
@@ -101,7 +102,13 @@ def export_group(
             value=to,
         )
     commits = _commits(path, group)
-    with open_store(target, read_only=dry_run, create=False, config=config) as store:
+    with open_store(
+        target,
+        read_only=dry_run,
+        create=False,
+        config=config,
+        lock_timeout_ms=TOOL.timeout_ms,
+    ) as store:
         number = _place(store, group)
         partition = store.topic(OFFSETS_TOPIC)[number]
         log = OffsetsLog(partition)

@@ -107,6 +107,10 @@ class ByteLocks:
         pid = os.getpid()
         return ProcessId(pid, _start_of("self"), self.boot_id() or bytes(16))
 
+    def host(self) -> str:
+        """The name of this machine."""
+        return os.uname().nodename
+
     def is_running(self, process: ProcessId) -> bool:
         """Whether a process has not ended, as far as can be seen: one of another user
         may be hidden."""

@@ -196,9 +196,9 @@ def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
 # Files of a log directory's root that no other program uses. (`.lock` is not among
 # them: many programs use it.) A power failure in the first opening may leave one with
 # its temporary name, and nothing else.
-_FINAL_FILES: Final = frozenset({OWNER, layout.TOPICS} | layout.KAFKA_STORE_FILES) - {
-    layout.LOCK
-}
+_FINAL_FILES: Final = frozenset(
+    {OWNER, layout.TOPICS, layout.LOCK_RECORD} | layout.KAFKA_STORE_FILES
+) - {layout.LOCK}
 _ROOT_FILES: Final = _FINAL_FILES | {f"{name}.tmp" for name in _FINAL_FILES}
 _PARTITION_FILES: Final = frozenset(
     {layout.PARTITION_STATE, layout.LEADER_EPOCHS, layout.PARTITION_METADATA}

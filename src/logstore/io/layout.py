@@ -29,6 +29,7 @@ __all__ = [
     "KAFKA_STORE_FILES",
     "LEADER_EPOCHS",
     "LOCK",
+    "LOCK_RECORD",
     "LOG",
     "LOG_START_CHECKPOINT",
     "OFFSET_MAX",
@@ -99,6 +100,7 @@ PARTITION_METADATA = "partition.metadata"
 
 OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
+LOCK_RECORD = ".logstore-lock"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 TOPIC_IDENTITY = ".logstore-topic"

@@ -19,18 +19,38 @@ import time
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from datetime import datetime, timezone
 from typing import Final, TypeVar
 
 from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
-from logstore.errors import ReentrantCallError, StoreLockedError, storage_error
+from logstore.errors import (
+    Holder,
+    ReentrantCallError,
+    StoreLockedError,
+    storage_error,
+)
 from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory
 from logstore.io.files import held_open
 from logstore.io.layout import LOCK
+from logstore.io.lock_record import (
+    OWNER,
+    LockRecord,
+    LockState,
+    Purpose,
+    state_of,
+)
 from logstore.io.stamps import FileInfo
 
-__all__ = ["StoreLock", "caller", "forget_locks", "holder_of", "opener"]
+__all__ = [
+    "StoreLock",
+    "caller",
+    "description",
+    "forget_locks",
+    "holder_of",
+    "opener",
+]
 
 _NFS: Final = 0x6969
 
@@ -39,6 +59,8 @@ _guard = native.Mutex(RANK_LEAF, "the locks of this process")
 # The pause between two attempts to take it.
 _PAUSE_S: Final = 0.0002
 
+
+_OWNS: Final = Purpose()
 
 _Result = TypeVar("_Result")
 
@@ -72,8 +94,12 @@ opener: ContextVar[str] = ContextVar("opener", default="")
 class StoreLock:
     """The writer's lock on a store's directory; making the object takes it.
 
+    Args:
+        purpose: what the holder tells of itself; its timeout is not used.
+
     Attributes:
         file: the lock file, while it is held.
+        record: describes the holder, while it is held.
         opened_at: ``file:line`` of the call of logstore that made it; "" if unknown.
 
     Raises:
@@ -81,9 +107,11 @@ class StoreLock:
         StorageError: the system refuses.
     """
 
-    def __init__(self, root: Directory) -> None:
+    def __init__(self, root: Directory, purpose: Purpose = _OWNS) -> None:
         self._files = root.files
+        self._purpose = purpose
         self.file: native.OpenFile | None = None
+        self.record: LockRecord | None = None
         self.opened_at = opener.get() or caller()
         # Of the directory, by device and inode.
         self.place = (-1, -1)
@@ -94,12 +122,20 @@ class StoreLock:
 
     def _take(self, root: Directory) -> None:
         self.place = _place(root)
-        while not self._take_named(root):
-            # It is the lock of nothing: another process has given a copy made of hard
-            # links a lock file of its own since this one was opened.
-            pass
+        record = LockRecord(root)
+        try:
+            record.begin()
+            while not self._take_named(root, record):
+                # It is the lock of nothing: another process has given a copy made of
+                # hard links a lock file of its own since this one was opened.
+                pass
+            record.show(self._purpose)
+            self.record = record
+        finally:
+            if self.record is None:
+                record.close()
 
-    def _take_named(self, root: Directory) -> bool:
+    def _take_named(self, root: Directory, record: LockRecord) -> bool:
         """Open the lock file and lock it; False if another file has its name then."""
         files = root.files
         is_shared = False
@@ -107,7 +143,7 @@ class StoreLock:
             is_shared = _is_of_original(root)
             opened_at = None if is_shared else _holder_in_process(root.stat(LOCK))
             if opened_at is not None:
-                raise _locked(root, os.getpid(), opened_at)
+                raise _locked(root, os.getpid(), state_of(root), opened_at)
         try:
             file = held_open(files, root.create(LOCK))
         except FileExistsError:
@@ -118,10 +154,10 @@ class StoreLock:
         try:
             holder = files.lock(fd)
             if holder is not None:
-                raise _locked(root, holder or None)
+                raise _locked(root, holder or None, record.state())
             # NFS makes a record lock of a flock, which would exclude the one above.
             if files.file_system(fd) != _NFS and not files.lock_file(fd):
-                raise _locked(root, None)
+                raise _locked(root, None, record.state())
             with root.use() as root_fd:
                 if not files.links_of(fd, root_fd, LOCK):
                     file.close()
@@ -146,6 +182,8 @@ class StoreLock:
 
     def abandon(self) -> None:
         """In the child of a fork: leave the lock to the parent."""
+        if self.record is not None:
+            self.record.abandon()
         if self.file is not None:
             self.file.close()
             self.file = None
@@ -155,13 +193,18 @@ class StoreLock:
         _alone(self._release)
 
     def _release(self) -> None:
+        record = self.record
         if self.is_held:
             assert self.file is not None
+            if record is not None:
+                record.withdraw()
             # First: a child of a fork that shares the open file then holds no lock.
             self._files.unlock_file(self.file.fd)
             self.file.close()
         # Also after a close that was interrupted here.
         self.file = None
+        if record is not None:
+            record.close()
 
 
 # By device and inode. The entry of a garbage-collected store disappears.
@@ -236,19 +279,43 @@ def holder_of(root: Directory) -> int | None:
     return _alone(look)
 
 
-def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLockedError:
-    who = f"process {pid}" if pid else "another process"
+def _locked(
+    root: Directory, pid: int | None, state: LockState, opened_at: str = ""
+) -> StoreLockedError:
+    holder = state.holder
+    if holder is None:
+        # Without a record it is another program, unless it is about to write one.
+        holder = Holder(pid, doing=OWNER if state.is_changing else "")
+    who = f"process {pid or holder.pid}" if pid or holder.pid else "another process"
     if pid == os.getpid():
         who = f"this process ({pid})"
         if opened_at:
             who += f", opened at {opened_at}"
+    elif state.holder is not None:
+        who += description(holder)
+    elif not state.is_changing:
+        who += " of another program than logstore, such as a Kafka broker"
     return StoreLockedError(
         f"store {root.path} is open for writing in {who}; open it with "
         f"read_only=True, or close it there",
         path=root.path,
-        holder_pid=pid,
+        holder_pid=pid or holder.pid,
         opened_at=opened_at or None,
+        holder=holder,
     )
+
+
+def description(holder: Holder) -> str:
+    """What is known of a holder besides its process id, for a message."""
+    parts = [f"{holder.program} on {holder.host}"] if holder.program else []
+    if holder.since is not None:
+        when = datetime.fromtimestamp(holder.since / 1000, timezone.utc)
+        parts.append(f"since {when:%Y-%m-%d %H:%M:%S} UTC")
+    if holder.doing not in ("", OWNER):
+        parts.append(holder.doing)
+    if holder.publishes_for_others:
+        parts.append("it publishes for others")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def forget_locks() -> None:

@@ -28,6 +28,8 @@ from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, prepare_root
 from logstore.io.lock import StoreLock
+from logstore.io.lock_record import Purpose
+from logstore.io.lock_wait import take_lock
 from logstore.io.scheduler import Scheduler, weakly
 from logstore.store.state import StoreState
 
@@ -102,7 +104,7 @@ class StoreContext:
 
     # ------------------------------------------------------------ the writer's lock
 
-    def take_lock(self) -> None:
+    def take_lock(self, purpose: Purpose) -> None:
         """Take the writer's lock. An unclosed store in a reference cycle keeps it until
         the garbage collector finds that store, so the collector is run once.
 
@@ -110,13 +112,18 @@ class StoreContext:
             StoreLockedError: another writer has it.
         """
         try:
-            self._store_lock = StoreLock(self.root)
+            self._store_lock = take_lock(self.root, purpose)
             return
         except StoreLockedError as error:
             if error.holder_pid != os.getpid():
                 raise
         gc.collect()
-        self._store_lock = StoreLock(self.root)
+        self._store_lock = take_lock(self.root, purpose)
+
+    def tell_others(self, doing: str) -> None:
+        """Tell other processes what this one does with the lock now."""
+        if self._store_lock is not None and self._store_lock.record is not None:
+            self._store_lock.record.say(doing)
 
     @property
     def has_lock(self) -> bool:

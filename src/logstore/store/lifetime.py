@@ -14,6 +14,7 @@ from logstore.errors import (
     again,
     storage_errors,
 )
+from logstore.io.lock_record import RECOVERING, Purpose
 from logstore.store.context import StoreContext
 from logstore.store.copy.copies import adopt_copy, mark_unknown, settle_copy
 from logstore.store.copy.snapshot_requests import SnapshotServer
@@ -54,6 +55,7 @@ class Lifetime:
 
     def open(
         self,
+        purpose: Purpose,
         on_progress: Callable[[RecoveryProgress], None] | None,
         *,
         examines_all: bool,
@@ -61,6 +63,7 @@ class Lifetime:
         """Take the lock, find the topics, begin the work in the background.
 
         Args:
+            purpose: for what the lock is taken.
             on_progress: called while partitions are examined.
             examines_all: examine all of them now, unless the store is read-only.
 
@@ -72,10 +75,12 @@ class Lifetime:
             if context.read_only:
                 self._load()
                 return
-            context.take_lock()
+            context.take_lock(purpose)
             self._load()
             if examines_all:
+                context.tell_others(RECOVERING)
                 topics.writers.recover(on_progress)
+                context.tell_others(purpose.doing)
             adopt_copy(context, topics, self._publishing.publisher)
             topics.begin_rounds()
             self._snapshots.start()

@@ -7,12 +7,10 @@ cleanly; `.logstore-topics` has the settings of topics.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NoReturn
@@ -31,7 +29,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
-from logstore.io.lock import forget_locks
+from logstore.io.lock_record import LOCK_TIMEOUT_MS, OWNER, PUBLISHING, Purpose
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.log.write.staging import Stage
@@ -45,6 +43,7 @@ from logstore.store.copy.snapshot import (
     make_snapshot,
 )
 from logstore.store.copy.snapshot_requests import snapshot_elsewhere
+from logstore.store.fork_and_exit import open_stores
 from logstore.store.lifetime import Lifetime
 from logstore.store.measures import store_row
 from logstore.store.partition.partitions import RecoveryProgress
@@ -62,8 +61,6 @@ from logstore.store.topic.topic_changes import TopicChanges
 
 __all__ = ["Store", "open_store"]
 
-_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
 
 def open_store(
     path: str | os.PathLike[str],
@@ -71,6 +68,7 @@ def open_store(
     read_only: bool = False,
     create: bool = True,
     config: StoreConfig | None = None,
+    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     files: Files | None = None,
@@ -87,6 +85,8 @@ def open_store(
             also while a writer or a broker works on it.
         create: make the directory if it is not there (never with `read_only`).
         config: how this process uses it.
+        lock_timeout_ms: how long to wait for another process that has it open for
+            writing, in milliseconds; 0: not at all.
         on_recovery: called with each action of the recovery as it happens.
         on_progress: called with a `RecoveryProgress` now and then.
         files: the system calls to use (for tests).
@@ -95,7 +95,8 @@ def open_store(
         StoreNotFoundError: the directory does not exist and is not to be created; or it
             is the directory of a partition, or, with `read_only`, contains nothing of a
             log.
-        StoreLockedError: another writer has it.
+        StoreLockedError: another writer has it, after `lock_timeout_ms`; at once if it
+            is this process.
         UnsupportedError: a later version of logstore has written to it.
         ConfigError: other users may change the directory, or it is on a network file
             system, and `config` does not allow that (never with `read_only`).
@@ -105,11 +106,14 @@ def open_store(
         raise TypeError(f"path is {type(path).__name__}, not a str or os.PathLike")
     if config is not None:
         check_kind("config", config, StoreConfig)
+    check_int("lock_timeout_ms", lock_timeout_ms, 0, INT64_MAX)
+    config = config or StoreConfig()
     return Store(
         os.path.abspath(os.fspath(path)),
         read_only=read_only,
         create=create and not read_only,
-        config=config or StoreConfig(),
+        config=config,
+        purpose=Purpose(OWNER, config.publish_for_others, lock_timeout_ms),
         on_recovery=on_recovery,
         on_progress=on_progress,
         files=files or Files(),
@@ -132,6 +136,7 @@ class Store:
         read_only: bool,
         create: bool,
         config: StoreConfig,
+        purpose: Purpose,
         on_recovery: Callable[[RecoveryAction], None] | None,
         on_progress: Callable[[RecoveryProgress], None] | None,
         files: Files,
@@ -152,9 +157,9 @@ class Store:
         self._publishing = Publishing(context, topics, publications, journal)
         self._producers = NamedProducers(context, topics.now)
         self._lifetime = Lifetime(context, topics, self._publishing)
-        _open_stores.add(self)
+        open_stores.add(self)
         examines_all = on_recovery is not None or on_progress is not None
-        self._lifetime.open(on_progress, examines_all=examines_all)
+        self._lifetime.open(purpose, on_progress, examines_all=examines_all)
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
@@ -425,7 +430,7 @@ class Store:
         self._topics.begin_call()
         target = SnapshotTarget(os.path.abspath(os.fspath(path)), links, on_progress)
         if self.read_only:
-            return snapshot_elsewhere(self._context, target, self._opened_briefly)
+            return snapshot_elsewhere(self._context, target, self._opened_at_once)
         return make_snapshot(
             self._context, self._topics, self._publishing.publisher, target
         )
@@ -582,14 +587,22 @@ class Store:
         self._context.check_open()
         self._publishing.discard(staged, identity, before, older_than_ms)
 
-    def _opened_briefly(self) -> Store:
-        """The store, opened for writing for one call. Raises: as `open_store`."""
-        config = dataclasses.replace(self.config, publish_for_others=False)
-        files = self._context.files
-        return open_store(self.path, create=False, config=config, files=files)
+    def _opened_at_once(self, doing: str = OWNER) -> Store:
+        """The store, opened for writing for one call, unless another process has it.
+        Raises: as `open_store`."""
+        return Store(
+            self.path,
+            read_only=False,
+            create=False,
+            config=dataclasses.replace(self.config, publish_for_others=False),
+            purpose=Purpose(doing),
+            on_recovery=None,
+            on_progress=None,
+            files=self._context.files,
+        )
 
     def _publish_as_owner(self, request: PublicationRequest) -> Publication:
-        owner = self._opened_briefly()
+        owner = self._opened_at_once(PUBLISHING)
         try:
             return owner._publishing.publish(request, is_last=True)
         finally:
@@ -613,30 +626,3 @@ class Store:
                 rest is still closed, and the store is not marked as clean.
         """
         self._lifetime.close()
-
-
-def _mark_forked() -> None:
-    """In the child of a fork: no store that was open may be used.
-
-    The lock is the parent's, which continues writing.
-    """
-    forget_locks()
-    for store in list(_open_stores):
-        store._lifetime.after_fork()
-
-
-def _close_at_exit() -> None:
-    """Close stores that are open when the program ends: appended records are synced."""
-    with contextlib.ExitStack() as stack:
-        for store in list(_open_stores):
-            if store._lifetime.is_finished or store._context.is_forked:
-                continue
-            if not store.read_only:
-                # The last one is called first, and if one raises (warnings may be
-                # errors), the others are still called.
-                stack.callback(store._close_forgotten)
-                stack.callback(store._warn_unclosed)
-
-
-os.register_at_fork(after_in_child=_mark_forked)
-atexit.register(_close_at_exit)

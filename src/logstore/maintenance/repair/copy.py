@@ -34,7 +34,7 @@ def copy_store(
     """
     actions: list[RepairAction] = []
     for name in root.names():
-        if name == layout.LOCK or not root.stat(name).is_file:
+        if name in (layout.LOCK, layout.LOCK_RECORD) or not root.stat(name).is_file:
             continue
         if name.startswith(layout.QUARANTINE_PREFIX):
             continue

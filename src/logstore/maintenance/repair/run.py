@@ -12,7 +12,8 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import open_root, prepare_root
 from logstore.io.layout import TopicPartition, parse_partition_directory
-from logstore.io.lock import StoreLock
+from logstore.io.lock_record import TOOL
+from logstore.io.lock_wait import take_lock
 from logstore.maintenance.finding import UNREADABLE, Finding
 from logstore.maintenance.repair.copy import check_empty, copy_store
 from logstore.maintenance.repair.ownership import RepairedOwnership
@@ -115,12 +116,12 @@ def repair(
             stack.callback(copy.close)
             prepare_root(copy, store_config or StoreConfig(), is_new=is_new)
             check_empty(copy)
-            stack.callback(StoreLock(copy).release)
+            stack.callback(take_lock(copy, TOOL).release)
             first = copy_store(root, copy, None if is_whole else names[0], names)
             root = copy
         elif not dry_run:
             prepare_root(root, store_config or StoreConfig())
-            stack.callback(StoreLock(root).release)
+            stack.callback(take_lock(root, TOOL).release)
         run = Run(files, True, on_progress, store_config)
         repair_of = _StoreRepair(root, mode, outside, dry_run, run, config)
         return repair_of.run(names, is_whole, first)

@@ -36,7 +36,8 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.io.lock import StoreLock
+from logstore.io.lock_record import TOOL
+from logstore.io.lock_wait import take_lock
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.transactions import rebuild_all
 from logstore.log.resync import next_valid
@@ -145,7 +146,7 @@ def rebuild_index(
             prepare_root(root, store_config or StoreConfig())
             for partition in partitions:
                 partition.access = root.access
-            stack.callback(StoreLock(root).release)
+            stack.callback(take_lock(root, TOOL).release)
         failures: list[LogStoreError] = []
         report = failures.append if on_damage is None else on_damage
         meter = Meter(on_progress)

@@ -15,7 +15,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, Unsynced, crash, logs_in
+from support.damage import FaultyFiles, Unsynced, crash, logs_in, snapshot_of
 from support.values import append_one, config_of, expected, fill, new_partition
 
 COUNT = 30
@@ -138,10 +138,10 @@ def test_store_of_a_later_version_is_refused_untouched(
     """Both versions are named, and no byte changes."""
     write_two(tmp_path)
     raise_version(tmp_path, name)
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    before = snapshot_of(tmp_path)
     with pytest.raises(logstore.UnsupportedError, match=r"version 9.* knows 1"):
         logstore.open(tmp_path, read_only=read_only)
-    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert snapshot_of(tmp_path) == before
     report = logstore.verify(tmp_path)
     assert [problem.kind for problem in report.problems] == ["unsupported"]
 

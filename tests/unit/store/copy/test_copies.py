@@ -272,11 +272,12 @@ def _shown(path: Path, group: str = "g") -> int | None:
 
 
 def _contents(path: Path) -> dict[str, bytes]:
-    """All but what the members that live now write of themselves."""
+    """All but what the owner and the members that live now write of themselves."""
+    theirs = (".logstore-group-g.lock", ".logstore-lock")
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in path.rglob("*")
-        if file.is_file() and file.name != ".logstore-group-g.lock"
+        if file.is_file() and file.name not in theirs
     }
 
 

@@ -1,0 +1,277 @@
+"""`.logstore-lock`: which process has the store open for writing, and whether another
+one waits (docs/format.md, "`.logstore-lock`").
+
+`.lock` is Kafka's, and stays empty: it cannot say who has it. So the holder describes
+itself in this file, from byte 64 on, in place. What counts are three locks on single
+bytes of it, which end with the process:
+
+    byte 0  a process that wants to own the store waits
+    byte 1  the record is valid
+    byte 2  a process takes `.lock`, or gives it back
+
+A holder of `.lock` without the lock on byte 1 is another program, such as a broker,
+unless byte 2 is locked. The file describes, and excludes nobody: where it cannot be
+written (a full disk), the store is opened all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.errors import CorruptCheckpointError, Holder
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import first_entry, split_entries
+from logstore.io.directory import Directory
+from logstore.io.files import held_open
+from logstore.io.layout import LOCK_RECORD
+
+__all__ = [
+    "KEEPING",
+    "LOCK_TIMEOUT_MS",
+    "OWNER",
+    "PUBLISHING",
+    "RECOVERING",
+    "TOOL",
+    "LockRecord",
+    "LockState",
+    "Purpose",
+    "state_of",
+]
+
+# How long opening a store for writing waits for its lock, if nothing else is said.
+LOCK_TIMEOUT_MS: Final = 5_000
+
+# What a holder does (`Holder.doing`).
+OWNER: Final = "owner"
+RECOVERING: Final = "recovering"
+PUBLISHING: Final = "publishing"
+KEEPING: Final = "keeping"
+
+_WAITER: Final = 0
+_VALID: Final = 1
+_TAKING: Final = 2
+_RECORD_POS: Final = 64
+_FILE_BYTES: Final = 4096
+_TEXT_MAX: Final = 200
+
+# A process that is stopped while it takes the lock delays others by no more.
+_TAKING_S: Final = 0.05
+_PAUSE_S: Final = 0.0002
+
+
+class Purpose(NamedTuple):
+    """For what a process takes the lock of a store.
+
+    Attributes:
+        doing: OWNER, PUBLISHING or KEEPING.
+        publishes_for_others: it publishes what other processes hand in.
+        timeout_ms: how long it waits for the lock, in milliseconds; 0: it looks once.
+    """
+
+    doing: str = OWNER
+    publishes_for_others: bool = False
+    timeout_ms: int = 0
+
+
+# A tool that a person waits for.
+TOOL: Final = Purpose(timeout_ms=1_000)
+
+
+class LockState(NamedTuple):
+    """What `.logstore-lock` says of a store's lock.
+
+    Attributes:
+        holder: the process that has it; None: the file names none.
+        is_changing: a process takes the lock, or gives it back.
+        is_awaited: a process that wants to own the store waits.
+    """
+
+    holder: Holder | None = None
+    is_changing: bool = False
+    is_awaited: bool = False
+
+
+def state_of(root: Directory) -> LockState:
+    """The state of a store's lock, for a process that does not take it. Empty if there
+    is no file, or it cannot be read."""
+    try:
+        with root.opened(LOCK_RECORD) as fd:
+            return _state(root, fd)
+    except OSError:
+        return LockState()
+
+
+def _state(root: Directory, fd: int) -> LockState:
+    locked = root.files.locked_bytes(fd, _WAITER, _TAKING + 1)
+    holder = _described(root, fd) if _VALID in locked else None
+    return LockState(holder, _TAKING in locked, _WAITER in locked)
+
+
+def _described(root: Directory, fd: int) -> Holder:
+    """The record. Only its lock counts: of one that is being written the fields are
+    not known."""
+    data = bytearray(_FILE_BYTES - _RECORD_POS)
+    count = root.files.read(fd, data, _RECORD_POS)
+    text = bytes(data[:count]).partition(b"\0")[0]
+    try:
+        bodies, _ = split_entries(text)
+        value = checkpoints.entry_value(root.path_of(LOCK_RECORD), bodies[0])
+        pid, since = value["pid"], value["since_ms"]
+        names = [value[name] for name in ("program", "host", "doing")]
+        publishes = value["publishes_for_others"]
+    except (ValueError, KeyError, IndexError, CorruptCheckpointError):
+        return Holder(doing=OWNER)
+    if not all(isinstance(name, str) for name in names):
+        return Holder(doing=OWNER)
+    if type(pid) is not int or type(since) is not int:
+        return Holder(doing=OWNER)
+    program, host, doing = names
+    return Holder(pid, program, host, since, doing, publishes is True)
+
+
+class LockRecord:
+    """The file, of a process that has the lock, takes it or waits for it. Without
+    effect where the file cannot be opened."""
+
+    def __init__(self, root: Directory) -> None:
+        self._root = root
+        self._files = root.files
+        self._file: native.OpenFile | None = None
+        self._holder = Holder()
+        with contextlib.suppress(OSError):
+            self._file = self._opened()
+
+    def _opened(self) -> native.OpenFile:
+        root, files = self._root, self._files
+        with contextlib.suppress(FileNotFoundError):
+            return held_open(files, root.open(LOCK_RECORD, write=True))
+        try:
+            file = held_open(files, root.create(LOCK_RECORD))
+        except FileExistsError:
+            return held_open(files, root.open(LOCK_RECORD, write=True))
+        # A full disk does not prevent a later record.
+        files.reserve(file.fd, 0, _FILE_BYTES)
+        return file
+
+    def _set(self, byte: int) -> bool:
+        """Take the lock on a byte; False: another process has it, or there is none."""
+        if self._file is None:
+            return False
+        try:
+            return self._files.lock_byte(self._file.fd, byte)
+        except OSError:
+            return False
+
+    def _clear(self, byte: int) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._files.unlock_byte(self._file.fd, byte)
+
+    # ------------------------------------------------------------ of a waiter
+
+    def state(self) -> LockState:
+        """The state of the lock, as others have made it."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                return _state(self._root, self._file.fd)
+        return LockState()
+
+    def wait_for_lock(self) -> bool:
+        """Ask a holder that publishes for a moment to let go; False: another process
+        asks already."""
+        return self._set(_WAITER)
+
+    def end_wait(self) -> None:
+        """Take that back."""
+        self._clear(_WAITER)
+
+    # ------------------------------------------------------------ of a holder
+
+    def begin(self) -> None:
+        """Before the lock is taken or given back: others see that it changes."""
+        deadline = time.monotonic() + _TAKING_S
+        while self._file is not None and not self._set(_TAKING):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_PAUSE_S)
+
+    def show(self, purpose: Purpose) -> None:
+        """Describe this process, which has taken the lock."""
+        files = self._files
+        self._holder = Holder(
+            files.process_id().pid,
+            _program(),
+            files.host()[:_TEXT_MAX],
+            files.now_ms(),
+            purpose.doing,
+            purpose.publishes_for_others,
+        )
+        self._write()
+        self._set(_VALID)
+        self.end()
+
+    def say(self, doing: str) -> None:
+        """Tell what the holder does now."""
+        self._holder = self._holder._replace(doing=doing)
+        self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        holder, process = self._holder, self._files.process_id()
+        value = {
+            "version": 1,
+            "pid": holder.pid,
+            "start": process.start,
+            "boot": process.boot.hex(),
+            "host": holder.host,
+            "program": holder.program,
+            "since_ms": holder.since,
+            "doing": holder.doing,
+            "publishes_for_others": holder.publishes_for_others,
+        }
+        body = checkpoints.state_text(value).encode("utf-8", "surrogatepass")
+        data = first_entry(body).ljust(_FILE_BYTES - _RECORD_POS, b"\0")
+        with contextlib.suppress(OSError):
+            self._files.write(self._file.fd, data, _RECORD_POS)
+
+    def end(self) -> None:
+        """The lock was taken, or could not be."""
+        self._clear(_TAKING)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another process waits for the lock."""
+        return self.state().is_awaited
+
+    def withdraw(self) -> None:
+        """Before the lock is given back: the record does not count any more."""
+        self.begin()
+        self._clear(_VALID)
+
+    def close(self) -> None:
+        """Release what it has locked. A child of a fork that shares the open file then
+        holds nothing."""
+        for byte in (_WAITER, _VALID, _TAKING):
+            self._clear(byte)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the locks to the parent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _program() -> str:
+    """The name of the program that this process runs."""
+    argv = getattr(sys, "argv", None) or [""]
+    name = os.path.basename(argv[0]) if isinstance(argv[0], str) else ""
+    if name in ("", "-c", "-m", "__main__.py"):
+        name = os.path.basename(os.path.dirname(argv[0])) or "python"
+    return name[:_TEXT_MAX]
