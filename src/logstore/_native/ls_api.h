@@ -528,6 +528,12 @@ int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file
 /* Wait until all data of a file is on stable storage (fdatasync; macOS: F_FULLFSYNC).  Returns 0 or -errno. */
 int32_t ls_sys_sync(int32_t fd);
 
+/* `ls_sys_sync` of several files at the same time, in one thread for each of them, the caller's included, as far as the
+   system allows threads.  `results` gets the result of each.  `other`: made in the place of `ls_sys_sync`, for tests;
+   NULL: none. */
+typedef int32_t (*ls_sync_function)(int32_t fd);
+int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other);
+
 /* fsync, openat, close, ftruncate, renameat, unlinkat (of a file): 0, or the descriptor, or -errno. */
 int32_t ls_sys_sync_all(int32_t fd);
 int32_t ls_sys_open(int32_t dir_fd, const char *name, int32_t flags, int32_t mode);

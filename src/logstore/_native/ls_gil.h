@@ -91,6 +91,7 @@
         ls_gil_result;                                                                                                 \
     })
 #define ls_sys_sync(fd) LS_GIL_WRITER(ls_sys_sync(fd))
+#define ls_sys_sync_files(fds, results, count, other) LS_GIL_WRITER(ls_sys_sync_files(fds, results, count, other))
 #define ls_sys_sync_all(fd) LS_GIL_WRITER(ls_sys_sync_all(fd))
 #define ls_sys_reserve(fd, pos, bytes) LS_GIL_WRITER(ls_sys_reserve(fd, pos, bytes))
 #define ls_sys_write_back(fd, pos, bytes) LS_GIL_WRITER(ls_sys_write_back(fd, pos, bytes))

@@ -10,7 +10,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -55,6 +58,62 @@ int32_t ls_sys_sync(int32_t fd)
 #else
     return fdatasync(fd) < 0 ? -errno : 0;
 #endif
+}
+
+/* So many threads make syncs at once, besides the caller. */
+#define LS_SYS_SYNC_THREADS 63
+
+typedef struct {
+    const int32_t *fds;
+    int32_t *results;
+    int32_t count;
+    ls_sync_function sync;
+    _Atomic int32_t next;
+} ls_sys_sync_work;
+
+/* Sync one file after the other that no thread has taken. */
+static void *ls_sys_sync_next(void *argument)
+{
+    ls_sys_sync_work *work = argument;
+    for (;;) {
+        int32_t at = atomic_fetch_add(&work->next, 1);
+        if (at >= work->count) {
+            return NULL;
+        }
+        int32_t status;
+        do {
+            status = work->sync(work->fds[at]);
+        } while (status == -EINTR);
+        work->results[at] = status;
+    }
+}
+
+int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other)
+{
+    ls_sys_sync_work work = {.fds = fds, .results = results, .count = count};
+    work.sync = other != NULL ? other : ls_sys_sync;
+    atomic_init(&work.next, 0);
+    pthread_t threads[LS_SYS_SYNC_THREADS];
+    int32_t begun = 0;
+    sigset_t all, before;
+    /* The threads take no signals: those are for the interpreter's. */
+    (void)sigfillset(&all);
+    bool is_masked = count > 1 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
+    while (is_masked && begun < count - 1 && begun < LS_SYS_SYNC_THREADS) {
+        if (pthread_create(&threads[begun], NULL, ls_sys_sync_next, &work) != 0) {
+            break;
+        }
+        begun += 1;
+    }
+    if (is_masked) {
+        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    (void)ls_sys_sync_next(&work);
+    while (begun > 0) {
+        begun -= 1;
+        (void)pthread_join(threads[begun], NULL);
+    }
+    return 0;
 }
 
 int32_t ls_sys_sync_all(int32_t fd)

@@ -290,6 +290,22 @@ def sync_data(fd: int) -> None:
     _made(lib.ls_sys_sync, (fd,))
 
 
+def sync_files(fds: Sequence[int], other: int = 0) -> list[int]:
+    """`sync_data` of several files at the same time; it returns when all have ended.
+
+    Args:
+        other: for tests: the address of a function that is called with each descriptor
+            instead, from several threads at once. It returns 0 or a negative errno.
+
+    Returns:
+        For each file 0, or the errno of its sync.
+    """
+    results = ffi.new("int32_t[]", len(fds))
+    function = ffi.cast("ls_sync_function", other)
+    lib.ls_sys_sync_files(list(fds), results, len(fds), function)
+    return [-result for result in results]
+
+
 def sync_all(fd: int) -> None:
     """As ``os.fsync``. Raises: OSError."""
     _made(lib.ls_sys_sync_all, (fd,))

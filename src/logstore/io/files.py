@@ -238,6 +238,22 @@ class Files(ByteLocks, Links):
     def sync(self, fd: int) -> None:
         native.sync_data(fd)
 
+    def sync_together(self, fds: Sequence[int]) -> list[OSError | None]:
+        """Sync several files at the same time. It returns when all of these calls have
+        ended: for each the error, or None."""
+        if type(self).sync is Files.sync:
+            errors = native.sync_files(fds)
+            return [OSError(e, os.strerror(e)) if e else None for e in errors]
+        # Other methods may be replaced: this is the same, call by call.
+        return [self._sync_error(fd) for fd in fds]
+
+    def _sync_error(self, fd: int) -> OSError | None:
+        try:
+            self.sync(fd)
+        except OSError as error:
+            return error
+        return None
+
     def truncate(self, fd: int, size: int) -> None:
         native.truncate(fd, size)
 
