@@ -41,7 +41,7 @@ from logstore.group.file.group_file import GroupFile
 from logstore.group.file.slots import BusyError
 from logstore.group.member import open_group
 from logstore.io import layout
-from logstore.io.checkpoint import publications
+from logstore.io.checkpoint import ledger
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from support.groups import OneMember, consumer
@@ -265,12 +265,12 @@ class History:
 
     def run(self) -> None:
         """All steps, and the end."""
-        wait, most = open_group._WAIT_S, publications.IDENTITIES_MAX
+        wait, most = open_group._WAIT_S, ledger.IDENTITIES_MAX
         size = group_file._REWRITE_BYTES
         group_file._REWRITE_BYTES = _COMPACT_BYTES  # type: ignore[misc]
         if not self.is_quiet:
             open_group._WAIT_S = _MUTEX_S  # type: ignore[misc]
-        publications.IDENTITIES_MAX = _REMEMBERED
+        ledger.IDENTITIES_MAX = _REMEMBERED
         try:
             for _ in range(_STEPS):
                 self._step()
@@ -284,7 +284,7 @@ class History:
             self._end()
         finally:
             open_group._WAIT_S = wait  # type: ignore[misc]
-            publications.IDENTITIES_MAX = most
+            ledger.IDENTITIES_MAX = most
             group_file._REWRITE_BYTES = size  # type: ignore[misc]
             for worker in self.workers:
                 with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ from logstore import (
     StoreLockedError,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import publications, requests
+from logstore.io.checkpoint import ledger, requests
 from logstore.store.publication import hand_in
 from support.values import FORMATS, config_of
 
@@ -91,7 +91,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
         tally.note(f"{published:,} publications")
 
 
-@mock.patch.object(publications, "IDENTITIES_MAX", _REMEMBERED)
+@mock.patch.object(ledger, "IDENTITIES_MAX", _REMEMBERED)
 def store_of(folder: str, seed: int, rounds: int) -> tuple[int, list[str], int]:
     """(kills, what was wrong, publications) of one store."""
     own = Path(tempfile.mkdtemp(dir=folder))

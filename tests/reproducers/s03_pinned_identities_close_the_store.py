@@ -14,7 +14,8 @@ import tempfile
 
 import logstore as ls
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.publications import Entry, remembered
+from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.publications import remembered
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 

@@ -24,7 +24,7 @@ from logstore.group.file.group_file import GroupFile
 from logstore.group.file.slots import BusyError
 from logstore.group.member.open_group import OpenGroup
 from logstore.io import layout
-from logstore.io.checkpoint.publications import Entry
+from logstore.io.checkpoint.ledger import Entry
 from logstore.io.checkpoint.recovery_report import (
     POSITION_ABOVE_END,
     POSITION_LOWERED,

@@ -24,7 +24,11 @@ from logstore.io.checkpoint.entries import (
     later_entries,
     split_entries,
 )
-from logstore.io.checkpoint.state_fields import CHECKS, check_journal
+from logstore.io.checkpoint.state_fields import (
+    CHECKS,
+    JOURNAL_VERSION,
+    check_journal,
+)
 from logstore.io.directory import NOT_A_FILE, Directory
 from logstore.io.full_disk import write_file_anyway
 from logstore.io.layout import (
@@ -60,7 +64,7 @@ _encode: Final = json.JSONEncoder(
     separators=(",", ":"), sort_keys=True, ensure_ascii=False
 ).encode
 # Files of which there are later versions, too, and the last of them.
-_LATER_VERSIONS: Final = {PARTITION_STATE: 2, PUBLICATION: 3, PUBLISHED: 2}
+_LATER_VERSIONS: Final = {PARTITION_STATE: 2, PUBLICATION: 4, PUBLISHED: 2}
 # Limits of reading: a file, its nesting, its numbers.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
@@ -300,8 +304,16 @@ def _merge_partition(value: dict[str, Any], change: dict[str, Any]) -> None:
 
 def _merge_publication(value: dict[str, Any], change: dict[str, Any]) -> None:
     check_journal(change)
-    value["bases"] += change["bases"]
+    value["bases"] += journal_rows(change)
     value["changes"] += change["changes"]
+
+
+def journal_rows(value: Mapping[str, Any]) -> list[list[Any]]:
+    """Where logs end from an entry of the journal on, as rows of `bases`."""
+    if value["version"] < JOURNAL_VERSION:
+        return list(value["bases"])
+    ends = [[topic, n, end] for topic, n, _, end, *_ in value.get("logs", ())]
+    return ends + list(value["bases"])
 
 
 # The files that entries are appended to, and how an entry changes what was before.
@@ -392,18 +404,37 @@ def read_growing(
     return _state_of(directory.path_of(name), name, data)
 
 
-def read_entries(directory: Directory, name: str) -> list[dict[str, Any]]:
-    """The value of each entry of a state file, in order; none if there is no file.
-    Raises: as `read_state`."""
+def read_entries(
+    directory: Directory,
+    name: str,
+    check: Callable[[dict[str, Any]], None] = lambda value: None,
+) -> tuple[list[dict[str, Any]], FileEnd] | None:
+    """The value of each entry of a state file, in order, and where they end; None if
+    there is no file.
+
+    Args:
+        check: raises ValueError or KeyError for a later entry that cannot be.
+
+    Raises: as `read_state`.
+    """
     data = state_bytes(directory, name)
     if data is None:
-        return []
+        return None
     path = directory.path_of(name)
     try:
-        bodies, _ = split_entries(data)
+        bodies, end = split_entries(data)
     except ValueError as error:
         raise _bad(path, str(error)) from error
-    return [entry_value(path, body, name) for body in bodies]
+    values = [entry_value(path, body, name) for body in bodies]
+    try:
+        CHECKS.get(name, check)(values[0])
+        for value in values[1:]:
+            check(value)
+    except KeyError as error:
+        raise _bad(path, f"it has no {error}") from error
+    except ValueError as error:
+        raise _bad(path, str(error)) from error
+    return values, end
 
 
 def read_changes(

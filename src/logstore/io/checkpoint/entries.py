@@ -14,6 +14,8 @@ follows is damage. So that one damaged bit never undoes a change in silence, cal
 append only changes whose loss recovery makes up for, or that an entry follows at once,
 or they have the entry sealed: a short entry without content follows it, written after
 its sync, and is overwritten by the next entry. A power failure takes the seal alone.
+Whatever follows an entry, a seal, another entry or a part of one, was written when that
+was synced; of a last one that nothing follows, this is not known.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ __all__ = [
     "later_entries",
     "later_entry",
     "split_entries",
+    "write_entry",
+    "write_seal",
 ]
 
 _PREFIX: Final = b"xxh64 "
@@ -60,12 +64,14 @@ class FileEnd(NamedTuple):
         size: bytes of all, without a seal.
         checksum: that of the last one.
         stamp: of the file after the last write; None: unknown.
+        is_sealed: a seal follows, or a part of what was written behind the sync.
     """
 
     first: int
     size: int
     checksum: int
     stamp: FileStamp | None = None
+    is_sealed: bool = False
 
     def is_long(self, growth_bytes: int = _GROWTH_BYTES_MIN) -> bool:
         """Whether the file is to be written whole again: so a change costs at most
@@ -131,7 +137,7 @@ def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
         # It may be overwritten by the next entry.
         bodies.pop()
         pos, checksum = sealed
-    return bodies, FileEnd(first, pos, checksum)
+    return bodies, FileEnd(first, pos, checksum, is_sealed=pos < len(data))
 
 
 def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | None:
@@ -143,7 +149,7 @@ def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | No
     that is valid shows, too, that the file has not been written whole since.
     """
     bodies: list[bytes] = []
-    pos, checksum = 0, end.checksum
+    pos, checksum, is_sealed = 0, end.checksum, end.is_sealed and not data
     before = checksum
     while pos < len(data):
         stop = data.find(b"\n", pos + _HEAD_BYTES)
@@ -152,11 +158,12 @@ def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | No
         if stop < 0 or data[pos : stop + 1] != _entry(body, checksum):
             return None
         if body == _SEAL and stop + 1 == len(data):
-            checksum = before
+            checksum, is_sealed = before, True
             break
         bodies.append(body)
         pos, before = stop + 1, checksum
-    return bodies, FileEnd(end.first, end.size + pos, checksum)
+    size = end.size + pos
+    return bodies, FileEnd(end.first, size, checksum, is_sealed=is_sealed)
 
 
 def _is_followed(data: bytes, pos: int, before: int) -> bool:
@@ -206,20 +213,34 @@ def append_entry(
     Raises:
         OSError: the entry may be in the file, or part of it.
     """
-    checksum = _checksum(body, end.checksum, end.size)
-    entry = _entry(body, checksum)
     files = directory.files
     with directory.opened(name, write=True) as fd:
-        if stamp_of(files.stat(fd)) != end.stamp:
+        new = write_entry(files, fd, end, body)
+        if new is None:
             return None
-        files.write(fd, entry, end.size)
         files.sync(fd)
-        new = end._replace(size=end.size + len(entry), checksum=checksum)
-        if is_sealed:
-            # The entry is durable, and a seal that is cut off does no harm.
-            with contextlib.suppress(OSError):
-                files.write(fd, later_entry(new, _SEAL), new.size)
-        return _stamped(new, files, fd)
+        if not is_sealed:
+            return _stamped(new, files, fd)
+        return write_seal(files, fd, new)
+
+
+def write_entry(files: Files, fd: int, end: FileEnd, body: bytes) -> FileEnd | None:
+    """The first step of `append_entry`, for an open file: returns and raises as that."""
+    if stamp_of(files.stat(fd)) != end.stamp:
+        return None
+    checksum = _checksum(body, end.checksum, end.size)
+    entry = _entry(body, checksum)
+    files.write(fd, entry, end.size)
+    return FileEnd(end.first, end.size + len(entry), checksum)
+
+
+def write_seal(files: Files, fd: int, end: FileEnd) -> FileEnd:
+    """The last step: the seal of the entry that ends at `end`, which is durable. A seal
+    that cannot be written does no harm: the next entry shows the same."""
+    with contextlib.suppress(OSError):
+        files.write(fd, later_entry(end, _SEAL), end.size)
+        end = end._replace(is_sealed=True)
+    return _stamped(end, files, fd)
 
 
 def _stamped(end: FileEnd, files: Files, fd: int) -> FileEnd:
@@ -233,25 +254,29 @@ def _stamped(end: FileEnd, files: Files, fd: int) -> FileEnd:
 # The calls of `EntryCalls` by number. From _SEAL_WRITE on, the entry is durable.
 _STAMP: Final = 0
 _WRITE: Final = 1
+_SYNC: Final = 2
 _SEAL_WRITE: Final = 3
 
 
 class EntryCalls:
     """The calls of `append_entry` for a file that stays open, made in one call of the
-    core. For one thread at a time.
+    core, or in two, with the sync left to the caller. For one thread at a time.
+
+    Attributes:
+        fd: of the open file.
 
     Raises:
         OSError: the file cannot be opened.
     """
 
-    __slots__ = ("_file", "_files", "_inode", "_root", "_steps")
+    __slots__ = ("_file", "_files", "_inode", "_root", "_steps", "fd")
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._files = directory.files
         # The references keep the descriptors open.
         self._root = directory.held()
         self._file = held_open(self._files, directory.open(name, write=True))
-        fd = self._file.fd
+        fd = self.fd = self._file.fd
         self._inode = self._files.stat(fd).inode
         stamped = bytes(native.STAMP_BYTES) + os.fsencode(name)
         self._steps = native.Steps(
@@ -270,20 +295,39 @@ class EntryCalls:
         Raises:
             OSError: the entry may be in the file, or part of it.
         """
+        new = self._prepared(end, body)
+        done = new and self._make(_SEAL_WRITE + is_sealed)
+        if new is None or not done:
+            return None
+        is_sealed = done > _SEAL_WRITE
+        return _stamped(new._replace(is_sealed=is_sealed), self._files, self.fd)
+
+    def write(self, end: FileEnd, body: bytes) -> FileEnd | None:
+        """As `write_entry`; then the caller syncs the file. Raises: as `append`."""
+        new = self._prepared(end, body)
+        return new if new is not None and self._make(_SYNC) else None
+
+    def seal(self, end: FileEnd) -> FileEnd:
+        """As `write_seal`, of the entry that was written last."""
+        is_sealed = self._make(_SEAL_WRITE + 1, _SEAL_WRITE) > _SEAL_WRITE
+        return _stamped(end._replace(is_sealed=is_sealed), self._files, self.fd)
+
+    def _prepared(self, end: FileEnd, body: bytes) -> FileEnd | None:
+        """Where the entry will end."""
         checksum = _checksum(body, end.checksum, end.size)
         entry = _entry(body, checksum)
         new = FileEnd(end.first, end.size + len(entry), checksum)
-        steps = self._steps
         if end.stamp is None or end.stamp[0] != self._inode:
             return None
-        steps.set_stamp(_STAMP, stamp_bytes(end.stamp))
-        steps.set_bytes(_WRITE, entry, end.size)
-        if is_sealed:
-            steps.set_bytes(_SEAL_WRITE, later_entry(new, _SEAL), new.size)
-        done, error = self._files.make_steps(steps, 4 if is_sealed else 3)
-        # A seal that is cut off does no harm.
+        self._steps.set_stamp(_STAMP, stamp_bytes(end.stamp))
+        self._steps.set_bytes(_WRITE, entry, end.size)
+        self._steps.set_bytes(_SEAL_WRITE, later_entry(new, _SEAL), new.size)
+        return new
+
+    def _make(self, end: int, begin: int = 0) -> int:
+        """Make the calls up to number `end`; returns up to which they were made, 0: the
+        file is not as it was left. That the seal could not be written is no error."""
+        done, error = self._files.make_steps(self._steps, end, begin)
         if error is not None and done < _SEAL_WRITE:
             raise error
-        if not done:
-            return None
-        return _stamped(new, self._files, self._file.fd)
+        return done

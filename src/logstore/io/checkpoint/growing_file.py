@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from logstore import _native as native
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import (
     ENTRY_BYTES,
@@ -9,12 +12,30 @@ from logstore.io.checkpoint.entries import (
     FileEnd,
     append_entry,
     end_of,
+    write_entry,
+    write_seal,
 )
 from logstore.io.directory import Directory
-from logstore.io.files import Files
+from logstore.io.files import Files, held_open
 from logstore.io.stamps import stamp_of
 
-__all__ = ["GrowingFile"]
+__all__ = ["BegunEntry", "GrowingFile"]
+
+
+class BegunEntry(NamedTuple):
+    """An entry that is in the file, and perhaps not durable.
+
+    Attributes:
+        fd: of the file, to be synced.
+        before, end: where the file ended before it, and where it ends.
+        calls, file: what keeps it open; None: not this one.
+    """
+
+    fd: int
+    before: FileEnd
+    end: FileEnd
+    calls: EntryCalls | None
+    file: native.OpenFile | None
 
 
 class GrowingFile:
@@ -88,7 +109,11 @@ class GrowingFile:
             info = files.stat(fd)
             if end.stamp is None or info.inode != end.stamp[0] or info.size < end.size:
                 return False
-            files.truncate(fd, end.size)
+            is_sealed = self._is_sealed and end.first < end.size < info.size
+            # What was appended is in the place of a seal: a byte of it shows the same.
+            files.truncate(fd, end.size + is_sealed)
+            if is_sealed:
+                end = write_seal(files, fd, end)
             files.sync(fd)
             self._end = end._replace(stamp=stamp_of(files.stat(fd)))
         return True
@@ -127,11 +152,7 @@ class GrowingFile:
         end, self._end = self._end, None
         calls, self._calls = self._calls, None
         body = text.encode("utf-8", "surrogatepass")
-        if (
-            end is None
-            or end.is_long(self._growth_bytes)
-            or end.size + ENTRY_BYTES + len(body) > checkpoints.STATE_BYTES_MAX
-        ):
+        if end is None or not self._may_append(end, body):
             return False
         new = None
         if self._stays_open:
@@ -144,3 +165,39 @@ class GrowingFile:
             )
         self._end, self._calls = new, calls
         return new is not None
+
+    def _may_append(self, end: FileEnd, body: bytes) -> bool:
+        size = end.size + ENTRY_BYTES + len(body)
+        is_long = end.is_long(self._growth_bytes)
+        return not is_long and size <= checkpoints.STATE_BYTES_MAX
+
+    def begin(self, text: str) -> BegunEntry | None:
+        """Append an entry, which the caller syncs, and then ends with `seal`. Returns
+        None if that is not possible, and nothing was written: then the file must be
+        written whole.
+
+        Raises:
+            OSError: as for `append`.
+        """
+        end, self._end = self._end, None
+        calls, self._calls = self._calls, None
+        body = text.encode("utf-8", "surrogatepass")
+        if end is None or not self._may_append(end, body):
+            return None
+        if self._stays_open:
+            calls = calls or EntryCalls(self._directory, self._name)
+            new = calls.write(end, body)
+            if new is not None:
+                return BegunEntry(calls.fd, end, new, calls, None)
+        files, directory = self._directory.files, self._directory
+        file = held_open(files, directory.open(self._name, write=True))
+        new = write_entry(files, file.fd, end, body)
+        return None if new is None else BegunEntry(file.fd, end, new, None, file)
+
+    def seal(self, entry: BegunEntry) -> None:
+        """Seal an entry, which is durable, as far as the disk has room for a seal."""
+        if entry.calls is not None:
+            end = entry.calls.seal(entry.end)
+        else:
+            end = write_seal(self._directory.files, entry.fd, entry.end)
+        self._end, self._calls = end, entry.calls

@@ -1,10 +1,12 @@
 """The journal of publications, `.logstore-publication`, for the owner of a store: what
 is remembered of publications, and where the logs end that are published to.
 
-A publication appends an entry with the ends of its logs, unless the journal has them,
-then the records to the logs, then an entry with the new ends and what is remembered:
-the commit. So several publications to the same partitions cost one entry each. The end
-of a log stays in the journal until something else is to be appended to it (`release`).
+A publication appends an entry with the ends of its logs, unless the journal has them;
+then the records to the logs; then an entry with what it has put into each log, the new
+ends, and what is remembered. The logs and the journal are synced at the same time. The
+seal of the entry, which is written then, is the commit for readers. So several
+publications to the same partitions cost one entry each. The end of a log stays in the
+journal until something else is to be appended to it (`release`).
 
 What the journal says comes on top of `.logstore-published`. When it has grown, and when
 the store is closed, that file is written whole (docs/format.md).
@@ -12,19 +14,21 @@ the store is closed, that file is written whole (docs/format.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
-from logstore._native.locks import RANK_JOURNAL
-from logstore.errors import StorageError, storage_errors
+from logstore._native.locks import RANK_JOURNAL, logger
+from logstore.errors import LogStoreError, StorageError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.growing_file import GrowingFile
+from logstore.io.checkpoint.ledger import Changes, Entry, Ledger
+from logstore.io.checkpoint.log_spans import Spans, has_all, span_rows
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
-    Changes,
-    Entry,
+    Journal,
     Publications,
     change_rows,
     remembered,
@@ -35,8 +39,12 @@ from logstore.io.layout import TopicPartition
 
 __all__ = ["PublicationJournal"]
 
-# Some 4,000 publications. Then the other file is written, which may have a megabyte.
+# Some 4,000 publications. Then the other file is written, if it is not much larger.
 _GROWTH_BYTES: Final = 1 << 20
+# The journal may have so many times the bytes that are written in its place.
+_GROWTH_TIMES: Final = 4
+# But no more than this: opening reads it whole.
+_LENGTH_MAX: Final = checkpoints.STATE_BYTES_MAX // 4
 # After a crash, opening looks at each log that the journal names.
 _BASES_MAX: Final = 64
 
@@ -45,23 +53,23 @@ class _State:
     """What the files say.
 
     Attributes:
-        entries: the last publication of each identity.
+        ledger: the last publication of each identity.
         bases: where logs end.
-        is_folded: `.logstore-published` has all of the entries.
+        changes: what the journal has of the ledger; `.logstore-published` has the rest,
+            and perhaps these, too.
     """
 
-    __slots__ = ("bases", "entries", "is_folded")
+    __slots__ = ("bases", "changes", "ledger")
 
     def __init__(
         self,
-        entries: dict[str, Entry],
+        ledger: Ledger,
         bases: dict[TopicPartition, int],
-        *,
-        is_folded: bool,
+        changes: dict[str, Entry | None],
     ) -> None:
-        self.entries = entries
+        self.ledger = ledger
         self.bases = bases
-        self.is_folded = is_folded
+        self.changes = changes
 
     def apply(
         self, bases: Mapping[TopicPartition, int | None], changes: Changes
@@ -72,10 +80,21 @@ class _State:
             if base is not None:
                 self.bases[key] = base
         for identity, entry in changes.items():
-            self.entries.pop(identity, None)
-            if entry is not None:
-                self.entries[identity] = entry
-        self.is_folded = self.is_folded and not changes
+            self.changes.pop(identity, None)
+            self.changes[identity] = entry
+        self.ledger.apply(changes)
+
+
+class _Open(NamedTuple):
+    """An entry that was begun, and is neither sealed nor taken back.
+
+    Attributes:
+        before: where the file ended before it.
+        are_durable: tells whether the logs have their bytes durably.
+    """
+
+    before: FileEnd
+    are_durable: Callable[[], bool]
 
 
 class PublicationJournal:
@@ -100,22 +119,57 @@ class PublicationJournal:
         self._file = GrowingFile(
             root,
             layout.PUBLICATION,
-            growth_bytes=_GROWTH_BYTES,
+            growth_bytes=checkpoints.STATE_BYTES_MAX,
             is_sealed=True,
             stays_open=True,
         )
         # None: as the files say.
         self._state: _State | None = None
+        self._open: _Open | None = None
+        # After a failure to fold it, the journal is to be so much longer.
+        self._patience_bytes = 0
 
     def _known(self) -> _State:
+        self._end_open()
         if self._state is None:
-            journal = self._publications.journal()
-            self._state = _State(
-                self._publications.published(),
-                {} if journal is None else dict(journal.bases),
-                is_folded=journal is None or not journal.changes,
-            )
+            journal = self._decided()
+            published = self._publications.published_with(journal)
+            bases, changes = ({}, {}) if journal is None else journal[1:3]
+            self._state = _State(Ledger(published), dict(bases), dict(changes))
         return self._state
+
+    def _decided(self) -> Journal | None:
+        """The journal, with its last entry if that counts: if it is not known to have
+        been synced, by the bytes of the logs."""
+        journal = self._publications.journal()
+        if journal is None or journal.pending is None:
+            return journal
+        counts = has_all(self._root, journal.spans)
+        return journal.counted() if counts else journal.without_pending()
+
+    def _end_open(self) -> None:
+        """Take back an entry that an interrupt, or an error, has left: unless all of
+        its logs are synced, so that it counts.
+
+        Raises:
+            OSError: it is not known whether it counts.
+        """
+        begun = self._open
+        if begun is None:
+            return
+        if not begun.are_durable():
+            self._file.cut_to(begun.before)
+        self._open = None
+
+    def decide(self) -> Journal | None:
+        """The journal as it counts, for the next owner: before anything else of the
+        store is changed.
+
+        Raises:
+            CorruptCheckpointError, OSError: it is damaged, or cannot be read.
+        """
+        with self._lock:
+            return self._decided()
 
     def published(self) -> dict[str, Entry]:
         """The last publication of each identity, which the caller may change; the most
@@ -124,8 +178,13 @@ class PublicationJournal:
         Raises:
             CorruptCheckpointError, OSError: a file is damaged, or cannot be read.
         """
+        return self.ledger().entries()
+
+    def ledger(self) -> Ledger:
+        """The same, not copied: it changes with the next publication. Raises: as
+        `published`."""
         with self._lock:
-            return self._known().entries.copy()
+            return self._known().ledger
 
     def begin(self, bases: Mapping[TopicPartition, int]) -> None:
         """Record durably where logs end, before something is published to them: what
@@ -141,18 +200,66 @@ class PublicationJournal:
             if new or self._is_doubtful():
                 self._write(new, {})
 
-    def commit(self, ends: Mapping[TopicPartition, int], changes: Changes) -> None:
-        """Record durably where logs end after a publication, and what is remembered.
+    def commit(self, changes: Changes) -> None:
+        """Record durably what is remembered.
 
         Raises:
-            OSError: as the system gives it; `has_committed` tells whether it is in.
+            OSError: as the system gives it; it may be in, and is, if it can be read.
         """
         with self._lock:
-            known = self._known().bases
-            older = [key for key in known if key not in ends]
-            surplus = len(older) + len(ends) - _BASES_MAX
-            released = [*older, *ends][: max(surplus, 0)]
-            self._write({**ends, **dict.fromkeys(released)}, changes)
+            self._write({}, changes)
+
+    def publish(
+        self,
+        spans: Spans,
+        changes: Changes,
+        sync: Callable[[int | None], None],
+        are_durable: Callable[[], bool],
+    ) -> None:
+        """Commit a publication: record what it has put into logs, and what is
+        remembered; then this and the logs are made durable at the same time.
+
+        Args:
+            sync: called with the open journal, to be synced together with the logs;
+                with None, to sync the logs only. It raises what fails.
+            are_durable: whether the logs are durable up to the ends of the spans.
+
+        Raises:
+            BaseException: as `sync`, or OSError; `has_committed` tells whether it is
+                in. It is not unless the logs are durable.
+        """
+        with self._lock:
+            state = self._known()
+            bases = self._bases_after(spans)
+            released = {key: None for key, base in bases.items() if base is None}
+            fields = {"bases": _rows(released), "logs": span_rows(spans)}
+            begun, self._state = None, None
+            end = self._file.end
+            try:
+                if end is not None:
+                    self._open = _Open(end, are_durable)
+                    begun = self._file.begin(_text(fields, changes))
+                sync(None if begun is None else begun.fd)
+            except BaseException:
+                self._end_open()
+                raise
+            if begun is None:
+                self._open = None
+                self._state = state
+                self._write(bases, changes)
+                return
+            # The commit counts. No call comes between, which could be interrupted.
+            self._open = None
+            self._file.seal(begun)
+            state.apply(bases, changes)
+            self._state = state
+
+    def _bases_after(self, spans: Spans) -> dict[TopicPartition, int | None]:
+        """Where logs end after a publication; None: the oldest ones are taken out."""
+        older = [key for key in self._known().bases if key not in spans]
+        surplus = max(len(older) + len(spans) - _BASES_MAX, 0)
+        ends = {key: span.end for key, span in spans.items()}
+        return {**ends, **dict.fromkeys([*older, *spans][:surplus])}
 
     def has_committed(self, bases: Mapping[TopicPartition, int]) -> bool:
         """Whether a publication is committed, of which `begin` has recorded these. The
@@ -164,6 +271,10 @@ class PublicationJournal:
         with self._lock:
             known = self._known().bases
             return any(known.get(key, base) != base for key, base in bases.items())
+
+    def is_in_doubt(self) -> bool:
+        """Whether an entry that could not be taken back may count."""
+        return self._open is not None
 
     def release(self, key: TopicPartition) -> None:
         """Record durably that other records than published ones may follow in a log.
@@ -194,7 +305,7 @@ class PublicationJournal:
         """
         with self._lock:
             if self._root.exists(layout.PUBLICATION):
-                self._write(dict.fromkeys(keys), {}, is_whole=True)
+                self._fold(dict.fromkeys(keys))
 
     def before_cut(self, key: TopicPartition, offset: int) -> None:
         """Before a log is cut at an offset: as `forget_ends`. Does nothing if the log
@@ -212,7 +323,7 @@ class PublicationJournal:
                     return
                 end = self._known().bases.get(key)
                 if end is None or end > offset:
-                    self._write({key: None}, {}, is_whole=True)
+                    self._fold({key: None})
         except StorageError:
             if end is not None:
                 raise
@@ -233,6 +344,29 @@ class PublicationJournal:
             if self._is_doubtful():
                 self._write({}, {})
 
+    def fold_if_long(self) -> None:
+        """Write `.logstore-published`, and begin the journal anew, if it has grown: for
+        the time behind a publication. If that fails, it is tried again later."""
+        with self._lock:
+            end, state = self._file.end, self._state
+            if end is None or state is None:
+                return
+            live = _GROWTH_TIMES * (end.first + state.ledger.file_bytes)
+            most = min(max(_GROWTH_BYTES, live), _LENGTH_MAX) + self._patience_bytes
+            if end.size <= most:
+                return
+            try:
+                self._fold({})
+                self._patience_bytes = 0
+            except (LogStoreError, OSError) as error:
+                self._patience_bytes += _GROWTH_BYTES
+                logger.warning(
+                    "cannot write %s, which the journal of publications is to be "
+                    "shorter for: %s",
+                    self._root.path_of(layout.PUBLISHED),
+                    error,
+                )
+
     def _is_doubtful(self) -> bool:
         """Whether the disk may have another journal than what is read of it: a write
         of it has failed since it was last written whole. Then nothing may rely on it
@@ -240,44 +374,37 @@ class PublicationJournal:
         return not self._file.is_known and self._root.exists(layout.PUBLICATION)
 
     def _write(
-        self,
-        bases: Mapping[TopicPartition, int | None],
-        changes: Changes,
-        *,
-        is_whole: bool = False,
+        self, bases: Mapping[TopicPartition, int | None], changes: Changes
     ) -> None:
         """Append an entry, or write the file whole."""
         state, self._state = self._known(), None
-        is_known = self._file.is_known
-        text = _text({"bases": _rows(bases)}, changes)
-        if is_whole or not self._file.append(text):
-            if not (is_known or state.is_folded):
-                self._renew(state.bases)
-            self._fold(state)
-            merged = {**state.bases, **bases}
-            self._replace({k: b for k, b in merged.items() if b is not None}, changes)
+        is_in = self._file.append(_text({"bases": _rows(bases)}, changes))
         state.apply(bases, changes)
+        if not is_in:
+            self._replace(state.bases, state.changes)
         self._state = state
 
-    def _renew(self, bases: Mapping[TopicPartition, int]) -> None:
-        """Make durable what was read of the journal: an earlier sync of it may have
-        failed. It must not be found as it was before when the other file has more."""
-        journal = self._publications.journal()
-        assert journal is not None
-        self._replace(bases, journal.changes)
-
-    def _fold(self, state: _State) -> None:
-        """Write `.logstore-published`, if the journal has more."""
-        if not state.is_folded:
-            value = remembered(state.entries)
+    def _fold(self, bases: Mapping[TopicPartition, int | None]) -> None:
+        """Write `.logstore-published` with all that is remembered, and the journal
+        whole, without changes."""
+        state, self._state = self._known(), None
+        if state.changes:
+            if not self._file.is_known:
+                # Make durable what was read of the journal: an earlier sync of it may
+                # have failed. It must not be found as it was before when the other
+                # file has more.
+                self._replace(state.bases, state.changes)
+            value = remembered(state.ledger.entries())
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
-            state.is_folded = True
+        state.apply(bases, {})
+        state.changes = {}
+        self._replace(state.bases, {})
+        self._state = state
 
     def _replace(self, bases: Mapping[TopicPartition, int], changes: Changes) -> None:
         """Write the journal whole."""
-        generation = self._ownership.store_epoch
-        value = {"generation": generation, "bases": _rows(bases)}
-        self._file.replace(_text(value, changes))
+        fields = {"generation": self._ownership.store_epoch, "bases": _rows(bases)}
+        self._file.replace(_text(fields, changes))
 
     def settle(self, pending: Mapping[TopicPartition, int]) -> None:
         """End the journal, if there is one: all logs are durable up to the ends that it
@@ -290,10 +417,12 @@ class PublicationJournal:
             if not self._root.exists(layout.PUBLICATION):
                 return
             state, self._state = self._known(), None
-            if pending or not (self._file.is_known or state.is_folded):
-                self._renew(pending)
+            if pending or (state.changes and not self._file.is_known):
+                self._replace(pending, state.changes)
             if not pending:
-                self._fold(state)
+                if state.changes:
+                    value = remembered(state.ledger.entries())
+                    checkpoints.write_state(self._root, layout.PUBLISHED, value)
                 self._file.forget()
                 self._root.unlink(layout.PUBLICATION, missing_ok=True)
                 self._root.sync()

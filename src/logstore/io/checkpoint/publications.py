@@ -8,78 +8,47 @@ readers use them (docs/format.md, docs/design.md "Publishing").
 As long as the journal has the end of a log, no reader reads past it, and a process that
 opens the store for writing removes all records after it. The entry of the journal that
 moves these ends, and has the publications of identities, is the commit
-(`PublicationJournal` writes it). Earlier versions wrote `.logstore-publication` for one
+(`PublicationJournal` writes it): for readers when it has a seal, or another entry
+follows. Earlier versions wrote `.logstore-publication` for one
 publication, which is not committed as long as the file is there.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd
+from logstore.io.checkpoint.ledger import Changes, Entry
+from logstore.io.checkpoint.log_spans import LogSpan, spans_of
 from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.checkpoint.state_fields import JOURNAL_VERSION, check_journal
+from logstore.io.checkpoint.state_fields import (
+    FIRST_JOURNAL_VERSION,
+    JOURNAL_VERSION,
+    check_journal,
+)
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.stamps import FileStamp
 
 __all__ = [
-    "Changes",
-    "Entry",
     "Journal",
     "PublicationKey",
     "Publications",
     "change_rows",
-    "evict",
     "is_of",
     "record_unknown",
     "remembered",
     "unknown_publications",
 ]
 
-# How many identities are remembered besides the pinned ones: those that published last.
-IDENTITIES_MAX: Final = 10_000
-# Fewer of them, if all entries together would take more than this in the file, which
-# must stay readable (`STATE_BYTES_MAX`); the rest is for the ends of logs.
-LEDGER_BYTES_MAX: Final = 60 << 20
-# An entry takes at most so many bytes besides its texts, and a character at most six.
-_ENTRY_BYTES: Final = 100
-_CHARACTER_BYTES: Final = 6
-# So many entries fit in any case.
-_ENTRIES_FIT: Final = 1000
 _QUIET: Final = None, None
 
 # The stamps of the two files: they change when a publication begins or ends.
 PublicationKey: TypeAlias = "tuple[FileStamp | None, FileStamp | None]"
-
-
-class Entry(NamedTuple):
-    """The last publication of an identity.
-
-    Attributes:
-        sequence: its number.
-        records: number of its records.
-        time_ms: its time, in Unix milliseconds.
-        note: text that the publisher wanted to be kept with it.
-        is_pinned: it is remembered, however many others publish.
-        metadata: bytes that were committed with its records.
-    """
-
-    sequence: int
-    records: int
-    time_ms: int
-    note: str = ""
-    is_pinned: bool = False
-    metadata: bytes = b""
-
-
-# The last publications of identities that have changed; None: it is forgotten.
-Changes: TypeAlias = "Mapping[str, Entry | None]"
 
 
 class Journal(NamedTuple):
@@ -91,28 +60,44 @@ class Journal(NamedTuple):
         changes: of what `.logstore-published` has.
         synced: the logs that are durable up to their ends. One that has just got an
             end here may not be: what is published next makes it so, and moves the end.
+        pending: the fields of the last entry, if it commits something, and nothing
+            shows that it was synced: the rest is without it.
     """
 
     generation: str
     bases: Mapping[TopicPartition, int]
     changes: Changes
     synced: frozenset[TopicPartition] = frozenset()
+    pending: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Journal:
-        """From the fields of the file, which were checked."""
+        """From the fields of the first entry, which were checked."""
         empty = cls(value["generation"], {}, {})
-        if value["version"] >= JOURNAL_VERSION:
+        if value["version"] >= FIRST_JOURNAL_VERSION:
             return empty.after([value])
         # Of an earlier version: it commits nothing.
-        return empty.after([{"bases": value["bases"], "changes": []}])
+        return empty.after([{**value, "changes": []}])
+
+    @property
+    def spans(self) -> dict[TopicPartition, LogSpan]:
+        """What the pending entry says of each log."""
+        return spans_of((self.pending or {}).get("logs", ()))
+
+    def counted(self) -> Journal:
+        """With the pending entry: every log has the bytes that it names."""
+        return self if self.pending is None else self.after([self.pending])
+
+    def without_pending(self) -> Journal:
+        """Without it: it does not count."""
+        return self._replace(pending=None)
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> Journal:
-        """With the fields of further entries."""
+        """With the fields of further entries, which count."""
         bases, changes = dict(self.bases), dict(self.changes)
         synced = set(self.synced)
         for entry in entries:
-            for topic, number, base in entry["bases"]:
+            for topic, number, base in checkpoints.journal_rows(entry):
                 key = TopicPartition(topic, number)
                 if base is None:
                     bases.pop(key, None)
@@ -125,6 +110,14 @@ class Journal(NamedTuple):
                 changes.pop(identity, None)
                 changes[identity] = _entry_of(*fields) if fields else None
         return Journal(self.generation, bases, changes, frozenset(synced))
+
+
+def _is_pending(entry: Mapping[str, Any], end: FileEnd) -> bool:
+    """Whether the last entry, behind the first one, commits something, and has no seal.
+    Earlier versions wrote it when the logs were synced."""
+    if end.is_sealed or entry["version"] < JOURNAL_VERSION:
+        return False
+    return bool(entry.get("logs") or entry["changes"])
 
 
 def _entry_of(
@@ -215,20 +208,25 @@ class Publications:
         stamp = root.stamp(layout.PUBLICATION)
         if stamp is None:
             return None
+        found = None
         if seen is not None and stamp[0] == seen.stamp[0]:
             # The entries since: each is valid after the same bytes only.
-            changes = checkpoints.read_changes(
+            found = checkpoints.read_changes(
                 root, layout.PUBLICATION, seen.end, stamp[-1], check_journal
             )
-            if changes is not None:
-                journal = seen.journal.after(changes[0]) if changes[0] else seen.journal
-                self._seen = _Seen(stamp, changes[1], journal)
-                return journal
-        found = checkpoints.read_growing(root, layout.PUBLICATION)
-        if found is None:
-            return None
-        value, end = found
-        journal = Journal.of(value)
+        if found is not None and seen is not None:
+            (later, end), before = found, seen.journal
+        else:
+            read = checkpoints.read_entries(root, layout.PUBLICATION, check_journal)
+            if read is None:
+                return None
+            (first, *later), end = read
+            before = Journal.of(first)
+        if later and _is_pending(later[-1], end):
+            # It is read again with what follows.
+            journal = before.after(later[:-1]) if later[:-1] else before
+            return journal._replace(pending=later[-1])
+        journal = before.after(later) if later else before
         self._seen = _Seen(stamp, end, journal)
         return journal
 
@@ -250,10 +248,14 @@ class Publications:
         and where the logs ended that this was put into; perhaps others, too. A log
         that was cut or deleted since is not named. Raises: as `journal`."""
         found: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
-        for entry in checkpoints.read_entries(self._root, layout.PUBLICATION):
+        read = checkpoints.read_entries(self._root, layout.PUBLICATION, check_journal)
+        entries, end = read or ([], None)
+        if end is not None and entries[1:] and _is_pending(entries[-1], end):
+            del entries[-1]
+        for entry in entries:
             ends = {
                 TopicPartition(topic, number): base
-                for topic, number, base in entry["bases"]
+                for topic, number, base in checkpoints.journal_rows(entry)
                 if base is not None
             }
             for identity, *fields in entry["changes"]:
@@ -265,14 +267,18 @@ class Publications:
         return found
 
     def published(self) -> dict[str, Entry]:
-        """The last publication of each identity; the most recent one comes last.
+        """The last publication of each identity; the most recent one comes last. One
+        whose entry may not be synced is left out.
 
         Raises:
             CorruptCheckpointError: a file is damaged.
             OSError: one cannot be read.
         """
         # First: the other file is written again before a journal ends.
-        journal = self.journal()
+        return self.published_with(self.journal())
+
+    def published_with(self, journal: Journal | None) -> dict[str, Entry]:
+        """The same, with the changes of this journal. Raises: as `published`."""
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
         entries = {} if value is None else _entries_of(value)
         for identity, entry in journal.changes.items() if journal is not None else ():
@@ -326,56 +332,6 @@ def record_unknown(root: Directory, unknown: Mapping[str, int]) -> None:
 def is_of(journal: Journal, ownership: Ownership) -> bool:
     """Whether only logstore has written to the store since publications."""
     return ownership.is_own and journal.generation == ownership.store_epoch
-
-
-def evict(published: dict[str, Entry], kept: Container[str] = ()) -> list[str]:
-    """Forget the identities that published longest ago, as far as the limits demand;
-    never a pinned one, nor one that is to be kept. Returns those."""
-    if len(published) <= min(IDENTITIES_MAX, _ENTRIES_FIT):
-        return []
-    others = [
-        identity
-        for identity, entry in published.items()
-        if not entry.is_pinned and identity not in kept
-    ]
-    pinned = sum(entry.is_pinned for entry in published.values())
-    surplus = max(len(published) - pinned - IDENTITIES_MAX, 0)
-    gone = others[:surplus]
-    for identity in gone:
-        del published[identity]
-    if len(published) <= _ENTRIES_FIT or _fit(published):
-        return gone
-    sizes = {identity: _size(identity, entry) for identity, entry in published.items()}
-    size = sum(sizes.values())
-    for identity in others[surplus:]:
-        if size <= LEDGER_BYTES_MAX:
-            break
-        del published[identity]
-        gone.append(identity)
-        size -= sizes[identity]
-    return gone
-
-
-def _fit(published: Mapping[str, Entry]) -> bool:
-    """Whether entries fit for certain: the usual case, which costs little to see."""
-    characters = sum(
-        4 * len(identity) + len(entry.note) + len(entry.metadata)
-        for identity, entry in published.items()
-    )
-    size = len(published) * _ENTRY_BYTES + characters * _CHARACTER_BYTES
-    return size <= LEDGER_BYTES_MAX
-
-
-def _size(identity: str, entry: Entry) -> int:
-    """How many bytes an entry takes in the file: its identity is there once, and again
-    for its note, its pin and its metadata."""
-    times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)
-    texts = times * _text_bytes(identity) + _text_bytes(entry.note)
-    return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4
-
-
-def _text_bytes(text: str) -> int:
-    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:

@@ -50,9 +50,11 @@ VERDICTS_MAX: Final = 100
 STORE_PARTITIONS_MAX: Final = 2_000_000
 # Of a producer: a batch has 16 bits for it.
 EPOCH_MAX: Final = (1 << 15) - 1
-# From this version on, `.logstore-publication` is a journal.
-JOURNAL_VERSION: Final = 3
+# From the first version on, `.logstore-publication` is a journal; the other is written.
+FIRST_JOURNAL_VERSION: Final = 3
+JOURNAL_VERSION: Final = 4
 _ID: Final = re.compile("[0-9a-f]{32}")
+_DIGEST: Final = re.compile("[0-9a-f]{16}")
 
 
 def integer(what: str, value: object, low: int, high: int) -> int:
@@ -181,7 +183,7 @@ def _id(what: str, value: object) -> None:
 def _check_publication(value: dict[str, Any]) -> None:
     if not isinstance(value["generation"], str):
         raise ValueError("generation is no text")
-    if value["version"] >= JOURNAL_VERSION:
+    if value["version"] >= FIRST_JOURNAL_VERSION:
         check_journal(value)
     else:
         _check_bases(value)
@@ -197,6 +199,17 @@ def _check_bases(value: dict[str, Any], *, may_end: bool = False) -> None:
             integer("base", base, 0, OFFSET_MAX)
 
 
+def _check_logs(value: dict[str, Any]) -> None:
+    for row in _list("logs", value.get("logs", [])):
+        topic, number, *numbers, digest = _list("a row of logs", row, 8)
+        check_topic_name(topic)
+        integer("partition", number, 0, PARTITION_MAX)
+        for offset in numbers:
+            integer("a number of logs", offset, 0, OFFSET_MAX)
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise ValueError("a digest of logs is not 16 hexadecimal digits")
+
+
 def check_journal(value: dict[str, Any]) -> None:
     """Check the fields that each entry of a journal of publications has.
 
@@ -204,6 +217,8 @@ def check_journal(value: dict[str, Any]) -> None:
         ValueError, KeyError: one is not as it must be, or missing.
     """
     _check_bases(value, may_end=True)
+    if value["version"] >= JOURNAL_VERSION:
+        _check_logs(value)
     for row in _list("changes", value["changes"]):
         identity, *entry = _list("a row of changes", row)
         if not isinstance(identity, str):

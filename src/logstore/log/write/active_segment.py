@@ -247,6 +247,17 @@ class ActiveSegment:
             SyncFailedError: write no more.
         """
         context = self._context
+        self.check_sole(writer, durable)
+        begun = context.files.monotonic()
+        try:
+            context.files.sync(writer.fd if fd is None else fd)
+        except OSError as error:
+            raise self.sync_refused(writer, durable, error) from error
+        self.sync_times.add(context.files.monotonic() - begun)
+
+    def check_sole(self, writer: SegmentWriter, durable: int) -> None:
+        """Before a sync: raise `SyncFailedError` if there may be two writers."""
+        context = self._context
         try:
             pid = context.services.lock_taken_by()
         except OSError as error:
@@ -261,15 +272,15 @@ class ActiveSegment:
                 path=writer.path,
                 action="sync",
             )
-        begun = context.files.monotonic()
-        try:
-            context.files.sync(writer.fd if fd is None else fd)
-        except OSError as error:
-            # This comes first and makes no call that could be interrupted: a sync that
-            # failed is not tried again.
-            self._health.is_poisoned = self._health.is_blocked = True
-            raise self.sync_failed(writer, durable, error) from error
-        self.sync_times.add(context.files.monotonic() - begun)
+
+    def sync_refused(
+        self, writer: SegmentWriter, durable: int, error: OSError
+    ) -> SyncFailedError:
+        """As `sync_failed`, for the caller of the sync."""
+        # This comes first and makes no call that could be interrupted: a sync that
+        # failed is not tried again.
+        self._health.is_poisoned = self._health.is_blocked = True
+        return self.sync_failed(writer, durable, error)
 
     def sync_failed(
         self, writer: SegmentWriter, durable: int, error: OSError

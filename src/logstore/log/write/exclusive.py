@@ -8,17 +8,20 @@ from typing import Any
 
 from logstore import _native as native
 from logstore.errors import (
+    StorageError,
+    SyncFailedError,
     is_system_error,
     storage_error,
     storage_errors,
 )
+from logstore.io.checkpoint.log_spans import LogSpan, digest_of
 from logstore.io.directory import Directory
 from logstore.io.files import PRIVATE, held_open
 from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
 from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport, settle
-from logstore.log.write.log_writer import LogWriter, Savepoint
+from logstore.log.write.log_writer import BegunSync, LogWriter, Savepoint
 from logstore.log.write.truncation import truncate
 
 __all__ = ["ExclusiveLog"]
@@ -84,6 +87,45 @@ class ExclusiveLog:
     def sync(self) -> None:
         """Sync everything."""
         self._log.sync_all()
+
+    def begin_sync(self) -> BegunSync | None:
+        """As `LogWriter.begin_sync`."""
+        return self._log.begin_sync()
+
+    def end_sync(
+        self, begun: BegunSync, error: OSError | None, seconds: float
+    ) -> SyncFailedError | None:
+        """As `LogWriter.end_sync`."""
+        return self._log.end_sync(begun, error, seconds)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything is."""
+        extent = self._log.extent
+        return extent.durable >= extent.end
+
+    def span_from(self, base: int, place: tuple[int, int]) -> LogSpan:
+        """What was appended since the log ended at an offset and a `position`.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        log, (number, pos) = self._log, place
+        writer, segments = log.writable(), log.extent.segments
+        if number != len(segments) - 1:
+            pos = 0
+        size = writer.state.size - pos
+        with storage_errors("read", writer.path):
+            digest = digest_of(log.context.files, writer.fd, pos, size)
+        if digest is None:
+            raise StorageError(
+                f"{writer.path} is shorter than what was appended to it: another "
+                f"program has cut it",
+                path=writer.path,
+                action="read",
+            )
+        end = log.extent.end
+        return LogSpan(base, end, segments[-1].base_offset, pos, size, digest)
 
     def doubt_from(self, offset: int) -> None:
         """The records from an offset on, which are synced, may be lost all the same:

@@ -1,7 +1,7 @@
 """Puts the records of requests into all of their logs, or undoes it.
 
 `Publisher` makes one for each group, and holds the locks of the logs meanwhile. The
-commit itself, one entry in a file, is in publication_journal.py.
+entry that commits them is written in publication_journal.py.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class GroupCommit:
         """Append, make durable, commit.
 
         1. record where the logs end, durably, unless that is recorded; 2. append to
-        each log; 3. sync each; 4. record where they end now, and what is remembered,
-        durably: the commit.
+        each log; 3. record what each has got, and what is remembered; 4. sync the logs
+        and the journal at the same time; 5. seal the entry: the commit for readers.
         """
         journal, targets = self._journal, self._targets
         for target in targets:
@@ -175,13 +175,39 @@ class GroupCommit:
         now_ms = self._root.files.now_ms()
         for target in targets:
             self._append(target, imports, group.contents, now_ms)
-        for target in targets:
-            target.log.sync()
         if imports:
             # The files that became segments must not have their old names again.
             self._root.sync()
-        ends = {target.key: target.writer.end_offset for target in targets}
-        journal.commit(ends, group.changes)
+        spans = {t.key: t.log.span_from(t.base, t.place) for t in targets}
+        journal.publish(spans, group.changes, self._sync, self._are_durable)
+
+    def _sync(self, journal_fd: int | None) -> None:
+        """Sync the logs and the journal, at the same time.
+
+        Raises:
+            SyncFailedError: the sync of a log has failed.
+            OSError: that of the journal has failed, and those of all logs have not.
+        """
+        files = self._root.files
+        begun = [(target, target.log.begin_sync()) for target in self._targets]
+        logs = [(target, sync) for target, sync in begun if sync is not None]
+        fds = [sync.fd for _, sync in logs]
+        since = files.monotonic()
+        if journal_fd is not None:
+            fds.append(journal_fd)
+        errors = files.sync_together(fds)
+        seconds = files.monotonic() - since
+        failures: list[LogStoreError | OSError] = []
+        for (target, sync), error in zip(logs, errors, strict=False):
+            failed = target.log.end_sync(sync, error, seconds)
+            if failed is not None:
+                failures.append(failed)
+        failures += [error for error in errors[len(logs) :] if error is not None]
+        if failures:
+            raise failures[0]
+
+    def _are_durable(self) -> bool:
+        return all(target.log.is_durable for target in self._targets)
 
     def _failed(self, error: BaseException) -> SyncFailedError | None:
         """Undo the group if it was not committed, else return the error.
@@ -198,14 +224,17 @@ class GroupCommit:
             for target in self._targets:
                 # The next opening may cut what was synced behind it.
                 target.log.doubt_from(target.base)
+            what = "it was published to {}, and a power cut may take it back"
         except (LogStoreError, OSError) as failure:
             self._is_stuck = True
             self._end_writers(failure)
-            return None
+            if not self._journal.is_in_doubt():
+                return None
+            what = "whether it was published to {} is not known"
         path = self._root.path
         in_doubt = SyncFailedError(
-            f"it was published to {path}, and a power cut may take it back: "
-            f"{error_text(error)}. Open the store again and repeat it.",
+            f"{what.format(path)}: {error_text(error)}. Open the store again and "
+            f"repeat it.",
             errno=getattr(error, "errno", None),
             path=path,
             action=_WHAT,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
-from logstore.io.checkpoint.publications import Entry
+from logstore.io.checkpoint.ledger import Entry
 from logstore.io.checkpoint.state_fields import METADATA_BYTES_MAX
 from logstore.io.layout import TopicPartition
 from logstore.log.write.staged_files import (

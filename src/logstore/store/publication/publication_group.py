@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from logstore.errors import LogStoreError
-from logstore.io.checkpoint.publications import Entry, evict
+from logstore.errors import ConfigError, LogStoreError
+from logstore.io.checkpoint.ledger import Entry, Ledger
 from logstore.io.layout import TopicPartition
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.staged_files import StagedLog
@@ -17,7 +17,7 @@ from logstore.store.publication.publication import (
     PublicationRequest,
 )
 
-__all__ = ["Group", "Target"]
+__all__ = ["Group", "Target", "check_fits"]
 
 # So much of the contents of staged files is kept in memory.
 _CONTENTS_BYTES: Final = 4 << 20
@@ -67,16 +67,13 @@ class Group:
         targets: the partitions that are published to.
         logs: the staged records of the requests that are committed.
         repeated: those of requests that were published before, perhaps the same.
-        published: what will be remembered.
-        identities: those of the requests, which are.
+        identities: those of the requests, which are remembered.
         changes: what of that differs from what is remembered now.
         contents: of the staged files that are small, by name.
         room: so many bytes of contents may be added.
     """
 
-    def __init__(
-        self, requests: Sequence[PublicationRequest], published: dict[str, Entry]
-    ) -> None:
+    def __init__(self, requests: Sequence[PublicationRequest], ledger: Ledger) -> None:
         self.requests = requests
         self.identities = {request.identity for request in requests}
         self.refused: dict[int, LogStoreError] = {}
@@ -85,7 +82,7 @@ class Group:
         self.targets: dict[TopicPartition, Target] = {}
         self.logs: list[StagedLog] = []
         self.repeated: list[StagedLog] = []
-        self.published = published
+        self._ledger = ledger
         self.changes: dict[str, Entry | None] = {}
         self.contents: dict[str, bytes] = {}
         self.room = _CONTENTS_BYTES
@@ -95,21 +92,38 @@ class Group:
         """Whether a file of other staged logs is in it."""
         return any(log.file in self._files for log in logs)
 
+    def last(self, identity: str) -> Entry | None:
+        """The last publication of an identity, with those of the group."""
+        if identity in self.changes:
+            return self.changes[identity]
+        return self._ledger.get(identity)
+
+    def check_room(self, number: int, entry: Entry, *, is_new: bool) -> None:
+        """Raise `ConfigError` if what is to be remembered of a request does not fit
+        into the file, besides what is pinned and what the group has."""
+        identity = self._remembered(number, is_new=is_new)
+        if identity:
+            mine = {name: known for name, known in self.changes.items() if known}
+            check_fits(self._ledger, {**mine, identity: entry}, identity)
+
+    def _remembered(self, number: int, *, is_new: bool) -> str:
+        """The identity of a request; "" if nothing is to be remembered of it."""
+        request = self.requests[number]
+        return request.identity if request.is_remembered or not is_new else ""
+
     def remember(self, number: int, entry: Entry, *, is_new: bool) -> None:
         """Remember a request as the last one of all, unless there is nothing to be
         remembered of it."""
         self._entries[number] = entry, is_new
-        request = self.requests[number]
-        identity = request.identity
-        if identity and (request.is_remembered or not is_new):
-            self.published.pop(identity, None)
+        identity = self._remembered(number, is_new=is_new)
+        if identity:
             self.changes.pop(identity, None)
-            self.published[identity] = self.changes[identity] = entry
+            self.changes[identity] = entry
 
     def forget_oldest(self) -> None:
         """Forget other identities, as the limits demand."""
         if self.changes:
-            gone = evict(self.published, self.identities)
+            gone = self._ledger.evicted(self.changes, self.identities)
             self.changes.update(dict.fromkeys(gone))
 
     def add(
@@ -156,3 +170,16 @@ class Group:
                 begin = mine[target.key].start if target.key in mine else span.start
                 mine[target.key] = range(begin, span.stop)
         return found
+
+
+def check_fits(ledger: Ledger, entries: Mapping[str, Entry], identity: str) -> None:
+    """Raise `ConfigError` if the file of publications cannot hold these entries, of
+    which one is of `identity`, besides all that is pinned."""
+    if not ledger.has_room(entries):
+        raise ConfigError(
+            f"identity {identity[:100]!r} does not fit into the file of publications, "
+            f"besides the identities that are pinned; nothing was done. Give its "
+            f"publications less metadata, a shorter note or no pin, or unpin others",
+            name="pinned" if entries[identity].is_pinned else "identity",
+            value=identity,
+        )

@@ -27,12 +27,10 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
+from logstore.io.checkpoint.ledger import Changes, Entry
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import (
-    Changes,
-    Entry,
     Publications,
-    evict,
     is_of,
     unknown_publications,
 )
@@ -48,7 +46,7 @@ from logstore.store.context import StoreContext
 from logstore.store.publication.discarding import discard
 from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.publication.publication import Outcome, PublicationRequest
-from logstore.store.publication.publication_group import Group, Target
+from logstore.store.publication.publication_group import Group, Target, check_fits
 from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["Publisher"]
@@ -96,7 +94,7 @@ class Publisher:
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
         """
-        journal, ownership = self._publications.journal(), self._context.state.ownership
+        journal, ownership = self._journal.decide(), self._context.state.ownership
         if journal is None:
             if not ownership.is_clean and self._root.exists(layout.PUBLISHED):
                 # The last rename may be in the page cache only.
@@ -156,7 +154,7 @@ class Publisher:
             OSError: as the system gives it.
         """
         self._end_earlier()
-        self._journal.commit({}, changes)
+        self._journal.commit(changes)
 
     def visible(self) -> object:
         """A value that changes when readers of this process may begin to see records of
@@ -200,7 +198,7 @@ class Publisher:
         the error in common."""
         self._end_earlier()
         now_ms = self._root.files.now_ms()
-        group = Group(requests, self._journal.published())
+        group = Group(requests, self._journal.ledger())
         for number, request in enumerate(requests):
             try:
                 self._admit(group, number, request, now_ms)
@@ -212,7 +210,7 @@ class Publisher:
             if in_doubt is not None:
                 return [group.refused.get(n, in_doubt) for n in range(len(requests))]
         elif group.changes:
-            self._journal.commit({}, group.changes)
+            self._journal.commit(group.changes)
         self._used += group.logs
         self._used += group.repeated
         return group.outcomes()
@@ -226,16 +224,20 @@ class Publisher:
             LogStoreError: it is refused, and the group is as it was.
         """
         identity, sequence, logs = request.identity, request.sequence, request.logs
-        last = group.published.get(identity) if identity else None
+        last = group.last(identity) if identity else None
         if last is not None and sequence < last.sequence:
             raise PublicationConflictError(identity, sequence, last.sequence)
         if last is not None and sequence == last.sequence:
             if unknown_publications(self._root).get(identity) == sequence:
                 raise PublicationUnknownError(identity, sequence)
+            repeated = request.repeated(last)
+            group.check_room(number, repeated, is_new=False)
             # The caller that published it may not have seen it become durable.
-            group.remember(number, request.repeated(last), is_new=False)
+            group.remember(number, repeated, is_new=False)
             group.repeated += logs
             return
+        entry = request.entry(last, now_ms)
+        group.check_room(number, entry, is_new=True)
         if request.is_remembered:
             check_apart([*group.logs, *logs] if group.has_file_of(logs) else logs)
             contents = check_files(self._root, logs, group.room)
@@ -243,7 +245,7 @@ class Publisher:
                 # First of all: it may give the topics other ids.
                 self._context.state.begin_publishing()
             group.add(number, self._writers(logs), contents)
-        group.remember(number, request.entry(last, now_ms), is_new=True)
+        group.remember(number, entry, is_new=True)
 
     def _publish(self, group: Group) -> SyncFailedError | None:
         """Publish to the partitions of a group, and remember it. Returns and raises: as
@@ -266,18 +268,19 @@ class Publisher:
         has published anything: else there is nothing to be remembered.
 
         Raises:
+            ConfigError: the file of publications has no room for it.
             LogStoreError, OSError: what is remembered cannot be read or written.
         """
         self._end_earlier()
-        published = self._journal.published()
-        entry = published.get(identity)
+        ledger = self._journal.ledger()
+        entry = ledger.get(identity)
         if entry is None:
             return False
         if entry.is_pinned != is_pinned:
-            entry = entry._replace(is_pinned=is_pinned)
-            published[identity] = entry
-            gone = evict(published, {identity})
-            self._journal.commit({}, {**dict.fromkeys(gone), identity: entry})
+            changes = {identity: entry._replace(is_pinned=is_pinned)}
+            check_fits(ledger, changes, identity)
+            gone = ledger.evicted(changes, changes)
+            self._journal.commit({**dict.fromkeys(gone), **changes})
         else:
             # It may have been written before, by a call whose sync failed.
             self._journal.confirm()
@@ -373,7 +376,8 @@ class Publisher:
         )
 
     def discard_used(self) -> None:
-        """Remove the staged files of what was published: not before it was told. The
-        caller holds `lock`."""
+        """Remove the staged files of what was published, and shorten the journal: not
+        before it was told. The caller holds `lock`."""
         used, self._used = self._used, []
         discard(self._root, used)
+        self._journal.fold_if_long()

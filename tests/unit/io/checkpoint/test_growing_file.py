@@ -245,7 +245,7 @@ def test_entry_of_a_file_that_stays_open_fails_as_others_do(
     assert file.append(text(settings(b=1)))
     real = Files.make_steps
 
-    def failing(self: Files, steps: Any, count: int) -> Any:
+    def failing(self: Files, steps: Any, count: int, begin: int) -> Any:
         real(self, steps, done)
         return done, OSError(errno.EIO, "failed")
 

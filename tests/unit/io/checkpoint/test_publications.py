@@ -8,13 +8,12 @@ import pytest
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.ledger import Entry
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
-    Entry,
     Journal,
     Publications,
     change_rows,
-    evict,
     record_unknown,
     remembered,
     unknown_publications,
@@ -32,7 +31,7 @@ def row(key: TopicPartition, base: int | None) -> list[Any]:
 
 
 def entry(*bases: list[Any], changes: list[list[Any]] | None = None) -> dict[str, Any]:
-    return {"bases": list(bases), "changes": changes or []}
+    return {"version": 4, "bases": list(bases), "changes": changes or []}
 
 
 def test_log_is_synced_when_its_end_moves() -> None:
@@ -88,17 +87,6 @@ def test_unknown_publications_are_read_as_they_were_recorded(root: Directory) ->
     assert unknown_publications(root) == {}
     record_unknown(root, {"b": 2, "a": 1})
     assert unknown_publications(root) == {"a": 1, "b": 2}
-
-
-def test_oldest_are_forgotten_but_for_the_pinned_and_the_kept() -> None:
-    """10,000 that are not pinned are remembered."""
-    plain = ENTRY._replace(is_pinned=False)
-    published = {f"i{number}": plain for number in range(10_003)}
-    published["i1"] = ENTRY
-    assert evict(published, {"i2"}) == ["i0", "i3"]
-    assert len(published) == 10_001
-    assert {"i1", "i2", "i4"} <= published.keys()
-    assert evict(published) == []
 
 
 def test_journal_counts_as_long_as_logstore_is_the_writer(root: Directory) -> None:

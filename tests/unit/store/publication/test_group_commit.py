@@ -14,6 +14,7 @@ import pytest
 import logstore
 from faults.checker import open_quietly
 from logstore import Store, Topic
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import VisibilityBarrier
@@ -103,7 +104,7 @@ def test_publication_that_was_undone_does_not_stop_its_partitions(store: Store) 
     """Though an interrupt has left its barrier closed."""
     topics = made(store, "a", "b")
     publish(store, 1, *topics)
-    with interrupts("sync", "_show"):
+    with interrupts("begin_sync", "_show"):
         publish(store, 2, *topics)
     assert store.published("test") == 1
     check_usable(store, topics, [2, 2])
@@ -144,7 +145,7 @@ def test_half_of_a_publication_stays_hidden_though_a_topic_of_it_is_deleted(
     with open_store(tmp_path) as store:
         topics = made(store, "a", "b", "c")
         publish(store, 1, *topics)
-        with interrupts("sync", "_failed"):
+        with interrupts("begin_sync", "_failed"):
             publish(store, 2, *topics)
         store.delete_topic("b")
         for topic in (topics[0], topics[2]):
@@ -162,7 +163,7 @@ def test_deletion_of_its_topics_ends_a_publication_in_doubt(store: Store) -> Non
     """Nothing is left of it that could be undone."""
     topics = made(store, "a", "b")
     publish(store, 1, topics[0])
-    with interrupts("sync", "_failed"):
+    with interrupts("begin_sync", "_failed"):
         publish(store, 2, topics[0])
     store.delete_topic("a")
     check_usable(store, topics[1:], [0])
@@ -197,33 +198,30 @@ def test_look_from_inside_of_another_call_leaves_a_publication_as_it_is(
     check_usable(store, topics, [2, 2])
 
 
-def test_commit_that_readers_have_seen_survives_a_power_cut() -> None:
-    """Interrupts have hidden whether it was synced: it is, before it is shown."""
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_commit_counts_if_its_logs_are_synced(is_synced: bool) -> None:
+    """Interrupts have hidden whether they are, and have ended its undo. Before it is
+    shown, it is made durable; else it is taken back, and stays hidden."""
     disk = MemoryDisk()
     store = open_quietly(disk)
     topics = made(store, "a", "b")
     publish(store, 1, *topics)
-    commit, sync, is_commit = PublicationJournal.commit, MemoryDisk.sync, [False]
+    publishes = PublicationJournal.publish
 
-    def interrupted(files: MemoryDisk, fd: int) -> None:
-        if is_commit[0]:
-            raise Interrupt
-        sync(files, fd)
-
-    def committed(journal: PublicationJournal, *arguments: object) -> None:
-        is_commit[0] = True
-        try:
-            commit(journal, *arguments)  # type: ignore[arg-type]
-        finally:
-            is_commit[0] = False
+    def committed(journal: PublicationJournal, *arguments: Any) -> None:
+        where: tuple[Any, str] = (MemoryDisk, "sync")
+        if is_synced:
+            where = GrowingFile, "seal"
+        with mock.patch.object(*where, side_effect=Interrupt):
+            publishes(journal, *arguments)
 
     with (
-        mock.patch.object(MemoryDisk, "sync", interrupted),
-        mock.patch.object(PublicationJournal, "commit", committed),
+        mock.patch.object(PublicationJournal, "publish", committed),
         interrupts("_failed"),
     ):
         publish(store, 2, *topics)
-    assert ends(topics) == [4, 4]
+    end, done = (4, 2) if is_synced else (2, 1)
+    assert ends(topics) == [end, end]
     with open_quietly(MemoryDisk(disk.kill().moment().base)) as again:
-        assert again.published("test") == 2
-        assert [again.topic(name)[0].end_offset for name in "ab"] == [4, 4]
+        assert again.published("test") == done
+        assert [again.topic(name)[0].end_offset for name in "ab"] == [end, end]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.io.checkpoint.publications import Entry
+from logstore.io.checkpoint.ledger import Entry
 from logstore.store.publication.publication import request_of
 from support.groups import T0, consumer, drain, store_with
 

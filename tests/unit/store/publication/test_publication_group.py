@@ -25,7 +25,7 @@ from logstore import (
     UnsupportedError,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints, publications
+from logstore.io.checkpoint import checkpoints, ledger, publications
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.store.publication.publication import PublicationRequest, request_of
 from support import staging
@@ -129,7 +129,7 @@ def test_group_shares_the_syncs_of_one_publication(
     """The number of identities does not change how often the disk is waited for."""
     a = store.create_topic("a", 1, config_of(1))
     files, counts = store._context.files, []
-    for name in ("sync", "sync_directory"):
+    for name in ("sync", "sync_together", "sync_directory"):
         real = getattr(files, name)
         monkeypatch.setattr(
             files, name, lambda fd, real=real: (counts.append(1), real(fd))[1]
@@ -332,7 +332,7 @@ def test_pinned_identity_is_not_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays pinned until it is told otherwise, and is not counted."""
-    monkeypatch.setattr(publications, "IDENTITIES_MAX", 2)
+    monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
     assert commit(store, "group", pinned=True).pinned
     for name in "abc":
         commit(store, name)
@@ -352,7 +352,7 @@ def test_pin_and_unpin_of_the_library(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For who knows an identity, and has nothing to publish."""
-    monkeypatch.setattr(publications, "IDENTITIES_MAX", 1)
+    monkeypatch.setattr(ledger, "IDENTITIES_MAX", 1)
     commit(store, "group")
     with store._publishing.publisher.lock:
         assert not store._publishing.publisher.pin("nobody", True)
@@ -371,9 +371,9 @@ def test_pin_and_unpin_of_the_library(
 def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> None:
     """With the limit as it is."""
     published = {
-        f"i{n}": publications.Entry(1, 1, 1) for n in range(publications.IDENTITIES_MAX)
+        f"i{n}": ledger.Entry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)
     }
-    published = {"g": publications.Entry(7, 1, 1, is_pinned=True), **published}
+    published = {"g": ledger.Entry(7, 1, 1, is_pinned=True), **published}
     root = store._context.root
     value = publications.remembered(published)
     checkpoints.write_state(root, layout.PUBLISHED, value)
@@ -388,19 +388,21 @@ def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> Non
 def test_ten_thousand_identities_that_fit_are_all_remembered(character: str) -> None:
     """Of the longest names, whose characters take the most bytes."""
     published = {
-        f"{n:05d}" + character * 995: publications.Entry(*[layout.OFFSET_MAX] * 3)
-        for n in range(publications.IDENTITIES_MAX)
+        f"{n:05d}" + character * 995: ledger.Entry(*[layout.OFFSET_MAX] * 3)
+        for n in range(ledger.IDENTITIES_MAX)
     }
-    publications.evict(published)
-    assert len(published) == publications.IDENTITIES_MAX
+    all_of_them = ledger.Ledger(published)
+    assert all_of_them.evicted({}) == []
+    value = publications.remembered(all_of_them.entries())
+    size = len(checkpoints.pack_state(value))
+    assert size <= all_of_them.file_bytes < checkpoints.STATE_BYTES_MAX
 
 
 def test_large_entries_evict_the_oldest_before_the_file_is_too_large(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file beyond its limit could not be read: publishing would end for good."""
-    monkeypatch.setattr(publications, "_ENTRIES_FIT", 3)
-    monkeypatch.setattr(publications, "LEDGER_BYTES_MAX", 20_000)
+    monkeypatch.setattr(ledger, "LEDGER_BYTES_MAX", 20_000)
     commit(store, "group", pinned=True, metadata=b"m" * 4096)
     for name in "abcdef":
         commit(store, name, metadata=b"m" * 4096)

@@ -110,7 +110,7 @@ def test_journal_begins_again_when_it_has_grown(
         store.create_topic("a", 2, CONFIG)
         store.publish([], identity="other", sequence=7, metadata=b"m", pinned=True)
         path, sizes = tmp_path / layout.PUBLICATION, []
-        for sequence in range(1, 30):
+        for sequence in range(1, 60):
             publish(store, sequence, sequence % 2, note=f"note {sequence}")
             sizes.append(path.stat().st_size)
             for one in (store, reader):
@@ -124,7 +124,7 @@ def test_journal_begins_again_when_it_has_grown(
             ends = [p.end_offset for p in reader.topic("a")]
             assert ends == [p.end_offset for p in store.topic("a")]
         assert sizes != sorted(sizes)
-        assert max(sizes) < 2_000
+        assert max(sizes) < 6_000
 
 
 def test_journal_has_the_ends_of_few_logs(
@@ -382,7 +382,7 @@ def killed_before_commit(
         raise OSError(errno.EIO, "killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._publishing.publisher._journal, "commit", commit)
+        patch.setattr(store._publishing.publisher._journal, "publish", commit)
         with pytest.raises(StorageError):
             publish(store, 9, 0, 1)
     return found[0]

@@ -19,7 +19,7 @@ from logstore import (
     Store,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import publications
+from logstore.io.checkpoint import ledger
 from logstore.io.stamps import Look
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.write.staged_files import Staged
@@ -202,7 +202,7 @@ def test_without_an_identity_nothing_is_remembered(store: Store) -> None:
 def test_the_identities_that_published_last_are_remembered(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publications, "IDENTITIES_MAX", 3)
+    monkeypatch.setattr(ledger, "IDENTITIES_MAX", 3)
     partition = store.create_topic("a", 1, config_of(2))[0]
     for identity in ("a", "b", "c", "a", "d"):
         sequence = partition.end_offset

@@ -308,7 +308,7 @@ def test_time_lookup_stops_where_readers_stop(
     taken back: no lookup leads there, in either process."""
     seen: list[object] = []
 
-    commit = PublicationJournal.commit
+    publish = PublicationJournal.publish
 
     def look(self: PublicationJournal, *arguments: Any) -> None:
         with open_store(tmp_path, read_only=True) as reading:
@@ -318,7 +318,7 @@ def test_time_lookup_stops_where_readers_stop(
                 seen.append(list(looking.read(since)) or None)
         commit(self, *arguments)
 
-    monkeypatch.setattr(PublicationJournal, "commit", look)
+    monkeypatch.setattr(PublicationJournal, "publish", look)
     with open_store(tmp_path, files=Unsynced()) as store:
         config = config_of(2, segment_bytes=1 << 20)
         partition = store.create_topic("orders", config=config)[0]

@@ -1,0 +1,150 @@
+"""What is remembered of publications, in memory: the last one of each identity, which
+of them are forgotten when there are too many, and how many bytes they take."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Container, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+__all__ = ["Changes", "Entry", "Ledger"]
+
+# How many identities are remembered besides the pinned ones: those that published last.
+IDENTITIES_MAX: Final = 10_000
+# Fewer of them, if all entries together would take more than this in the file, which
+# must stay readable (`STATE_BYTES_MAX`); the rest is for the ends of logs.
+LEDGER_BYTES_MAX: Final = 60 << 20
+# So much of it the pinned ones may take; the rest is for what publishes now.
+PINNED_BYTES_MAX: Final = 56 << 20
+# An entry takes at most so many bytes besides its texts.
+_ENTRY_BYTES: Final = 100
+
+
+class Entry(NamedTuple):
+    """The last publication of an identity.
+
+    Attributes:
+        sequence: its number.
+        records: number of its records.
+        time_ms: its time, in Unix milliseconds.
+        note: text that the publisher wanted to be kept with it.
+        is_pinned: it is remembered, however many others publish.
+        metadata: bytes that were committed with its records.
+    """
+
+    sequence: int
+    records: int
+    time_ms: int
+    note: str = ""
+    is_pinned: bool = False
+    metadata: bytes = b""
+
+
+# The last publications of identities that have changed; None: it is forgotten.
+Changes: TypeAlias = "Mapping[str, Entry | None]"
+
+
+class Ledger:
+    """The last publication of each identity. What a publication asks of it does not
+    depend on how many there are. For one thread at a time.
+
+    Args:
+        entries: of each identity; the one that published last comes last.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
+        self._entries: dict[str, Entry] = {}
+        # Those that may be forgotten, in their order.
+        self._others: OrderedDict[str, None] = OrderedDict()
+        self._bytes = self._pinned_bytes = 0
+        self.apply(entries or {})
+
+    def get(self, identity: str) -> Entry | None:
+        """The last publication of an identity; None: there is none, or it is not
+        remembered."""
+        return self._entries.get(identity)
+
+    def entries(self) -> dict[str, Entry]:
+        """A copy of all; the one that published last comes last."""
+        return self._entries.copy()
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the file that has all of them, at most."""
+        return self._bytes
+
+    def apply(self, changes: Changes) -> None:
+        """Remember what has changed."""
+        for identity, entry in changes.items():
+            before = self._entries.pop(identity, None)
+            if before is not None:
+                self._others.pop(identity, None)
+                self._count(identity, before, -1)
+            if entry is not None:
+                self._entries[identity] = entry
+                if not entry.is_pinned:
+                    self._others[identity] = None
+                self._count(identity, entry, 1)
+
+    def _count(self, identity: str, entry: Entry, sign: int) -> None:
+        size = sign * entry_bytes(identity, entry)
+        self._bytes += size
+        if entry.is_pinned:
+            self._pinned_bytes += size
+
+    def evicted(self, changes: Changes, kept: Container[str] = ()) -> list[str]:
+        """The identities that are to be forgotten when `changes` are remembered, as far
+        as the limits demand: those that published longest ago; never a pinned one, nor
+        one that is to be kept."""
+        count, size = len(self._others), self._bytes
+        for identity, entry in changes.items():
+            before = self._entries.get(identity)
+            if before is not None:
+                count -= not before.is_pinned
+                size -= entry_bytes(identity, before)
+            if entry is not None:
+                count += not entry.is_pinned
+                size += entry_bytes(identity, entry)
+        gone: list[str] = []
+        if count > IDENTITIES_MAX or size > LEDGER_BYTES_MAX:
+            for identity in self._others:
+                if count <= IDENTITIES_MAX and size <= LEDGER_BYTES_MAX:
+                    break
+                if identity not in changes and identity not in kept:
+                    gone.append(identity)
+                    count -= 1
+                    size -= entry_bytes(identity, self._entries[identity])
+        return gone
+
+    def has_room(self, changes: Mapping[str, Entry]) -> bool:
+        """Whether the file can hold these besides all that is pinned: it is true for
+        what makes it no longer, whatever is there."""
+        growth = pinned = own = 0
+        for identity, entry in changes.items():
+            before = self._entries.get(identity)
+            was_pinned = before is not None and before.is_pinned
+            size = entry_bytes(identity, entry)
+            old = 0 if before is None else entry_bytes(identity, before)
+            growth += size - (old if was_pinned else 0)
+            pinned -= old if was_pinned else 0
+            pinned += size if entry.is_pinned else 0
+            own += 0 if entry.is_pinned else size
+        pinned_after = self._pinned_bytes + pinned
+        if growth <= 0:
+            return True
+        return (
+            pinned <= 0 or pinned_after <= PINNED_BYTES_MAX
+        ) and pinned_after + own <= LEDGER_BYTES_MAX
+
+
+def entry_bytes(identity: str, entry: Entry) -> int:
+    """How many bytes an entry takes in the file at most: its identity is there once,
+    and again for its note, its pin and its metadata."""
+    times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)
+    texts = times * _text_bytes(identity) + _text_bytes(entry.note)
+    return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4
+
+
+def _text_bytes(text: str) -> int:
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
