@@ -238,7 +238,7 @@ class Files(ByteLocks, Links):
     def sync(self, fd: int) -> None:
         native.sync_data(fd)
 
-    def sync_together(self, fds: Sequence[int]) -> list[OSError | None]:
+    def sync_together(self, fds: Sequence[int]) -> Sequence[OSError | None]:
         """Sync several files at the same time. It returns when all of these calls have
         ended: for each the error, or None."""
         if type(self).sync is Files.sync:

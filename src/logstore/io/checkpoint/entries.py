@@ -225,7 +225,7 @@ def append_entry(
 
 
 def write_entry(files: Files, fd: int, end: FileEnd, body: bytes) -> FileEnd | None:
-    """The first step of `append_entry`, for an open file: returns and raises as that."""
+    """The first step of `append_entry`, for an open file; returns and raises as it."""
     if stamp_of(files.stat(fd)) != end.stamp:
         return None
     checksum = _checksum(body, end.checksum, end.size)

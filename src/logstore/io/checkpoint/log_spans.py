@@ -157,6 +157,8 @@ def span_rows(spans: Spans) -> list[list[Any]]:
 def spans_of(rows: Iterable[list[Any]]) -> dict[TopicPartition, LogSpan]:
     """The spans of such rows, which were checked."""
     return {
-        TopicPartition(topic, number): LogSpan(*numbers, int(digest, 16))
-        for topic, number, *numbers, digest in rows
+        TopicPartition(topic, number): LogSpan(
+            base, end, segment, position, size, int(digest, 16)
+        )
+        for topic, number, base, end, segment, position, size, digest in rows
     }

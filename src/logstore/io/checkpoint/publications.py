@@ -23,7 +23,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.ledger import Changes, Entry
-from logstore.io.checkpoint.log_spans import LogSpan, spans_of
+from logstore.io.checkpoint.log_spans import LogSpan, has_all, spans_of
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.state_fields import (
     FIRST_JOURNAL_VERSION,
@@ -179,10 +179,11 @@ class Publications:
         key = cache_key, Ownership(self._root).cache_key()
         cached_key, high_watermarks = self._cached
         if key != cached_key:
-            journal = self.journal()
+            ownership = self.owner_now()
+            journal = self.journal_for(ownership)
             if journal is None or self.cache_key() != cache_key:
                 return None
-            high_watermarks = journal.bases if is_of(journal, self.owner_now()) else {}
+            high_watermarks = journal.bases if is_of(journal, ownership) else {}
             self._cached = key, high_watermarks
         return high_watermarks
 
@@ -230,13 +231,23 @@ class Publications:
         self._seen = _Seen(stamp, end, journal)
         return journal
 
+    def journal_for(self, ownership: Ownership) -> Journal | None:
+        """The same, as it counts for readers. Since the machine was started again, that
+        may be with the entry that has no seal: a power failure takes a seal that was
+        not synced. Then it counts if every log has the bytes that it names. Raises: as
+        `journal`."""
+        journal = self.journal()
+        if journal is None or journal.pending is None or ownership.is_same_boot:
+            return journal
+        return journal.counted() if has_all(self._root, journal.spans) else journal
+
     def durable_ends(self, ownership: Ownership) -> Mapping[TopicPartition, int]:
         """Where logs ended that were published to: one that is shorter has lost
         something. While the machine runs, that also holds of what was not synced. Not
         in a copy, whose files are of different moments. Raises: as `journal`."""
         if ownership.is_clean or ownership.is_copy:
             return {}
-        journal = self.journal()
+        journal = self.journal_for(ownership)
         if journal is None or not is_of(journal, ownership):
             return {}
         if ownership.is_same_boot:
@@ -275,7 +286,10 @@ class Publications:
             OSError: one cannot be read.
         """
         # First: the other file is written again before a journal ends.
-        return self.published_with(self.journal())
+        journal = self.journal()
+        if journal is not None and journal.pending is not None:
+            journal = self.journal_for(self.owner_now())
+        return self.published_with(journal)
 
     def published_with(self, journal: Journal | None) -> dict[str, Entry]:
         """The same, with the changes of this journal. Raises: as `published`."""

@@ -29,11 +29,7 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.ledger import Changes, Entry
 from logstore.io.checkpoint.publication_journal import PublicationJournal
-from logstore.io.checkpoint.publications import (
-    Publications,
-    is_of,
-    unknown_publications,
-)
+from logstore.io.checkpoint.publications import Publications, unknown_publications
 from logstore.io.layout import TopicPartition
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
@@ -47,6 +43,7 @@ from logstore.store.publication.discarding import discard
 from logstore.store.publication.group_commit import GroupCommit
 from logstore.store.publication.publication import Outcome, PublicationRequest
 from logstore.store.publication.publication_group import Group, Target, check_fits
+from logstore.store.publication.unfinished import end_unfinished
 from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["Publisher"]
@@ -86,7 +83,8 @@ class Publisher:
     # ------------------------------------------------------------ recovery
 
     def finish(self) -> None:
-        """Remove what an interrupted publication has put into the logs.
+        """End the publication that was interrupted, if there is one: it counts if every
+        log has its bytes; else they are removed again.
 
         If another program has written to the store since, the logs are that program's,
         and stay as they are.
@@ -94,25 +92,16 @@ class Publisher:
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
         """
-        journal, ownership = self._journal.decide(), self._context.state.ownership
-        if journal is None:
-            if not ownership.is_clean and self._root.exists(layout.PUBLISHED):
-                # The last rename may be in the page cache only.
-                self._root.sync()
-            return
-        pending: dict[TopicPartition, int] = {}
-        is_own = is_of(journal, ownership)
-        for key, base in journal.bases.items() if is_own else ():
-            try:
-                self._topics.drop_unpublished(key, base)
-            except TopicNotFoundError:
-                continue
-            except LogStoreError as error:
-                name = layout.partition_directory(*key)
-                logger.error("cannot undo a publication to %s: %s", name, error)
-                pending[key] = base
-        self._journal.settle(pending)
-        self._is_pending = bool(pending)
+        pending = end_unfinished(
+            self._context, self._topics, self._publications, self._journal
+        )
+        if pending is not None:
+            self._is_pending = bool(pending)
+        elif not self._context.state.ownership.is_clean and self._root.exists(
+            layout.PUBLISHED
+        ):
+            # The last rename may be in the page cache only.
+            self._root.sync()
 
     def end(self) -> None:
         """Before the store is closed, when all of its logs are: leave the files as

@@ -370,9 +370,7 @@ def test_pin_and_unpin_of_the_library(
 
 def test_ten_thousand_others_do_not_evict_a_pinned_identity(store: Store) -> None:
     """With the limit as it is."""
-    published = {
-        f"i{n}": ledger.Entry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)
-    }
+    published = {f"i{n}": ledger.Entry(1, 1, 1) for n in range(ledger.IDENTITIES_MAX)}
     published = {"g": ledger.Entry(7, 1, 1, is_pinned=True), **published}
     root = store._context.root
     value = publications.remembered(published)

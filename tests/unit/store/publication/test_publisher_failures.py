@@ -316,7 +316,7 @@ def test_time_lookup_stops_where_readers_stop(
                 seen.append(looking.offset_for_time(2000))
                 since = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
                 seen.append(list(looking.read(since)) or None)
-        commit(self, *arguments)
+        publish(self, *arguments)
 
     monkeypatch.setattr(PublicationJournal, "publish", look)
     with open_store(tmp_path, files=Unsynced()) as store:
