@@ -359,8 +359,8 @@ BUGS = (
     ),
     Bug(
         "a publication that was cut short is not taken back",
-        "store/publication/publisher.py",
-        (("                self._topics.drop_unpublished(key, base)\n",
+        "store/publication/unfinished.py",
+        (("                topics.drop_unpublished(key, base)\n",
           "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
@@ -368,15 +368,34 @@ BUGS = (
     Bug(
         "a publication is committed before its logs are synced",
         "store/publication/group_commit.py",
-        (("            target.log.sync()\n", "            pass\n"),),
+        (("        errors = files.sync_together(fds)\n",
+          "        errors = [None] * len(logs)\n"
+          "        errors += files.sync_together(fds[len(logs) :])\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "the commit of a publication is not synced",
-        "io/checkpoint/entries.py",
-        (("        files.sync(fd)\n        new =",
-          "        if not is_sealed:\n            files.sync(fd)\n        new ="),),
+        "store/publication/group_commit.py",
+        (("            fds.append(journal_fd)\n", "            pass\n"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "a commit is sealed before the syncs have returned",
+        "io/checkpoint/publication_journal.py",
+        (("                sync(None if begun is None else begun.fd)\n",
+          "                if begun is not None:\n"
+          "                    self._file.seal(begun)\n"
+          "                sync(None if begun is None else begun.fd)\n"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "a commit without a seal counts, whatever its logs have",
+        "io/checkpoint/publication_journal.py",
+        (("        counts = has_all(self._root, journal.spans)\n",
+          "        counts = True\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),

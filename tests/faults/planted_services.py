@@ -121,7 +121,9 @@ BUGS_OF_SERVICES = (
     Bug(
         "a publication is committed before its records are synced",
         "store/publication/group_commit.py",
-        (("            target.log.sync()\n", "            pass\n"),),
+        (("        errors = files.sync_together(fds)\n",
+          "        errors = [None] * len(logs)\n"
+          "        errors += files.sync_together(fds[len(logs) :])\n"),),
         "recorded_calls",
         ("each call", "a publication", "a hand-in"),
     ),
