@@ -65,8 +65,8 @@ BUGS_OF_STORES = (
     unit_bug(
         "a reader counts a commit that has no seal",
         "io/checkpoint/publications.py",
-        "journal.pending is None or ownership.is_same_boot:\n            return journal\n",
-        "journal.pending is None:\n            return journal\n",
+        "journal.pending is None or ownership.is_same_boot:\n",
+        "journal.pending is None:\n",
         "store/publication/test_commit_states.py",
     ),
     unit_bug(

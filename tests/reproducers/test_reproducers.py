@@ -37,12 +37,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 XFAIL = {
     "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
-    "s03_pinned_identities_close_the_store": (
-        "what cannot be stored is refused when it is asked for, not when it is written"
-    ),
-    "s10_publish_grows_with_identities": (
-        "the cost of a publication does not grow with what is remembered"
-    ),
     "s11_consumer_waits_for_its_own_process": (
         "a call that waits for its own process raises an error"
     ),

@@ -204,7 +204,7 @@ def test_entry_of_a_log_that_went_on_in_another_segment_counts() -> None:
     }
     name = f"store/a-0/{0:020d}.log"
     log = disk.tree()[name]
-    again = MemoryDisk({n: node for n, node in nodes.items()})
+    again = MemoryDisk(nodes)
     with open_quietly(again) as opened:
         assert opened.topic("a")[0].end_offset == 4
         assert opened.published(IDENTITY) == 2
