@@ -7,6 +7,7 @@ mark of ours, and gets none.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from logstore.errors import CorruptCheckpointError, UnsupportedError
@@ -44,7 +45,18 @@ class RepairedOwnership:
         """Remove the mark of a clean stop, once, before the first change."""
         if not self._has_begun and self._is_own:
             self._ownership.begin(_nothing)
+            self._decide_publication()
         self._has_begun = True
+
+    def _decide_publication(self) -> None:
+        """Whether the last publication counts depends on bytes that are about to change
+        their place: the journal is written so that it says so itself. A bad one is for
+        the next opening to refuse."""
+        root, publications = self._root, Publications(self._root)
+        with contextlib.suppress(CorruptCheckpointError, UnsupportedError):
+            journal = publications.journal()
+            if journal is not None and journal.pending is not None:
+                PublicationJournal(root, self._ownership, publications, 0).confirm()
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> None:
         """Set the recovery points of the repaired partitions (`ends`: the end of each
