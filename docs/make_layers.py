@@ -137,7 +137,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "store.publication": (
         ("discarding", "producer", "publication"),
-        ("publication_group",),
+        ("publication_group", "unfinished"),
         ("group_commit",),
         ("publisher",),
         ("hand_in",),

@@ -67,14 +67,14 @@ BUGS_OF_STORES = (
         "io/checkpoint/publications.py",
         "journal.pending is None or ownership.is_same_boot:\n",
         "journal.pending is None:\n",
-        "store/publication/test_commit_states.py",
+        "store/publication/test_unfinished.py",
     ),
     unit_bug(
         "other records in the place of published ones are cut off",
         "store/publication/unfinished.py",
         "            if found_in(context.root, key, span) is not Found.OTHER:\n",
         "            if True:\n",
-        "store/publication/test_commit_states.py",
+        "store/publication/test_unfinished.py",
     ),
     unit_bug(
         "a log and the journal are synced one after the other",
@@ -82,7 +82,7 @@ BUGS_OF_STORES = (
         "    lib.ls_sys_sync_files(list(fds), results, len(fds), function)\n",
         "    for n, fd in enumerate(fds):\n"
         "        lib.ls_sys_sync_files([fd], results + n, 1, function)\n",
-        "store/publication/test_commit_states.py",
+        "store/publication/test_unfinished.py",
     ),
     unit_bug(
         "a publication that was interrupted before it began is there in part",

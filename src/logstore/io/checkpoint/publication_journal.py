@@ -360,12 +360,8 @@ class PublicationJournal:
                 self._patience_bytes = 0
             except (LogStoreError, OSError) as error:
                 self._patience_bytes += _GROWTH_BYTES
-                logger.warning(
-                    "cannot write %s, which the journal of publications is to be "
-                    "shorter for: %s",
-                    self._root.path_of(layout.PUBLISHED),
-                    error,
-                )
+                path = self._root.path_of(layout.PUBLICATION)
+                logger.warning("cannot shorten the journal %s: %s", path, error)
 
     def _is_doubtful(self) -> bool:
         """Whether the disk may have another journal than what is read of it: a write

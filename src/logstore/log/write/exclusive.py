@@ -4,7 +4,7 @@ logs at once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import (
@@ -21,10 +21,25 @@ from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
 from logstore.log.write.extent import VisibilityBarrier
 from logstore.log.write.import_segment import SegmentImport, settle
-from logstore.log.write.log_writer import BegunSync, LogWriter, Savepoint
+from logstore.log.write.log_writer import LogWriter, Savepoint
+from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.log.write.truncation import truncate
 
 __all__ = ["ExclusiveLog"]
+
+
+class BegunSync(NamedTuple):
+    """A sync of the active segment.
+
+    Attributes:
+        writer: of the segment.
+        mark: what is durable when the sync has ended.
+        fd: what is to be synced.
+    """
+
+    writer: SegmentWriter
+    mark: Mark
+    fd: int
 
 
 class ExclusiveLog:
@@ -89,14 +104,38 @@ class ExclusiveLog:
         self._log.sync_all()
 
     def begin_sync(self) -> BegunSync | None:
-        """As `LogWriter.begin_sync`."""
-        return self._log.begin_sync()
+        """For a caller that syncs several files at the same time: what is to be synced;
+        None if everything is durable.
+
+        Raises:
+            SyncFailedError: there may be two writers.
+        """
+        log = self._log
+        writer, durable = log.active.writer, log.extent.durable
+        if writer is None and durable < log.extent.end:
+            writer = log.writable()
+        if writer is None or durable >= writer.next_offset:
+            return None
+        try:
+            log.active.check_sole(writer, durable)
+        except SyncFailedError as error:
+            raise log.health.fail(error) from error.__cause__
+        return BegunSync(writer, writer.mark(), writer.fd)
 
     def end_sync(
         self, begun: BegunSync, error: OSError | None, seconds: float
     ) -> SyncFailedError | None:
-        """As `LogWriter.end_sync`."""
-        return self._log.end_sync(begun, error, seconds)
+        """The sync has ended, after so many seconds, with this error or without one.
+        Returns the error for the caller."""
+        log, (writer, mark, _) = self._log, begun
+        if error is not None:
+            failed = log.active.sync_refused(writer, log.extent.durable, error)
+            failed.__cause__ = error
+            log.health.fail(failed)
+            return failed
+        log.active.sync_times.add(seconds)
+        log.after_sync(writer, mark)
+        return None
 
     @property
     def is_durable(self) -> bool:

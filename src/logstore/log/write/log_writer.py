@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from typing import Final, NamedTuple
+from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_APPEND, RANK_SYNC, Signal, logger
@@ -43,24 +43,10 @@ from logstore.log.write.sealed_digests import SealedDigests
 from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.segment import Segment
 
-__all__ = ["BegunSync", "LogWriter", "Savepoint"]
+__all__ = ["LogWriter", "Savepoint"]
 
 # An extent without the call of `Extent`, for each append.
 _new: Final = tuple.__new__
-
-
-class BegunSync(NamedTuple):
-    """A sync of the active segment.
-
-    Attributes:
-        writer: of the segment.
-        mark: what is durable when the sync has ended.
-        fd: what is to be synced.
-    """
-
-    writer: SegmentWriter
-    mark: Mark
-    fd: int
 
 
 class Savepoint:
@@ -629,38 +615,6 @@ class LogWriter:
         except SyncFailedError as error:
             raise self.health.fail(error) from error.__cause__
         self.after_sync(writer, mark)
-
-    def begin_sync(self) -> BegunSync | None:
-        """For a caller that syncs several files at the same time: what is to be synced;
-        None if everything is durable.
-
-        Raises:
-            SyncFailedError: there may be two writers.
-        """
-        writer = self.active.writer
-        if writer is None and self.extent.durable < self.extent.end:
-            writer = self.writable()
-        if writer is None or self.extent.durable >= writer.next_offset:
-            return None
-        try:
-            self.active.check_sole(writer, self.extent.durable)
-        except SyncFailedError as error:
-            raise self.health.fail(error) from error.__cause__
-        return BegunSync(writer, writer.mark(), writer.fd)
-
-    def end_sync(
-        self, begun: BegunSync, error: OSError | None, seconds: float
-    ) -> SyncFailedError | None:
-        """The sync has ended, after so many seconds, with this error or without one.
-        Returns the error for the caller."""
-        if error is not None:
-            failed = self.active.sync_refused(begun.writer, self.extent.durable, error)
-            failed.__cause__ = error
-            self.health.fail(failed)
-            return failed
-        self.active.sync_times.add(seconds)
-        self.after_sync(begun.writer, begun.mark)
-        return None
 
     def after_sync(self, writer: SegmentWriter, mark: Mark) -> None:
         """The log of a segment is synced up to a mark. It may be another one than the

@@ -81,7 +81,8 @@ def _damaged(
         except TopicNotFoundError:
             continue
         except LogStoreError as error:
-            logger.error("cannot examine %s-%d: %s", *key, error)
+            name = partition_directory(*key)
+            logger.error("cannot undo a publication to %s: %s", name, error)
             continue
         damage = _record(context, topics, key, span)
         with writer.lock:
