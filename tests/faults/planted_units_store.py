@@ -79,9 +79,10 @@ BUGS_OF_STORES = (
     unit_bug(
         "a log and the journal are synced one after the other",
         "_native/system.py",
-        "    lib.ls_sys_sync_files(list(fds), results, len(fds), function)\n",
-        "    for n, fd in enumerate(fds):\n"
-        "        lib.ls_sys_sync_files([fd], results + n, 1, function)\n",
+        "    if lib.ls_sys_sync_files(list(fds), results, len(fds), function) < 0:\n",
+        "    calls = enumerate(fds)\n"
+        "    if [lib.ls_sys_sync_files([f], results + n, 1, function) for n, f in calls] "
+        "== 0:\n",
         "store/publication/test_unfinished.py",
     ),
     unit_bug(

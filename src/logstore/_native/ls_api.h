@@ -530,7 +530,7 @@ int32_t ls_sys_sync(int32_t fd);
 
 /* `ls_sys_sync` of several files at the same time, in up to eight threads, the caller's included, as far as the system
    allows threads.  `results` gets the result of each.  `other`: made in the place of `ls_sys_sync`, for tests;
-   NULL: none. */
+   NULL: none.  Returns 0, or -ENOMEM: nothing was synced. */
 typedef int32_t (*ls_sync_function)(int32_t fd);
 int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other);
 

@@ -13,8 +13,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -63,59 +63,111 @@ int32_t ls_sys_sync(int32_t fd)
 /* So many threads make syncs at once, besides the caller: with more, they cost more than they save. */
 #define LS_SYS_SYNC_THREADS 7
 
+/* Several syncs; the threads that make them and the caller use it, and the last one of them frees it. */
 typedef struct {
-    const int32_t *fds;
-    int32_t *results;
-    int32_t count;
+    pthread_mutex_t lock;
+    pthread_cond_t has_ended;
     ls_sync_function sync;
+    int32_t count;
+    int32_t done; /* `lock` guards it, and the results */
     _Atomic int32_t next;
+    _Atomic int32_t users;
+    int32_t *results; /* of each file, behind the descriptors */
+    int32_t fds[];
 } ls_sys_sync_work;
 
 /* Sync one file after the other that no thread has taken. */
-static void *ls_sys_sync_next(void *argument)
+static void ls_sys_sync_taken(ls_sys_sync_work *work)
 {
-    ls_sys_sync_work *work = argument;
     for (;;) {
         int32_t at = atomic_fetch_add(&work->next, 1);
         if (at >= work->count) {
-            return NULL;
+            return;
         }
         int32_t status;
         do {
             status = work->sync(work->fds[at]);
         } while (status == -EINTR);
+        (void)pthread_mutex_lock(&work->lock);
         work->results[at] = status;
+        work->done += 1;
+        (void)pthread_cond_signal(&work->has_ended);
+        (void)pthread_mutex_unlock(&work->lock);
     }
+}
+
+static void ls_sys_sync_release(ls_sys_sync_work *work)
+{
+    if (atomic_fetch_sub(&work->users, 1) == 1) {
+        (void)pthread_cond_destroy(&work->has_ended);
+        (void)pthread_mutex_destroy(&work->lock);
+        free(work);
+    }
+}
+
+static void *ls_sys_sync_thread(void *argument)
+{
+    ls_sys_sync_taken(argument);
+    ls_sys_sync_release(argument);
+    return NULL;
+}
+
+/* Start threads, which take no signals: those are for the interpreter's. */
+static void ls_sys_sync_start(ls_sys_sync_work *work)
+{
+    pthread_attr_t detached;
+    sigset_t all, before;
+    if (pthread_attr_init(&detached) != 0) {
+        return;
+    }
+    (void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    (void)sigfillset(&all);
+    if (pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
+        for (int32_t i = 0; i < work->count - 1 && i < LS_SYS_SYNC_THREADS; i++) {
+            pthread_t thread;
+            (void)atomic_fetch_add(&work->users, 1);
+            if (pthread_create(&thread, &detached, ls_sys_sync_thread, work) != 0) {
+                (void)atomic_fetch_sub(&work->users, 1);
+                break;
+            }
+        }
+        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    (void)pthread_attr_destroy(&detached);
 }
 
 int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other)
 {
-    ls_sys_sync_work work = {.fds = fds, .results = results, .count = count};
-    work.sync = other != NULL ? other : ls_sys_sync;
-    atomic_init(&work.next, 0);
-    pthread_t threads[LS_SYS_SYNC_THREADS];
-    int32_t begun = 0;
-    sigset_t all, before;
-    for (int32_t i = 0; count > 1 && other == NULL && i < count; i++) {
-        (void)ls_sys_write_back(fds[i], 0, 0); /* the disk begins with all of them; the syncs tell of errors */
+    size_t bytes = sizeof(ls_sys_sync_work) + 2 * (size_t)count * sizeof(int32_t);
+    ls_sys_sync_work *work = calloc(1, bytes);
+    if (work == NULL) {
+        return -ENOMEM;
     }
-    /* The threads take no signals: those are for the interpreter's. */
-    (void)sigfillset(&all);
-    bool is_masked = count > 1 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
-    while (is_masked && begun < count - 1 && begun < LS_SYS_SYNC_THREADS) {
-        if (pthread_create(&threads[begun], NULL, ls_sys_sync_next, &work) != 0) {
-            break;
+    (void)pthread_mutex_init(&work->lock, NULL);
+    (void)pthread_cond_init(&work->has_ended, NULL);
+    atomic_init(&work->next, 0);
+    atomic_init(&work->users, 1);
+    work->sync = other != NULL ? other : ls_sys_sync;
+    work->count = count;
+    work->results = work->fds + count;
+    for (int32_t i = 0; i < count; i++) {
+        work->fds[i] = fds[i];
+        if (count > 1 && other == NULL) {
+            (void)ls_sys_write_back(fds[i], 0, 0); /* the disk begins with all of them; the syncs tell of errors */
         }
-        begun += 1;
     }
-    if (is_masked) {
-        (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    ls_sys_sync_start(work);
+    ls_sys_sync_taken(work);
+    /* Not for the threads: one that has not begun finds nothing to do, and a busy machine may start it late. */
+    (void)pthread_mutex_lock(&work->lock);
+    while (work->done < count) {
+        (void)pthread_cond_wait(&work->has_ended, &work->lock);
     }
-    (void)ls_sys_sync_next(&work);
-    while (begun > 0) {
-        begun -= 1;
-        (void)pthread_join(threads[begun], NULL);
+    (void)pthread_mutex_unlock(&work->lock);
+    for (int32_t i = 0; i < count; i++) {
+        results[i] = work->results[i];
     }
+    ls_sys_sync_release(work);
     return 0;
 }
 

@@ -299,10 +299,14 @@ def sync_files(fds: Sequence[int], other: int = 0) -> list[int]:
 
     Returns:
         For each file 0, or the errno of its sync.
+
+    Raises:
+        MemoryError: nothing was synced.
     """
     results = ffi.new("int32_t[]", len(fds))
     function = ffi.cast("ls_sync_function", other)
-    lib.ls_sys_sync_files(list(fds), results, len(fds), function)
+    if lib.ls_sys_sync_files(list(fds), results, len(fds), function) < 0:
+        raise MemoryError
     return [-result for result in results]
 
 
