@@ -157,15 +157,15 @@ def test_publication_that_a_crash_ends_in_a_copy_is_undone_to_the_end_of_its_log
         shutil.copytree(data, copy)
     shutil.rmtree(copy / "t-0")
     shutil.move(tmp_path / "t-0", copy / "t-0")
-    commit = PublicationJournal.commit
+    publish = PublicationJournal.publish
 
     def crash(self: PublicationJournal, *args: Any) -> None:
         shutil.copytree(copy, crashed)
-        commit(self, *args)
+        publish(self, *args)
 
     with logstore.open(copy) as store:
         assert store.topic("t")[0].end_offset == 1
-        monkeypatch.setattr(PublicationJournal, "commit", crash)
+        monkeypatch.setattr(PublicationJournal, "publish", crash)
         assert _put(store, "b", "t")
         monkeypatch.undo()
     with logstore.open(crashed) as store:
