@@ -114,7 +114,6 @@ def test_sync_that_a_signal_has_ended_is_made_again() -> None:
     assert Counter(calls) == {5: 3, 0: 3, 7: 3}
 
 
-
 def test_record_lock_is_taken_again_and_excludes_other_processes(
     file: int, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from logstore import Partition, Store, StoreConfig, TopicConfig
 from logstore.io import layout
 from logstore.io.checkpoint import durable_page
 from logstore.io.checkpoint.durable_page import PageKey, pack_page, unpack_page
-from logstore.io.checkpoint.publication_journal import PublicationJournal
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.log.follow.durable_news import DurableNews
@@ -162,17 +162,17 @@ def test_publication_under_way_is_durable_for_nobody(
     path: Path, store: Store, log: Partition, reader: Partition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Its logs are synced before it is committed."""
+    """Its logs are synced before it is sealed."""
     with store.stage() as stage:
         stage.append_many(log, [b"p"] * 4)
         staged = stage.finish()
-    real, seen = PublicationJournal.commit, []
+    real, seen = GrowingFile.seal, []
 
-    def commit(self: Any, *arguments: Any) -> None:
+    def seal(self: Any, *arguments: Any) -> None:
         seen.append((reader.durable_offset, reader.end_offset))
         real(self, *arguments)
 
-    monkeypatch.setattr(PublicationJournal, "commit", commit)
+    monkeypatch.setattr(GrowingFile, "seal", seal)
     store.publish([staged])
     assert seen == [(1, 1)]
     assert (reader.durable_offset, reader.end_offset) == (5, 5)
