@@ -80,9 +80,9 @@ BUGS_OF_STORES = (
         "a log and the journal are synced one after the other",
         "_native/system.py",
         "    if lib.ls_sys_sync_files(list(fds), results, len(fds), function) < 0:\n",
+        "    sync = lib.ls_sys_sync_files\n"
         "    calls = enumerate(fds)\n"
-        "    if [lib.ls_sys_sync_files([f], results + n, 1, function) for n, f in calls] "
-        "== 0:\n",
+        "    if [sync([f], results + n, 1, function) for n, f in calls] == 0:\n",
         "store/publication/test_unfinished.py",
     ),
     unit_bug(
