@@ -490,7 +490,9 @@ class Store:
             CorruptRecordError: a staged file has changed; nothing was published.
             RecordTooLargeError: a batch is larger than the current
                 ``max_message_bytes``.
-            ConfigError: a field of `staged`, the identity or the sequence is invalid.
+            ConfigError: a field of `staged`, the identity or the sequence is invalid,
+                or the file of publications has no room for the identity beside those
+                that are pinned; nothing was published.
             TopicNotFoundError: there is none, or not the one that was staged for.
             PartitionNotFoundError, ReadOnlyError.
         """
