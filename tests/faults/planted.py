@@ -392,14 +392,6 @@ BUGS = (
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
-        "a commit without a seal counts, whatever its logs have",
-        "io/checkpoint/publication_journal.py",
-        (("        counts = has_all(self._root, journal.spans)\n",
-          "        counts = True\n"),),
-        "disk_states",
-        (*_APPENDS, "publish", "kill"),
-    ),
-    Bug(
         "a publication begins to a log whose end the journal does not have",
         "io/checkpoint/publication_journal.py",
         (("if known.get(key) != base}", "if known.get(key, base) != base}"),),
