@@ -164,6 +164,8 @@ class PreparedAppend:
         lock: Mutex,
         extent: type[tuple[Any, ...]],
         quiet: tuple[Sized, ...],
+        files: object,
+        replaced: frozenset[str],
     ) -> PreparedAppend: ...
     def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
     def append_many(

@@ -65,6 +65,7 @@ PYTHON_MODULES = {
         "pyrecords_rows.c",
         "pyrecords_write.c",
         "pyrecords_sync.c",
+        "pyrecords_system.c",
     ],
     "_locks": [
         "pylocks.c",

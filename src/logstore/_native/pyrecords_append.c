@@ -10,11 +10,10 @@
  *
  * From the check of the lock to its end, an append keeps the interpreter lock and runs no Python code: to all other
  * threads, signal handlers and finalizers it is one step, and needs no lock itself.  What may run Python code comes
- * before that check, what may fail for lack of memory before the write.
+ * before that check, what may fail for lack of memory before the write.  With a subclass of Files, whose write is a
+ * method in Python, the step is the same, and holds the lock (pyrecords_system.c).
  */
 #include "pyrecords_append.h"
-
-#include "pylocks_api.h"
 
 static int pyrecords_is_payload(PyObject *object)
 {
@@ -325,23 +324,19 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* PreparedAppend(log, health, lock, extent, quiet) */
+/*
+ * PreparedAppend(log, health, lock, extent, quiet, files, replaced): the methods of `files` whose names are in the set
+ * `replaced` are called; the others are those of the type Files.
+ */
 static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "health", "lock", "extent", "quiet", NULL};
-    PyObject *log, *health, *lock, *extent, *quiet;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!", names, &log, &health, &lock, &PyType_Type, &extent,
-                                     &PyTuple_Type, &quiet)) {
+    static char *names[] = {"log", "health", "lock", "extent", "quiet", "files", "replaced", NULL};
+    PyObject *log, *health, *lock, *extent, *quiet, *files, *replaced;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!OO!", names, &log, &health, &lock, &PyType_Type, &extent,
+                                     &PyTuple_Type, &quiet, &files, &PyFrozenSet_Type, &replaced)) {
         return NULL;
     }
-    PyObject *locks = PyImport_ImportModule("logstore._native._locks");
-    PyObject *mutex = locks == NULL ? NULL : PyObject_GetAttrString(locks, "Mutex");
-    Py_XDECREF(locks);
-    Py_XDECREF(mutex); /* the module has it */
-    if (mutex == NULL) {
-        return NULL;
-    }
-    if ((PyObject *)Py_TYPE(lock) != mutex || !PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
+    if (Py_TYPE(lock) != pyrecords_locks->mutex || !PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
         PyErr_SetString(PyExc_TypeError, "lock is no Mutex, or extent no type of tuples");
         return NULL;
     }
@@ -356,6 +351,10 @@ static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObje
         Py_INCREF(items[i]);
         *places[i] = items[i];
     }
+    if (pyrecords_bind_system(&self->system, files, replaced) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
     return (PyObject *)self;
 }
 
@@ -368,6 +367,7 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->lock);
     Py_VISIT(self->extent);
     Py_VISIT(self->quiet);
+    Py_VISIT(self->system.files);
     Py_VISIT(self->table);
     Py_VISIT(self->writer);
     Py_VISIT(self->segment);
@@ -394,6 +394,7 @@ static void pyrecords_append_dealloc(PyObject *object)
     Py_CLEAR(self->lock);
     Py_CLEAR(self->extent);
     Py_CLEAR(self->quiet);
+    Py_CLEAR(self->system.files);
     Py_CLEAR(self->table);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -439,7 +440,7 @@ PyTypeObject *pyrecords_append_type;
 
 int pyrecords_add_append(PyObject *module)
 {
-    if (pyrecords_prepare_steps() < 0) {
+    if (pyrecords_prepare_system() < 0 || pyrecords_prepare_steps() < 0) {
         return -1;
     }
     pyrecords_append_type = pyrecords_add_type(module, "PreparedAppend", &pyrecords_append_spec);

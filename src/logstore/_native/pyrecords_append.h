@@ -5,11 +5,32 @@
 #ifndef PYRECORDS_APPEND_H
 #define PYRECORDS_APPEND_H
 
+#include "pylocks_api.h"
 #include "pyrecords.h"
+
+/*
+ * Calls of the system that a step makes (pyrecords_system.c).  Where a method in Python has raised, a function returns a
+ * negative number, and the error is set.
+ */
+typedef struct pyrecords_system pyrecords_system;
+struct pyrecords_system {
+    int64_t (*now_ms)(const pyrecords_system *); /* Unix milliseconds */
+    /* 0: all of it is written; -EINTR: nothing; else -errno or PYRECORDS_RAISED, and a part may be. */
+    int32_t (*write)(const pyrecords_system *, int fd, const uint8_t *data, int64_t size, int64_t pos);
+    int32_t (*sync)(const pyrecords_system *, int fd);  /* 0, -errno or PYRECORDS_RAISED */
+    int (*hold_lock)(const pyrecords_system *, int fd); /* 1: this process has the lock; 0: not for certain */
+    double (*monotonic)(const pyrecords_system *);      /* seconds */
+    PyObject *files;
+    int calls_to_lock;  /* hold_lock runs Python code */
+    int calls_to_write; /* write does */
+};
+
+enum { PYRECORDS_RAISED = INT32_MIN };
 
 typedef struct {
     PyObject_HEAD
     /* For all its life. */
+    pyrecords_system system;
     PyObject *log;    /* LogWriter */
     PyObject *health; /* of the log */
     PyObject *lock;   /* of the log */
@@ -123,6 +144,9 @@ int pyrecords_intern(const pyrecords_name *names, size_t count);
 /* Whether nothing speaks against an append, or a sync, of this kind.  Runs no Python code. */
 int pyrecords_is_ready(const pyrecords_append *self);
 
+/* The same, but for the lock. */
+int pyrecords_is_open(const pyrecords_append *self);
+
 /* An Extent without items; NULL with an error set. */
 PyObject *pyrecords_new_extent(PyObject *type);
 
@@ -132,6 +156,34 @@ int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObje
 
 /* Set an attribute that has a slot.  It cannot fail: the objects have it. */
 void pyrecords_set(PyObject *object, PyObject *name, PyObject *value);
+
+/* ---------------------------------------------------------------- the system (pyrecords_system.c) */
+
+extern const pylocks_functions *pyrecords_locks;
+
+/*
+ * Give a table the functions of the system, and the methods of `files` whose names are in the set `replaced`: 0, or -1
+ * with an error set.  It owns `files` from now on.
+ */
+int pyrecords_bind_system(pyrecords_system *system, PyObject *files, PyObject *replaced);
+
+/* The error that is set, or that of an errno, as an object, which is the caller's; no error is set any more. */
+PyObject *pyrecords_take_error(int32_t status);
+
+/* Begin a step: 1; 0 where something speaks against it; -1 with an error set.  1 needs a call of pyrecords_end_step. */
+int pyrecords_begin_step(pyrecords_append *self);
+
+/* The step has ended with a status, which is returned; -1 with an error set where one comes now. */
+int pyrecords_end_step(pyrecords_append *self, int status);
+
+/* Behind a method in Python: whether the step goes on, and writes for this writer. */
+int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer);
+
+/* Call what was deferred, also behind an error, which stays set: the status, or -1 with an error set. */
+int pyrecords_run_deferred(int status);
+
+/* Make the objects that the calls need; -1 with an error set. */
+int pyrecords_prepare_system(void);
 
 /* ---------------------------------------------------------------- types */
 

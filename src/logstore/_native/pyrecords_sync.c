@@ -12,10 +12,8 @@
 #include "pyrecords_append.h"
 
 #include <errno.h>
-#include <time.h>
 
 #include "ls_bytes.h"
-#include "pylocks_api.h"
 
 /*
  * So many index entries are not written behind each sync: opening a file costs more than a short scan.  What counts
@@ -60,20 +58,12 @@ typedef struct {
     int fd;
 } pyrecords_mark;
 
-static const pylocks_functions *pyrecords_locks;
 static PyTypeObject *pyrecords_durations_type;
 static struct {
     PyObject *count, *extent, *failed, *fd, *file, *finish, *is_blocked, *is_poisoned, *usual, *written;
 } pyrecords_sync_names;
 
 /* ---------------------------------------------------------------- Durations */
-
-static double pyrecords_seconds(void)
-{
-    struct timespec now = {0};
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void pyrecords_note(pyrecords_durations *self, double seconds)
 {
@@ -148,16 +138,28 @@ static Py_ssize_t pyrecords_number(PyObject *object, PyObject *name)
     return value;
 }
 
-/* Whether this process has the store, as far as can be said here: else the usual way finds out. */
+/* Whether this process has the store, as far as can be said here: else the usual way finds out.  -1: an error is set. */
 static int pyrecords_is_owned(const pyrecords_sync *self)
 {
     if (self->store_lock == Py_None) {
         return 0;
     }
+    const pyrecords_system *system = &self->prepared->system;
     PyObject *number = PyObject_GetAttr(self->store_lock, pyrecords_sync_names.fd);
     long fd = number == NULL ? -1 : PyLong_AsLong(number);
     Py_XDECREF(number);
-    return !PyErr_Occurred() && pyrecords_core.hold_lock((int32_t)fd) == 0;
+    return PyErr_Occurred() ? -1 : system->hold_lock(system, (int)fd);
+}
+
+/* Whether nothing speaks against a sync; -1 with an error set. */
+static int pyrecords_may_sync(const pyrecords_sync *self)
+{
+    const pyrecords_append *prepared = self->prepared;
+    int is_owned = pyrecords_is_ready(prepared) ? pyrecords_is_owned(self) : 0;
+    if (is_owned > 0 && prepared->system.calls_to_lock) {
+        is_owned = pyrecords_is_ready(prepared); /* behind a method in Python, which may have closed the log */
+    }
+    return PyErr_Occurred() ? -1 : is_owned;
 }
 
 /* Mark what is to be synced: 1; 0 where it is not to be done here; -1 with an error set. */
@@ -166,8 +168,9 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
     pyrecords_append *prepared = self->prepared;
     /* What may start the collector, and so Python code, comes first: it may close the log, which frees its state. */
     mark->extent = pyrecords_new_extent(prepared->extent);
-    if (mark->extent == NULL || !pyrecords_is_ready(prepared) || !pyrecords_is_owned(self)) {
-        return PyErr_Occurred() ? -1 : 0;
+    int may_sync = mark->extent == NULL ? -1 : pyrecords_may_sync(self);
+    if (may_sync <= 0) {
+        return may_sync;
     }
     *self->marked = *prepared->state;
     if (self->marked->last_offset < upto - 1) {
@@ -214,27 +217,33 @@ static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_m
 }
 
 /*
- * Tell other processes what is durable now.  A write that fails says nothing: they learn of it from the state file.
- * The sync has made it true before, so what the file says is true whenever the machine stops.
+ * Tell other processes what is durable now: 0, or -1 with an error set.  A write that fails says nothing: they learn of
+ * it from the state file.  The sync has made it true before, so what the file says is true whenever the machine stops.
  */
-static void pyrecords_tell_durable(pyrecords_sync *self)
+static int pyrecords_tell_durable(pyrecords_sync *self)
 {
+    const pyrecords_system *system = &self->prepared->system;
     ls_durable_page *page = self->page;
-    if (page->fd >= 0) {
-        uint64_t durable = (uint64_t)self->marked->last_offset + 1;
-        ls_bytes_store_i64(page->bytes + LS_PAGE_DURABLE_POS, (int64_t)durable);
-        ls_bytes_store_i64(page->bytes + LS_PAGE_CHECK_POS, (int64_t)(durable ^ page->key));
-        (void)pyrecords_core.write(page->fd, page->bytes, LS_PAGE_BYTES, 0);
+    if (page->fd < 0) {
+        return 0;
     }
+    uint64_t durable = (uint64_t)self->marked->last_offset + 1;
+    ls_bytes_store_i64(page->bytes + LS_PAGE_DURABLE_POS, (int64_t)durable);
+    ls_bytes_store_i64(page->bytes + LS_PAGE_CHECK_POS, (int64_t)(durable ^ page->key));
+    if (system->write(system, page->fd, page->bytes, LS_PAGE_BYTES, 0) != PYRECORDS_RAISED) {
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1; /* an interrupt */
+    }
+    PyErr_Clear();
+    return 0;
 }
 
-/* Show what is durable, where nothing has changed that needs the lock: 1; 0 elsewhere; -1 with an error set. */
-static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *mark)
+/* The same as pyrecords_show_durable, in a step. */
+static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *mark)
 {
     pyrecords_append *prepared = self->prepared;
-    if (prepared->writer != mark->writer || !pyrecords_is_ready(prepared)) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
     long long durable = pyrecords_durable(self);
     if (durable < 0 || durable > self->marked->last_offset) {
         return durable < 0 ? -1 : 1; /* somebody who held the lock has synced more */
@@ -247,9 +256,20 @@ static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *ma
         *self->synced = *self->marked;
         prepared->end = pyrecords_sum(self->marked->last_offset + 1, prepared->flush_messages);
         pyrecords_set(prepared->log, pyrecords_sync_names.extent, mark->extent);
-        pyrecords_tell_durable(self);
+        status = pyrecords_tell_durable(self) < 0 ? -1 : 1;
     }
     return status;
+}
+
+/* Show what is durable, where nothing has changed that needs the lock: 1; 0 elsewhere; -1 with an error set. */
+static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    pyrecords_append *prepared = self->prepared;
+    int status = prepared->writer != mark->writer ? 0 : pyrecords_begin_step(prepared);
+    if (status <= 0) {
+        return status;
+    }
+    return pyrecords_end_step(prepared, prepared->writer == mark->writer ? pyrecords_show_in_step(self, mark) : 0);
 }
 
 /* ---------------------------------------------------------------- after the call of the system */
@@ -292,12 +312,18 @@ static int pyrecords_after_sync(pyrecords_sync *self, const pyrecords_mark *mark
 }
 
 /* The sync failed, and is not tried again, also if a signal handler raises in here: -1 with the error set. */
-static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mark *mark, int number)
+static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mark *mark, int32_t status)
 {
+    if (status == PYRECORDS_RAISED && !PyErr_ExceptionMatches(PyExc_OSError)) {
+        return -1; /* an interrupt: what it has synced is not known, and the next sync does it again */
+    }
+    PyObject *raised = status == PYRECORDS_RAISED ? pyrecords_take_error(status) : NULL;
     pyrecords_set(self->prepared->health, pyrecords_sync_names.is_poisoned, Py_True);
     pyrecords_set(self->prepared->health, pyrecords_sync_names.is_blocked, Py_True);
-    PyObject *failed = PyObject_GetAttr(self->syncs, pyrecords_sync_names.failed);
-    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "Oi", mark->writer, number);
+    PyObject *error = raised == NULL ? pyrecords_take_error(status) : raised;
+    PyObject *failed = error == NULL ? NULL : PyObject_GetAttr(self->syncs, pyrecords_sync_names.failed);
+    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "OO", mark->writer, error);
+    Py_XDECREF(error);
     Py_XDECREF(failed);
     Py_XDECREF(result);
     if (result != NULL) {
@@ -311,15 +337,23 @@ static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mar
 /* Sync what is marked: IS_THERE, or -1 with an error set. */
 static int pyrecords_sync_mark(pyrecords_sync *self, const pyrecords_mark *mark)
 {
+    const pyrecords_system *system = &self->prepared->system;
     for (;;) {
-        double begun = pyrecords_seconds();
-        int status = pyrecords_core.sync(mark->fd);
+        double begun = system->monotonic(system);
+        if (begun < 0 && PyErr_Occurred()) {
+            return -1;
+        }
+        int32_t status = system->sync(system, mark->fd);
         if (status == 0) {
-            pyrecords_note(self->durations, pyrecords_seconds() - begun);
+            double ended = system->monotonic(system);
+            if (ended < 0 && PyErr_Occurred()) {
+                return -1;
+            }
+            pyrecords_note(self->durations, ended - begun);
             return pyrecords_after_sync(self, mark);
         }
         if (status != -EINTR) {
-            return pyrecords_sync_failed(self, mark, -status);
+            return pyrecords_sync_failed(self, mark, status);
         }
         if (PyErr_CheckSignals() < 0) {
             return -1;
@@ -395,21 +429,6 @@ static int pyrecords_sync_turn(pyrecords_sync *self, long long upto)
         pyrecords_locks->leave_turn(turn);
     }
     Py_DECREF(turn);
-    return status;
-}
-
-/* Call what was deferred, also behind an error, which stays set: 0, or -1 with an error set. */
-static int pyrecords_run_deferred(int status)
-{
-    PyObject *kind = NULL, *error = NULL, *trace = NULL;
-    PyErr_Fetch(&kind, &error, &trace);
-    if (pyrecords_locks->run_deferred() < 0) {
-        Py_XDECREF(kind);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        return -1;
-    }
-    PyErr_Restore(kind, error, trace);
     return status;
 }
 
@@ -575,17 +594,6 @@ static PyType_Spec pyrecords_sync_spec = {
     pyrecords_sync_slots,
 };
 
-/* Find what the module `_locks` gives: -1 with an error set. */
-static int pyrecords_find_locks(void)
-{
-    PyObject *module = PyImport_ImportModule("logstore._native._locks");
-    PyObject *capsule = module == NULL ? NULL : PyObject_GetAttrString(module, "api");
-    pyrecords_locks = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PYLOCKS_API);
-    Py_XDECREF(module); /* it is never unloaded */
-    Py_XDECREF(capsule);
-    return pyrecords_locks == NULL ? -1 : 0;
-}
-
 int pyrecords_add_sync(PyObject *module)
 {
     static const pyrecords_name names[] = {
@@ -596,7 +604,7 @@ int pyrecords_add_sync(PyObject *module)
         {&pyrecords_sync_names.is_poisoned, "is_poisoned"},
         {&pyrecords_sync_names.usual, "sync_usual"}, {&pyrecords_sync_names.written, "written"},
     };
-    if (pyrecords_find_locks() < 0 || pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
+    if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
         return -1;
     }
     if (PyModule_AddIntConstant(module, "UNWRITTEN_MAX", UNWRITTEN_MAX) < 0) {

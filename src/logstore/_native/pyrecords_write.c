@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "ls_format.h"
-#include "pylocks_api.h"
 
 enum {
     STEP_BYTES = 256 * 1024, /* what is encoded with the interpreter lock held (LS_GIL_BYTES) */
@@ -33,12 +32,18 @@ typedef struct {
     PyObject *extent;
     PyObject *end;
     PyObject *size;
+    const uint8_t *bytes; /* as they are written */
+    const uint8_t *index_entries;
+    const uint8_t *time_entries;
+    PyObject *copies; /* of these, where methods in Python are called: another append may come between */
+    PyObject *writer;
+    int32_t failure; /* of a write, of which a part may be in the file */
+    PyObject *error; /* that a method has raised */
 } pyrecords_next;
 
 static struct {
-    PyObject *count, *data, *dirty, *extent, *is_blocked, *next_offset, *size, *time_ns;
+    PyObject *count, *data, *dirty, *extent, *is_blocked, *is_torn, *next_offset, *size, *step_failed;
 } pyrecords_names;
-static PyObject *pyrecords_clock;  /* the module time */
 static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
 /* Used from one check to the end of its append only. */
 static uint8_t pyrecords_bytes[STEP_BYTES];
@@ -53,17 +58,6 @@ static struct {
 } pyrecords_decoded;
 
 /* ---------------------------------------------------------------- what may run Python code */
-
-/* Unix milliseconds, by time.time_ns(); -1 with an error set. */
-static int64_t pyrecords_now(void)
-{
-    PyObject *function = PyObject_GetAttr(pyrecords_clock, pyrecords_names.time_ns);
-    PyObject *ns = function == NULL ? NULL : PyObject_CallNoArgs(function);
-    Py_XDECREF(function);
-    int64_t now = ns == NULL ? -1 : PyLong_AsLongLong(ns);
-    Py_XDECREF(ns);
-    return now < 0 ? now : now / 1000000;
-}
 
 PyObject *pyrecords_new_extent(PyObject *type)
 {
@@ -117,11 +111,8 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
 
 /* ---------------------------------------------------------------- the step: no Python code */
 
-int pyrecords_is_ready(const pyrecords_append *self)
+int pyrecords_is_open(const pyrecords_append *self)
 {
-    if (self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)self->lock, self->takes)) {
-        return 0;
-    }
     for (Py_ssize_t i = 0; i < PyTuple_Size(self->quiet); i++) {
         if (PyObject_Size(PyTuple_GetItem(self->quiet, i)) != 0) {
             return 0;
@@ -130,6 +121,14 @@ int pyrecords_is_ready(const pyrecords_append *self)
     PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
     Py_XDECREF(is_blocked);
     return is_blocked == Py_False;
+}
+
+int pyrecords_is_ready(const pyrecords_append *self)
+{
+    if (self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)self->lock, self->takes)) {
+        return 0;
+    }
+    return pyrecords_is_open(self);
 }
 
 /* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -270,45 +269,86 @@ static void pyrecords_add(const pyrecords_addition *addition, const uint8_t *ent
     }
 }
 
-/*
- * Write what is encoded: 1; 0 where nothing is written; -1 where a part is.  The frame of the first of several batches
- * is written last: until then zeros in its place end the log for readers of other processes, and for recovery.
- */
-static int pyrecords_write(const pyrecords_append *self, int64_t batches, int64_t bytes)
+/* Keep what is encoded until it is shown: 0, or -1 with an error set. */
+static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *next, int64_t bytes)
 {
-    int64_t held = batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
-    int64_t pos = self->state->size;
-    int64_t written = pyrecords_core.write(self->fd, pyrecords_bytes + held, bytes - held, pos + held);
-    if (written == -EINTR) {
+    next->writer = self->writer;
+    Py_INCREF(next->writer);
+    next->bytes = pyrecords_bytes;
+    next->index_entries = pyrecords_index_entries;
+    next->time_entries = pyrecords_time_entries;
+    if (!self->system.calls_to_write) {
         return 0;
     }
-    int is_written = written == bytes - held;
-    if (is_written && held > 0) {
-        is_written = pyrecords_core.write(self->fd, pyrecords_bytes, held, pos) == held;
+    next->copies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes + next->index.bytes + next->times.bytes);
+    if (next->copies == NULL) {
+        return -1;
     }
-    return is_written ? 1 : -1;
+    uint8_t *copy = (uint8_t *)PyBytes_AsString(next->copies);
+    next->bytes = memcpy(copy, pyrecords_bytes, (size_t)bytes);
+    copy += bytes;
+    next->index_entries = memcpy(copy, pyrecords_index_entries, (size_t)next->index.bytes);
+    copy += next->index.bytes;
+    next->time_entries = memcpy(copy, pyrecords_time_entries, (size_t)next->times.bytes);
+    return 0;
+}
+
+/*
+ * Write what is encoded: 0; -EINTR where nothing is written; another negative number where a part may be.  The frame of
+ * the first of several batches is written last: until then zeros in its place end the log for readers of other
+ * processes, and for recovery.
+ */
+static int32_t pyrecords_write(const pyrecords_append *self, const pyrecords_next *next, int64_t bytes)
+{
+    const pyrecords_system *system = &self->system;
+    int fd = self->fd;
+    int64_t held = next->plan.batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
+    int64_t pos = self->state->size;
+    int32_t status = system->write(system, fd, next->bytes + held, bytes - held, pos + held);
+    if (status < 0 || held == 0) {
+        return status;
+    }
+    do {
+        status = system->write(system, fd, next->bytes, held, pos);
+    } while (status == -EINTR);
+    return status;
+}
+
+/* Whether there is room for what an index gets: a method in Python was called since that was made. */
+static int pyrecords_has_room(const pyrecords_addition *addition)
+{
+    return addition->entries == NULL || PyByteArray_Size(addition->data) - addition->pos >= addition->bytes;
 }
 
 /* Let everybody see what is written. */
 static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from, const pyrecords_next *next)
 {
     if (from->has_producer) {
-        pyrecords_core.add_sequences(self->producers, self->producer_count, pyrecords_bytes, from->batches);
+        pyrecords_core.add_sequences(self->producers, self->producer_count, next->bytes, from->batches);
     }
-    pyrecords_add(&next->index, pyrecords_index_entries);
-    pyrecords_add(&next->times, pyrecords_time_entries);
+    pyrecords_add(&next->index, next->index_entries);
+    pyrecords_add(&next->times, next->time_entries);
     *self->state = next->state;
     pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
     pyrecords_set(self->segment, pyrecords_names.size, next->size);
     pyrecords_set(self->log, pyrecords_names.extent, next->extent);
 }
 
-/* The whole step: 1; 0 where the records go the usual way; -1 with an error set. */
+/* A write has failed: from now on everybody sees that it is to be undone first. */
+static void pyrecords_tear(pyrecords_append *self, pyrecords_next *next, int32_t status)
+{
+    next->failure = status;
+    if (status == PYRECORDS_RAISED) {
+        next->error = pyrecords_take_error(status);
+    }
+    pyrecords_set(next->writer, pyrecords_names.dirty, pyrecords_intact);
+    pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
+    pyrecords_set(self->health, pyrecords_names.is_torn, Py_True);
+}
+
+/* The whole step: 1; 0 where the records go the usual way; -1 with an error set, or `next->failure`. */
 static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
-    if (!pyrecords_is_ready(self)) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
     int64_t bytes = pyrecords_make_bytes(self, from, now, next);
     if (bytes == 0) {
         return 0;
@@ -323,34 +363,61 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
     if (status <= 0) {
         return status;
     }
-    status = pyrecords_write(self, next->plan.batches, bytes);
-    if (status > 0) {
-        pyrecords_show(self, from, next);
-        return 1;
+    if (pyrecords_keep_encoded(self, next, bytes) < 0) {
+        return -1;
     }
-    if (status < 0) {
-        /* The usual way cuts what was written, tries again, and has a better error. */
-        pyrecords_set(self->writer, pyrecords_names.dirty, pyrecords_intact);
-        pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
+    int32_t written = pyrecords_write(self, next, bytes);
+    if (written == -EINTR) {
+        return 0;
     }
-    return 0;
+    if (written < 0) {
+        pyrecords_tear(self, next, written);
+        return -1;
+    }
+    if (self->system.calls_to_write
+        && !(pyrecords_has_step(self, next->writer) && pyrecords_has_room(&next->index)
+             && pyrecords_has_room(&next->times))) {
+        return 0; /* this is the child of a fork: the usual way says so */
+    }
+    pyrecords_show(self, from, next);
+    return 1;
+}
+
+/* Undo a write that has failed, and raise its error: -1. */
+static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next)
+{
+    if (next->error == NULL) {
+        next->error = pyrecords_take_error(next->failure);
+    }
+    PyObject *failed = next->error == NULL ? NULL : PyObject_GetAttr(self->log, pyrecords_names.step_failed);
+    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "OO", next->writer, next->error);
+    if (result != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(next->error), next->error);
+    }
+    Py_XDECREF(failed);
+    Py_XDECREF(result);
+    return -1;
 }
 
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
 {
-    int64_t now = pyrecords_now();
+    int64_t now = self->system.now_ms(&self->system);
     if (now < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
     pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : pyrecords_step(self, from, now, &next);
-    Py_XDECREF(next.index.data);
-    Py_XDECREF(next.index.count);
-    Py_XDECREF(next.times.data);
-    Py_XDECREF(next.times.count);
-    Py_XDECREF(next.end);
-    Py_XDECREF(next.size);
-    Py_XDECREF(next.extent);
+    int status = next.extent == NULL ? -1 : pyrecords_begin_step(self);
+    if (status > 0) {
+        status = pyrecords_end_step(self, pyrecords_step(self, from, now, &next));
+    }
+    if (next.failure != 0 && !PyErr_Occurred()) {
+        status = pyrecords_raise_failure(self, &next);
+    }
+    PyObject *objects[] = {next.index.data, next.index.count, next.times.data, next.times.count, next.end, next.size,
+                           next.extent, next.copies, next.writer, next.error};
+    for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
+        Py_XDECREF(objects[i]);
+    }
     return status;
 }
 
@@ -373,18 +440,15 @@ int pyrecords_prepare_steps(void)
         {&pyrecords_names.dirty, "dirty"},
         {&pyrecords_names.extent, "extent"},
         {&pyrecords_names.is_blocked, "is_blocked"},
+        {&pyrecords_names.is_torn, "is_torn"},
         {&pyrecords_names.next_offset, "next_offset"},
         {&pyrecords_names.size, "size"},
-        {&pyrecords_names.time_ns, "time_ns"},
+        {&pyrecords_names.step_failed, "step_failed"},
     };
     if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
         return -1;
     }
-    pyrecords_clock = PyImport_ImportModule("time");
     /* As many entries as there are. */
     pyrecords_intact = Py_BuildValue("(nn)", PY_SSIZE_T_MAX, PY_SSIZE_T_MAX);
-    if (pyrecords_clock == NULL || pyrecords_intact == NULL) {
-        return -1;
-    }
-    return 0;
+    return pyrecords_intact == NULL ? -1 : 0;
 }

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRIVATE",
     "held_open",
+    "replaced_calls",
     "Access",
     "Files",
     "ProcessId",
@@ -565,6 +566,22 @@ def _file_size_limit() -> int | None:
 _REPORT = struct.Struct("iIII")
 _LOST = -1
 _REPORTS_BYTES = 1 << 16
+
+
+# Methods for which C makes the same calls by itself (`native.PreparedAppend`).
+_OWN_CALLS: Final = {
+    method.__name__: method
+    for method in (Files.lock, Files.monotonic, Files.now_ms, Files.sync, Files.write)
+}
+
+
+def replaced_calls(files: Files) -> frozenset[str]:
+    """Which of these methods an object has replaced: C calls them instead."""
+    return frozenset(
+        name
+        for name, own in _OWN_CALLS.items()
+        if getattr(getattr(files, name), "__func__", None) is not own
+    )
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:

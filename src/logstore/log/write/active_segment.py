@@ -10,7 +10,7 @@ from logstore import _native as native
 from logstore.errors import StorageError, SyncFailedError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io import layout
-from logstore.io.files import Files, held_open
+from logstore.io.files import held_open
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.health import Health
@@ -205,7 +205,7 @@ class ActiveSegment:
             durable: all records below it are durable.
             quiet_size: as `DurablePoint.quiet_size`.
         """
-        if encoder.needs_keys or not _calls_the_system(type(self._context.files)):
+        if encoder.needs_keys:
             return  # C does not look at keys
         try:
             assert self.writer is not None
@@ -295,14 +295,3 @@ class ActiveSegment:
             path=writer.path,
             action="sync",
         )
-
-
-def _calls_the_system(files: type[Files]) -> bool:
-    """Whether C does the same as these methods: it would not call others."""
-    return (
-        files.write is Files.write
-        and files.sync is Files.sync
-        and files.lock is Files.lock
-        and files.now_ms is Files.now_ms
-        and files.monotonic is Files.monotonic
-    )

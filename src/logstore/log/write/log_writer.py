@@ -27,6 +27,7 @@ from logstore.errors import (
 )
 from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
+from logstore.io.files import replaced_calls
 from logstore.log.producers import EXPIRY_MS
 from logstore.log.read.view import Bounds, Segments
 from logstore.log.recover import RecoveredLog
@@ -157,12 +158,9 @@ class LogWriter:
             loaded.cuts,
         )
         self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
+        files, quiet = self.context.files, (self.appended.waiters, services.unreported)
         prepared = native.PreparedAppend(
-            self,
-            self.health,
-            self.lock,
-            Extent,
-            (self.appended.waiters, services.unreported),
+            self, self.health, self.lock, Extent, quiet, files, replaced_calls(files)
         )
         self.active = ActiveSegment(
             self.context,
@@ -339,10 +337,21 @@ class LogWriter:
         """One write failed. It is already undone, or `repair` will undo it."""
         if isinstance(error, SyncFailedError):
             self.health.fail(error)
-        if writer.dirty is None:
+        if writer.dirty is None and self.active.writer is writer:
             self._record_append_cut(writer.state, is_done=True)
             with contextlib.suppress(StorageError):
                 self.repair()
+
+    def step_failed(self, writer: SegmentWriter, error: BaseException) -> None:
+        """For `PreparedAppend`: undo a write that failed with an error, which is raised
+        behind this call. Everybody sees already that the undo is due."""
+        with self.lock:
+            try:
+                writer.undo_failed(error)
+            except BaseException as raised:
+                self.after_failed_write(writer, raised)
+                raise
+            self.after_failed_write(writer, error)
 
     # ------------------------------------------------------------ savepoints
 

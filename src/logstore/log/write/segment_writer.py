@@ -283,12 +283,21 @@ class SegmentWriter:
             # committed is never undone.
             if raw.size != pos + size:
                 self.dirty = before
-                self.clean()
-            if isinstance(error, OSError):
-                raise storage_error(
-                    error, "append to", self.path, "The log is as it was."
-                ) from error
+            self.undo_failed(error)
             raise
+
+    def undo_failed(self, error: BaseException) -> None:
+        """Undo a write that failed with an error, if `dirty` says that this is due.
+
+        Raises:
+            StorageError: that error, if the system gave it.
+            SyncFailedError: so did the undo; write no more.
+        """
+        self.clean()
+        if isinstance(error, OSError):
+            raise storage_error(
+                error, "append to", self.path, "The log is as it was."
+            ) from error
 
     def append_record(
         self,
@@ -326,7 +335,7 @@ class SegmentWriter:
         durable: int,
         quiet_size: int,
     ) -> None:
-        """Prepare the next small appends, and syncs. The disk must be a real one."""
+        """Prepare the next small appends, and syncs."""
         prepared.prepare(
             self, self.segment, self.index, self.times, self.state,
             self.state.address, self.planner.limits_address, self.fd, encoder.magic,
@@ -520,6 +529,7 @@ class SegmentWriter:
         """Stop writing to this segment; its file stays open for readers. May be called
         again after an interrupt."""
         segment = self.segment
+        self.dirty = None  # what is not undone now is left to the next opening
         segment.file.descriptors.release(segment.file.serial)
         segment.max_timestamp = self.state.max_timestamp
         segment.max_timestamp_offset = self.state.max_timestamp_offset

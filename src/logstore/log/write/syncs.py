@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Final, NoReturn
 
 from logstore import _native as native
@@ -214,9 +213,9 @@ class Syncs:
             log.after_sync(writer, mark)
             log.keep_prepared()
 
-    def failed(self, writer: SegmentWriter, number: int) -> NoReturn:
-        """For `SharedSync`: the sync of a segment has failed, with an errno."""
-        log, error = self._log, OSError(number, os.strerror(number))
+    def failed(self, writer: SegmentWriter, error: OSError) -> NoReturn:
+        """For `SharedSync`: the sync of a segment has failed."""
+        log = self._log
         failed = log.active.sync_failed(writer, log.extent.durable, error)
         raise log.health.fail(failed) from error
 
