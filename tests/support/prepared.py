@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 import logstore
+from logstore import _native as native
+from logstore.io.files import Files
+from logstore.log.write.extent import Extent
 
 __all__ = [
     "NEVER",
@@ -23,6 +26,7 @@ __all__ = [
     "partition_of",
     "random_rows",
     "tuples",
+    "unprepared",
     "values",
 ]
 
@@ -69,6 +73,14 @@ class Prepared:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+def unprepared() -> Any:
+    """A `PreparedAppend` of no log, for which nothing was prepared."""
+    lock = native.Mutex(8, "a log")
+    return native.PreparedAppend(
+        object(), object(), lock, Extent, (), Files(), frozenset()
+    )
 
 
 def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partition:

@@ -205,7 +205,7 @@ class PreparedAppend:
         leader_epoch: int,
         max_bytes: int,
         is_append_time: bool,
-        reserved: int,
+        steps_end: int,
         batch_target: int,
         is_plain: bool,
         durable: int,

@@ -275,7 +275,7 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
 
 /*
  * prepare(writer, segment, index, times, owner, state, limits, fd, magic, attributes, leader_epoch, max_bytes,
- *         is_append_time, reserved, batch_target, is_plain, durable, flush_messages, quiet_size)
+ *         is_append_time, steps_end, batch_target, is_plain, durable, flush_messages, quiet_size)
  *
  * The caller holds the lock of the log.  `state` is the address of what `owner` keeps, `limits` of what is copied.
  */
@@ -285,9 +285,9 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     PyObject *writer, *segment, *index, *times, *owner;
     unsigned long long state, limits;
     int fd, magic, attributes, leader_epoch, is_append_time, is_plain;
-    long long max_bytes, reserved, batch_target, durable, flush_messages, quiet_size;
+    long long max_bytes, steps_end, batch_target, durable, flush_messages, quiet_size;
     if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLpLLL", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
-                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &batch_target,
+                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &steps_end, &batch_target,
                           &is_plain, &durable, &flush_messages, &quiet_size)) {
         return NULL;
     }
@@ -316,7 +316,7 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     self->batch_target = batch_target;
     self->is_append_time = is_append_time;
     self->is_plain = is_plain;
-    self->reserved = reserved;
+    self->steps_end = steps_end;
     self->flush_messages = flush_messages;
     self->end = pyrecords_sum(durable, flush_messages);
     self->quiet_size = quiet_size;

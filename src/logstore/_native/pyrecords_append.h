@@ -50,7 +50,7 @@ typedef struct {
     ls_roll_limits limits;
     int64_t max_bytes;
     int64_t batch_target;
-    int64_t reserved; /* bytes of the file that the disk has room for */
+    int64_t steps_end; /* of the file: the disk has room up to there, and no sync in the background is to begin */
     int64_t end;      /* the log stays below this offset: there it is to be synced */
     int64_t flush_messages;
     int64_t quiet_size; /* while the log is smaller, a sync has nothing to tell the durable point */

@@ -188,7 +188,7 @@ static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_sour
     next->state = *self->state;
     int64_t bytes =
         from->batches > 0 ? pyrecords_place(self, from, now, next) : pyrecords_encode(self, from, now, next);
-    if (bytes <= 0 || next->state.size > self->reserved || next->state.last_offset >= self->end - 1) {
+    if (bytes <= 0 || next->state.size > self->steps_end || next->state.last_offset >= self->end - 1) {
         return 0;
     }
     return bytes;

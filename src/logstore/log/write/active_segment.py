@@ -196,7 +196,12 @@ class ActiveSegment:
     # ------------------------------------------------------------ the next appends
 
     def prepare(
-        self, encoder: Encoder, leader_epoch: int, durable: int, quiet_size: int
+        self,
+        encoder: Encoder,
+        leader_epoch: int,
+        durable: int,
+        quiet_size: int,
+        steps_end: int,
     ) -> None:
         """Prepare small appends, like the one that has just ended, and syncs. It does
         not fail: that one's records are in.
@@ -204,13 +209,14 @@ class ActiveSegment:
         Args:
             durable: all records below it are durable.
             quiet_size: as `DurablePoint.quiet_size`.
+            steps_end: as `Syncs.steps_end`.
         """
         if encoder.needs_keys:
             return  # C does not look at keys
         try:
             assert self.writer is not None
             self.writer.prepare(
-                self.prepared, encoder, leader_epoch, durable, quiet_size
+                self.prepared, encoder, leader_epoch, durable, quiet_size, steps_end
             )
         except (MemoryError, RecursionError):
             self.prepared.clear()

@@ -388,12 +388,14 @@ class Appender:
     def _prepare(self) -> None:
         """Prepare the next appends, behind one that is in."""
         log = self._log
-        if log.active.writer is not None:
+        writer = log.active.writer
+        if writer is not None:
             log.active.prepare(
                 self.encoder,
                 log.epochs.known,
                 log.extent.durable,
                 log.point.quiet_size,
+                self._syncs.steps_end(writer),
             )
 
     def leader_epoch(self, base: int) -> int:

@@ -334,14 +334,20 @@ class SegmentWriter:
         leader_epoch: int,
         durable: int,
         quiet_size: int,
+        steps_end: int,
     ) -> None:
-        """Prepare the next small appends, and syncs."""
+        """Prepare the next small appends, and syncs.
+
+        Args:
+            steps_end: the size up to which the file may grow so, if the disk has room.
+        """
         prepared.prepare(
             self, self.segment, self.index, self.times, self.state,
             self.state.address, self.planner.limits_address, self.fd, encoder.magic,
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-            encoder.log_append_time, self._reserved, BATCH_BYTES_TARGET,
-            encoder.is_plain, durable, self.config.flush_messages, quiet_size,
+            encoder.log_append_time, min(self._reserved, steps_end),
+            BATCH_BYTES_TARGET, encoder.is_plain, durable,
+            self.config.flush_messages, quiet_size,
         )  # fmt: skip
 
     def write_first_frame(self) -> None:

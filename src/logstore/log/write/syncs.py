@@ -85,12 +85,24 @@ class Syncs:
         in time. Call it before they are written: nothing may fail afterwards."""
         if not self.is_scheduled:
             self._schedule()
-        if not self._is_catching_up:
-            synced, state = self._log.point.synced.raw, writer.state.raw
-            is_new = synced.base_offset != state.base_offset
-            if state.size - (0 if is_new else synced.size) >= _UNSYNCED_BYTES:
-                with contextlib.suppress(StorageError):
-                    self._plan_catch_up()
+        if not self._is_catching_up and writer.state.raw.size >= self._limit(writer):
+            with contextlib.suppress(StorageError):
+                self._plan_catch_up()
+
+    def _limit(self, writer: SegmentWriter) -> int:
+        """The size from which on so much of a segment is not synced that a sync of it
+        is to begin."""
+        synced, state = self._log.point.synced.raw, writer.state.raw
+        is_new = synced.base_offset != state.base_offset
+        return int(0 if is_new else synced.size) + _UNSYNCED_BYTES
+
+    def steps_end(self, writer: SegmentWriter) -> int:
+        """The size of the active segment from which on the next append is to call
+        `plan` again. Until then appends in steps of C, which do not call it, may
+        follow."""
+        if self._is_catching_up:
+            return int(writer.state.raw.size) + _UNSYNCED_BYTES
+        return self._limit(writer)
 
     def _schedule(self) -> None:
         context = self._log.context

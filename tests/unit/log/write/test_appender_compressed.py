@@ -13,20 +13,17 @@ import pytest
 import logstore
 from logstore.errors import RecordTooLargeError
 from logstore.io.files import Files
+from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.appender import Appender
 from logstore.record.encoder import Encoder
-from logstore.store.store import open_store
 
 T = 1_700_000_000_000
 NEVER = 1 << 60
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
-class NotPrepared(Files):
-    """C would not call this: nothing is prepared."""
-
-    def now_ms(self) -> int:
-        return super().now_ms()
+def prepare_nothing(*_: object) -> None:
+    """In place of `ActiveSegment.prepare`: all appends go the usual way."""
 
 
 def partition_of(store: logstore.Store, codec: str, **settings: Any) -> Any:
@@ -62,10 +59,12 @@ def fill(partition: Any, seed: int, calls: int = 12) -> None:
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 40_000])
 @pytest.mark.parametrize("codec", CODECS)
 def test_bytes_are_those_of_the_usual_way(
-    tmp_path: Path, codec: str, segment_bytes: int
+    tmp_path: Path, codec: str, segment_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, files in (("steps", None), ("usual", NotPrepared())):
-        with open_store(tmp_path / name, files=files) as store:
+    for name in ("steps", "usual"):
+        if name == "usual":
+            monkeypatch.setattr(ActiveSegment, "prepare", prepare_nothing)
+        with logstore.open(tmp_path / name) as store:
             fill(partition_of(store, codec, segment_bytes=segment_bytes), seed=5)
     assert files_of(tmp_path / "steps") == files_of(tmp_path / "usual")
 
@@ -251,8 +250,10 @@ def test_time_that_is_returned_is_the_one_that_is_stored(
     """Whichever way the record goes: the clock is read before it is compressed."""
     times = iter(range(T, T + 1_000_000, 10))
     monkeypatch.setattr(Files, "now_ms", lambda _: next(times))
-    for name, files in (("steps", None), ("usual", NotPrepared())):
-        with open_store(tmp_path / name, files=files) as store:
+    for name in ("steps", "usual"):
+        if name == "usual":
+            monkeypatch.setattr(ActiveSegment, "prepare", prepare_nothing)
+        with logstore.open(tmp_path / name) as store:
             partition = partition_of(store, codec)
             topic = store.topic("orders")
             stored = [

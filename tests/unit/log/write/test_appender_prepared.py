@@ -24,9 +24,11 @@ from logstore.errors import (
     StorageError,
     StoreClosedError,
 )
+from logstore.io.files import Files
 from logstore.log.write.extent import Extent
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
+from support.prepared import unprepared
 from support.values import every_magic, new_partition
 
 T = 1_700_000_000_000
@@ -508,8 +510,7 @@ def test_child_of_a_fork_takes_no_prepared_append(
 
 
 def test_prepared_append_without_preparation_takes_nothing() -> None:
-    lock = native.Mutex(8, "a log")
-    prepared = native.PreparedAppend(object(), object(), lock, Extent, ())
+    prepared = unprepared()
     assert prepared.append(b"x", None, None) == -1
     prepared.clear()
     assert prepared.append(b"x", None, None) == -1
@@ -535,9 +536,7 @@ def test_prepared_append_keeps_the_state_that_it_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [(), (b"x",), (b"x", None, None, None)])
 def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> None:
-    prepared: Any = native.PreparedAppend(
-        object(), object(), native.Mutex(8, "a log"), Extent, ()
-    )
+    prepared = unprepared()
     with pytest.raises(TypeError):
         prepared.append(*arguments)
     with pytest.raises(TypeError):
@@ -546,13 +545,15 @@ def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> No
 
 def test_prepared_append_of_wrong_parts_raises() -> None:
     kind: Any = native.PreparedAppend
-    lock = native.Mutex(8, "a log")
+    lock, rest = native.Mutex(8, "a log"), (Files(), frozenset[str]())
     with pytest.raises(TypeError):
-        kind(object(), object(), threading.Lock(), Extent, ())
+        kind(object(), object(), threading.Lock(), Extent, (), *rest)
     with pytest.raises(TypeError):
-        kind(object(), object(), lock, list, ())
+        kind(object(), object(), lock, list, (), *rest)
     with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, [])
+        kind(object(), object(), lock, Extent, [], *rest)
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock, Extent, (), Files(), {"write"})
     with pytest.raises(TypeError):
         kind(object(), object(), lock)
 

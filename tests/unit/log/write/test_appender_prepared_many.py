@@ -34,6 +34,7 @@ from support.prepared import (
     lists,
     partition_of,
     random_rows,
+    unprepared,
     values,
 )
 from support.values import every_magic
@@ -488,13 +489,6 @@ def test_child_of_a_fork_takes_no_prepared_append(
 
 
 # ------------------------------------------------------------------ PreparedAppend
-
-
-def unprepared() -> Any:
-    from logstore.log.write.extent import Extent
-
-    lock = native.Mutex(8, "a log")
-    return native.PreparedAppend(object(), object(), lock, Extent, ())
 
 
 def test_prepared_append_without_preparation_takes_nothing() -> None:

@@ -359,26 +359,24 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
         assert failed.is_set()
 
 
-def test_close_from_inside_the_turn_to_sync_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_from_inside_the_turn_to_sync_is_refused(tmp_path: Path) -> None:
     """By a signal handler, say: it would wait for the background thread, which may wait
     for this turn."""
-    sync_usual = Syncs.sync_usual
+    files = FaultyFiles()
     refused: list[logstore.ReentrantCallError] = []
 
-    def interrupted(self: Syncs, upto: int) -> bool:
-        with pytest.raises(logstore.ReentrantCallError) as caught:
-            store.close()
-        refused.append(caught.value)
-        return sync_usual(self, upto)
+    def interrupt(method: str, _: str) -> None:
+        if method == "sync":
+            with pytest.raises(logstore.ReentrantCallError) as caught:
+                store.close()
+            refused.append(caught.value)
 
-    monkeypatch.setattr(Syncs, "sync_usual", interrupted)
-    with open_store(tmp_path, files=FaultyFiles()) as store:
+    with open_store(tmp_path, files=files) as store:
         partition = new_partition(store)
         partition.append(b"x")
+        files.before = interrupt
         partition.flush()
-        monkeypatch.undo()
+        files.before = None
         assert len(refused) == 1
         assert partition.durable_offset == 1
         assert partition.append(b"y", durable=True) == 1
