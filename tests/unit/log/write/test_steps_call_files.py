@@ -140,7 +140,8 @@ def test_each_call_of_a_step_is_a_method(
     tmp_path: Path, files: Acting, magic: int
 ) -> None:
     with open_store(tmp_path, files=files) as store:
-        partition = partition_in(store, magic)
+        # The buffers of the indexes do not grow meanwhile.
+        partition = partition_in(store, magic, index_interval_bytes=1 << 30)
         files.calls.clear()
         assert step(partition) == 1
         assert files.calls == ["now_ms", "write"]
@@ -152,8 +153,9 @@ def test_each_call_of_a_step_is_a_method(
         partition.flush()
         files.calls.clear()
         assert partition._writer.syncs.shared.append(b"v", None, None) == end
-        sync = ["lock", "monotonic", "sync", "monotonic"]
-        assert files.calls == ["now_ms", "write", *sync, "write"]
+        # The thread of the store asks for the time, too.
+        calls = [name for name in files.calls if name != "monotonic"]
+        assert calls == ["now_ms", "write", "lock", "sync", "write"]
         assert partition.durable_offset == end + 1
 
 
