@@ -35,7 +35,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # What is still wrong: the rule that each of these programs shows to be broken. One that
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
-    "k06_memory_of_compressed_partition": "an idle partition keeps at most 20 KiB",
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
     "s11_consumer_waits_for_its_own_process": (
         "a call that waits for its own process raises an error"

@@ -39,6 +39,10 @@ _INT32 = struct.Struct(">i")
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _GZIP_WINDOW: Final = 31
+# Added to the binary logarithm of a window: the stream has the header of gzip. The
+# bytes of the window that zlib keeps free.
+_GZIP_HEADER: Final = 16
+_DEFLATE_AHEAD: Final = 262
 # Kafka's readers refuse larger windows by default, and so does the zstd tool.
 _ZSTD_WINDOW_MAX: Final = 1 << 27
 _ZSTD_RLE: Final = 1
@@ -76,7 +80,7 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
         level: Kafka's level for that codec (no effect for snappy).
     """
     if codec == GZIP:
-        deflater = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+        deflater = _deflater(level, len(data))
         return deflater.compress(data) + deflater.flush()
     if codec == SNAPPY:
         return _xerial_compress(memoryview(data))
@@ -95,6 +99,15 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
     if codec == ZSTD:
         return _zstd_compress(data, level)
     raise UnsupportedError(f"codec {codec} is not one of {', '.join(CODECS)}")
+
+
+def _deflater(level: int, size: int) -> zlib._Compress:
+    """A compressor of gzip with no more memory than so many bytes need: it finds all
+    that a larger one would. With 256 KiB for each small batch, other objects come to
+    lie between the pieces of this memory, which is then not used again."""
+    window = min(max((size + _DEFLATE_AHEAD).bit_length(), 9), 15)
+    memory = min(max(size.bit_length() - 5, 1), zlib.DEF_MEM_LEVEL)
+    return zlib.compressobj(level, zlib.DEFLATED, _GZIP_HEADER + window, memory)
 
 
 def level_of(config: TopicConfig, codec: int) -> int:

@@ -28,6 +28,9 @@ BATCH_BYTES_TARGET: Final = 128 * 1024
 # Messages are encoded this many bytes at a time, so that they are still in the cache
 # when they are indexed and written.
 RUN_BYTES: Final = 256 * 1024
+# The memory of encoders that is not in use: a log that nobody appends to keeps none.
+_SPARES_MAX: Final = 4
+_buffers: Final = native.BufferPool(RUN_BYTES, _SPARES_MAX)
 
 _INT32_MAX: Final = (1 << 31) - 1
 LOG_APPEND_TIME_BIT: Final = 0x08
@@ -267,7 +270,8 @@ def keyless_error(index: int) -> InvalidRecordError:
 class Encoder:
     """Encodes rows according to one topic's settings. For one writer; not thread-safe.
 
-    Each run reuses the memory that `encode` yielded before.
+    Each run reuses the memory that `encode` yielded before; between two calls it has
+    none.
     """
 
     def __init__(self, config: TopicConfig) -> None:
@@ -279,7 +283,8 @@ class Encoder:
         self.is_plain = not self.codec
         self.needs_keys = config.compacts
         self.plain_attributes = LOG_APPEND_TIME_BIT if self.log_append_time else 0
-        self._buffer = native.Buffer(RUN_BYTES)
+        # While `encode` runs.
+        self._buffer: native.Buffer | None = None
 
     def stored_timestamp(self, timestamp_ms: int | None, now_ms: int) -> int:
         """The timestamp to store, given the caller's."""
@@ -352,25 +357,27 @@ class Encoder:
     def encode(
         self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
     ) -> Iterator[tuple[Any, int]]:
-        """Runs of whole batches in order, until all rows are done: (pointer, size)."""
+        """Runs of whole batches in order, until all rows are done: (pointer, size).
+        What a pointer points at holds until the next one."""
         if self.log_append_time:
             rows.stamp(now_ms)
-        if self.magic == 2:
-            yield from self._encode_batches(rows, base_offset, now_ms, leader_epoch)
-        elif self.codec:
-            yield from self._encode_wrappers(rows, base_offset, now_ms)
-        else:
-            yield from self._encode_messages(rows, base_offset)
+        try:
+            if self.magic == 2:
+                yield from self._encode_batches(rows, base_offset, now_ms, leader_epoch)
+            elif self.codec:
+                yield from self._encode_wrappers(rows, base_offset, now_ms)
+            else:
+                yield from self._encode_messages(rows, base_offset)
+        finally:
+            self._buffer = None
 
     def _room(self, capacity: int) -> native.Buffer:
-        if self._buffer.capacity < capacity:
-            self._buffer = native.Buffer(capacity)
-        return self._buffer
-
-    def _trim_buffer(self) -> None:
-        # One huge record must not keep its memory forever.
-        if self._buffer.capacity > 8 * RUN_BYTES:
-            self._buffer = native.Buffer(RUN_BYTES)
+        buffer = self._buffer
+        if buffer is None or buffer.capacity < capacity:
+            is_usual = capacity <= RUN_BYTES
+            buffer = _buffers.take() if is_usual else native.Buffer(capacity)
+            self._buffer = buffer
+        return buffer
 
     def _encode_messages(
         self, rows: native.Rows, base_offset: int
@@ -391,7 +398,6 @@ class Encoder:
                 capacity = _grown(error, buffer.capacity)
                 continue
             yield buffer.c, size
-        self._trim_buffer()
 
     def _encode_batches(
         self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
@@ -441,7 +447,6 @@ class Encoder:
                 leader_epoch=leader_epoch,
             )
             yield buffer.c, size
-        self._trim_buffer()
 
     def _encode_wrappers(
         self, rows: native.Rows, base_offset: int, now_ms: int
@@ -479,7 +484,6 @@ class Encoder:
                 yield from self._encode_plain(rows, count, base_offset, error)
                 continue
             yield native.pointer(wrapper), len(wrapper)
-        self._trim_buffer()
 
     def _wrapper_bits(self) -> int:
         return self.codec | self.plain_attributes
