@@ -105,9 +105,31 @@ BUGS_OF_LOGS = (
     unit_bug(
         "the sync that catches up waits for more in a new segment",
         "log/write/syncs.py",
-        "if state.size - (0 if is_new else synced.size) >= _UNSYNCED_BYTES:",
-        "if state.size - synced.size >= _UNSYNCED_BYTES:",
+        "return int(0 if is_new else synced.size) + _UNSYNCED_BYTES",
+        "return int(synced.size) + _UNSYNCED_BYTES",
         "log/write/test_syncs_behind.py",
+    ),
+    unit_bug(
+        "steps of C go on as far as the disk has room, and ask for no sync",
+        "log/write/segment_writer.py",
+        "encoder.log_append_time, min(self._reserved, steps_end),",
+        "encoder.log_append_time, self._reserved,",
+        "log/write/test_syncs_behind.py",
+    ),
+    unit_bug(
+        "a failed write of a step of C does not mark the log as torn",
+        "_native/pyrecords_write.c",
+        "    pyrecords_set(self->health, pyrecords_names.is_torn, Py_True);\n",
+        "",
+        "log/write/test_steps_call_files.py",
+    ),
+    unit_bug(
+        "an append inside the write of another one changes the bytes of that",
+        "_native/pyrecords_write.c",
+        "    if (!self->system.calls_to_write) {\n        return 0;\n    }\n"
+        "    next->copies",
+        "    if (next != NULL) {\n        return 0;\n    }\n    next->copies",
+        "log/write/test_steps_call_files.py",
     ),
     unit_bug(
         "an aborted transaction is written twice to its index",
