@@ -121,7 +121,7 @@ BUGS_OF_LOGS = (
         "_native/pyrecords_write.c",
         "    pyrecords_set(self->health, pyrecords_names.is_torn, Py_True);\n",
         "",
-        "log/write/test_steps_call_files.py",
+        "log/write/test_appender_prepared_files.py",
     ),
     unit_bug(
         "an append inside the write of another one changes the bytes of that",
@@ -129,7 +129,7 @@ BUGS_OF_LOGS = (
         "    if (!self->system.calls_to_write) {\n        return 0;\n    }\n"
         "    next->copies",
         "    if (next != NULL) {\n        return 0;\n    }\n    next->copies",
-        "log/write/test_steps_call_files.py",
+        "log/write/test_appender_prepared_files.py",
     ),
     unit_bug(
         "an aborted transaction is written twice to its index",

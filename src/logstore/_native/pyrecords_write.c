@@ -42,7 +42,8 @@ typedef struct {
 } pyrecords_next;
 
 static struct {
-    PyObject *count, *data, *dirty, *extent, *is_blocked, *is_torn, *next_offset, *size, *step_failed;
+    PyObject *after_failed_write, *count, *data, *dirty, *extent, *is_blocked, *is_torn, *next_offset, *size;
+    PyObject *undo_failed;
 } pyrecords_names;
 static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
 /* Used from one check to the end of its append only. */
@@ -383,20 +384,35 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
     return 1;
 }
 
-/* Undo a write that has failed, and raise its error: -1. */
+/* Undo a write that has failed, with the lock of the log, and raise its error: -1. */
 static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next)
 {
     if (next->error == NULL) {
         next->error = pyrecords_take_error(next->failure);
     }
-    PyObject *failed = next->error == NULL ? NULL : PyObject_GetAttr(self->log, pyrecords_names.step_failed);
-    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "OO", next->writer, next->error);
-    if (result != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(next->error), next->error);
+    if (next->error == NULL || pyrecords_locks->enter(self->lock) < 0) {
+        return -1; /* the log is torn: the next call undoes it */
     }
-    Py_XDECREF(failed);
+    PyObject *error = next->error;
+    Py_INCREF(error);
+    PyObject *undo = PyObject_GetAttr(next->writer, pyrecords_names.undo_failed);
+    PyObject *result = undo == NULL ? NULL : PyObject_CallFunction(undo, "O", error);
+    if (result == NULL) {
+        Py_DECREF(error);
+        error = pyrecords_take_error(PYRECORDS_RAISED);
+    }
+    PyObject *after = error == NULL ? NULL : PyObject_GetAttr(self->log, pyrecords_names.after_failed_write);
+    PyObject *told = after == NULL ? NULL : PyObject_CallFunction(after, "OO", next->writer, error);
+    if (told != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    }
+    Py_XDECREF(undo);
     Py_XDECREF(result);
-    return -1;
+    Py_XDECREF(after);
+    Py_XDECREF(told);
+    Py_XDECREF(error);
+    pyrecords_locks->leave(self->lock);
+    return pyrecords_run_deferred(-1);
 }
 
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
@@ -435,6 +451,7 @@ int pyrecords_intern(const pyrecords_name *names, size_t count)
 int pyrecords_prepare_steps(void)
 {
     static const pyrecords_name names[] = {
+        {&pyrecords_names.after_failed_write, "after_failed_write"},
         {&pyrecords_names.count, "count"},
         {&pyrecords_names.data, "_data"},
         {&pyrecords_names.dirty, "dirty"},
@@ -443,7 +460,7 @@ int pyrecords_prepare_steps(void)
         {&pyrecords_names.is_torn, "is_torn"},
         {&pyrecords_names.next_offset, "next_offset"},
         {&pyrecords_names.size, "size"},
-        {&pyrecords_names.step_failed, "step_failed"},
+        {&pyrecords_names.undo_failed, "undo_failed"},
     };
     if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
         return -1;

@@ -334,24 +334,14 @@ class LogWriter:
         self.point.record(self.extent, state, is_truncating=not is_done)
 
     def after_failed_write(self, writer: SegmentWriter, error: BaseException) -> None:
-        """One write failed. It is already undone, or `repair` will undo it."""
+        """One write failed, perhaps of a step of C. It is already undone, or `repair`
+        will undo it."""
         if isinstance(error, SyncFailedError):
             self.health.fail(error)
         if writer.dirty is None and self.active.writer is writer:
             self._record_append_cut(writer.state, is_done=True)
             with contextlib.suppress(StorageError):
                 self.repair()
-
-    def step_failed(self, writer: SegmentWriter, error: BaseException) -> None:
-        """For `PreparedAppend`: undo a write that failed with an error, which is raised
-        behind this call. Everybody sees already that the undo is due."""
-        with self.lock:
-            try:
-                writer.undo_failed(error)
-            except BaseException as raised:
-                self.after_failed_write(writer, raised)
-                raise
-            self.after_failed_write(writer, error)
 
     # ------------------------------------------------------------ savepoints
 

@@ -21,7 +21,7 @@ from logstore.errors import (
     SyncFailedError,
 )
 from logstore.io.files import Files, replaced_calls
-from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.segment_writer import SegmentWriter
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
 from support.values import new_partition
@@ -202,9 +202,11 @@ def test_write_that_fails_is_undone(
         with pytest.raises(kind, match=r"The log is as it was\.") as caught:
             step(partition)
         cause = caught.value.__cause__
-        assert isinstance(cause, OSError) and cause.errno == code
+        assert isinstance(cause, OSError)
+        assert cause.errno == code
         health = partition._writer.health
-        assert not (health.is_blocked or health.is_torn)
+        assert not health.is_blocked
+        assert not health.is_torn
         assert partition.append(b"second") == 1
         assert values(partition) == [b"first", b"second"]
 
@@ -256,7 +258,7 @@ def test_log_is_torn_until_a_failed_write_is_undone(
             seen.append((health.is_torn, health.is_blocked))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(LogWriter, "step_failed", interrupt)
+        monkeypatch.setattr(SegmentWriter, "undo_failed", interrupt)
         files.act("write", behind=raise_it(OSError(errno.EIO, "behind")))
         with pytest.raises(KeyboardInterrupt):
             step(partition)
