@@ -170,11 +170,24 @@ int pyrecords_bind_system(pyrecords_system *system, PyObject *files, PyObject *r
 /* The error that is set, or that of an errno, as an object, which is the caller's; no error is set any more. */
 PyObject *pyrecords_take_error(int32_t status);
 
+/* Take the lock of a log, and let go of it, for a step that calls methods in Python; as the functions below. */
+int pyrecords_lock_step(pyrecords_append *self);
+int pyrecords_unlock_step(pyrecords_append *self, int status);
+
 /* Begin a step: 1; 0 where something speaks against it; -1 with an error set.  1 needs a call of pyrecords_end_step. */
-int pyrecords_begin_step(pyrecords_append *self);
+static inline int pyrecords_begin_step(pyrecords_append *self)
+{
+    if (!pyrecords_is_ready(self)) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    return self->system.calls_to_write ? pyrecords_lock_step(self) : 1;
+}
 
 /* The step has ended with a status, which is returned; -1 with an error set where one comes now. */
-int pyrecords_end_step(pyrecords_append *self, int status);
+static inline int pyrecords_end_step(pyrecords_append *self, int status)
+{
+    return self->system.calls_to_write ? pyrecords_unlock_step(self, status) : status;
+}
 
 /* Behind a method in Python: whether the step goes on, and writes for this writer. */
 int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer);

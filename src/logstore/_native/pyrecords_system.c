@@ -179,14 +179,8 @@ int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer)
         && lock->forks == *lock->process_forks;
 }
 
-int pyrecords_begin_step(pyrecords_append *self)
+int pyrecords_lock_step(pyrecords_append *self)
 {
-    if (!pyrecords_is_ready(self)) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    if (!self->system.calls_to_write) {
-        return 1;
-    }
     if (pyrecords_locks->enter(self->lock) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return -1;
@@ -198,14 +192,11 @@ int pyrecords_begin_step(pyrecords_append *self)
         return 1;
     }
     /* Another thread had it. */
-    return pyrecords_end_step(self, PyErr_Occurred() ? -1 : 0);
+    return pyrecords_unlock_step(self, PyErr_Occurred() ? -1 : 0);
 }
 
-int pyrecords_end_step(pyrecords_append *self, int status)
+int pyrecords_unlock_step(pyrecords_append *self, int status)
 {
-    if (!self->system.calls_to_write) {
-        return status;
-    }
     if (pyrecords_has_step(self, self->writer)) {
         self->takes += 1; /* what was prepared holds */
     }

@@ -36,8 +36,8 @@ typedef struct {
     const uint8_t *index_entries;
     const uint8_t *time_entries;
     PyObject *copies; /* of these, where methods in Python are called: another append may come between */
-    PyObject *writer;
-    int32_t failure; /* of a write, of which a part may be in the file */
+    PyObject *writer; /* NULL: no such method is called, and no write has failed */
+    int32_t failure;  /* of a write, of which a part may be in the file */
     PyObject *error; /* that a method has raised */
 } pyrecords_next;
 
@@ -273,14 +273,14 @@ static void pyrecords_add(const pyrecords_addition *addition, const uint8_t *ent
 /* Keep what is encoded until it is shown: 0, or -1 with an error set. */
 static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *next, int64_t bytes)
 {
-    next->writer = self->writer;
-    Py_INCREF(next->writer);
     next->bytes = pyrecords_bytes;
     next->index_entries = pyrecords_index_entries;
     next->time_entries = pyrecords_time_entries;
     if (!self->system.calls_to_write) {
         return 0;
     }
+    next->writer = self->writer;
+    Py_INCREF(next->writer);
     next->copies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes + next->index.bytes + next->times.bytes);
     if (next->copies == NULL) {
         return -1;
@@ -339,6 +339,10 @@ static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from,
 static void pyrecords_tear(pyrecords_append *self, pyrecords_next *next, int32_t status)
 {
     next->failure = status;
+    if (next->writer == NULL) {
+        next->writer = self->writer;
+        Py_INCREF(next->writer);
+    }
     if (status == PYRECORDS_RAISED) {
         next->error = pyrecords_take_error(status);
     }
@@ -429,10 +433,17 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     if (next.failure != 0 && !PyErr_Occurred()) {
         status = pyrecords_raise_failure(self, &next);
     }
-    PyObject *objects[] = {next.index.data, next.index.count, next.times.data, next.times.count, next.end, next.size,
-                           next.extent, next.copies, next.writer, next.error};
-    for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
-        Py_XDECREF(objects[i]);
+    Py_XDECREF(next.index.data);
+    Py_XDECREF(next.index.count);
+    Py_XDECREF(next.times.data);
+    Py_XDECREF(next.times.count);
+    Py_XDECREF(next.end);
+    Py_XDECREF(next.size);
+    Py_XDECREF(next.extent);
+    if (next.writer != NULL) {
+        Py_XDECREF(next.copies);
+        Py_XDECREF(next.error);
+        Py_DECREF(next.writer);
     }
     return status;
 }
