@@ -9,8 +9,8 @@
 #include "pyrecords.h"
 
 /*
- * Calls of the system that a step makes (pyrecords_system.c).  Where a method in Python has raised, a function returns a
- * negative number, and the error is set.
+ * Calls of the system that a step makes (pyrecords_system.c).  Where a method in Python has raised, a function returns
+ * a negative number, and the error is set.
  */
 typedef struct pyrecords_system pyrecords_system;
 struct pyrecords_system {
