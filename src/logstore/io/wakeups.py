@@ -44,6 +44,19 @@ INTERVAL_S_MIN: Final = 0.0005
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.050
 
+# Instances of inotify that are not in use. To end one that has watched anything takes
+# the system 20 ms, and a user may have 128 of them.
+_unused: list[native.OpenFile] = []
+_UNUSED_MAX: Final = 8
+
+
+def _reports_of(files: Files) -> native.OpenFile:
+    """Something that reports changes. Raises: `OSError`."""
+    if type(files).new_watch is Files.new_watch:
+        with contextlib.suppress(IndexError):
+            return _unused.pop()
+    return native.OpenFile(files.new_watch(), None)
+
 
 class Watch(NamedTuple):
     """A file or a directory to be watched.
@@ -76,7 +89,15 @@ class Wakeups:
         OSError: there is no descriptor for `wake`.
     """
 
-    __slots__ = ("_event", "_file", "_files", "_pause", "_signals", "_woken")
+    __slots__ = (
+        "_event",
+        "_file",
+        "_files",
+        "_numbers",
+        "_pause",
+        "_signals",
+        "_woken",
+    )
 
     def __init__(
         self,
@@ -93,6 +114,7 @@ class Wakeups:
         self._woken = threading.Lock()
         self._event: native.OpenFile | None = None
         self._file: native.OpenFile | None = None
+        self._numbers: set[int] = set()
         if is_wakeable:
             self._event = native.OpenFile(files.new_event(), None)
         if signals:
@@ -103,10 +125,10 @@ class Wakeups:
             self._pause = 0.0  # there is nothing to look for
             return
         with contextlib.suppress(OSError):
-            self._file = native.OpenFile(files.new_watch(), None)
+            self._file = _reports_of(files)
         for watch in (*map(Watch, directories), *watches):
             if self.add(watch) is None:
-                self._file = None
+                self._end_reports()
 
     @property
     def fd(self) -> int:
@@ -135,11 +157,14 @@ class Wakeups:
     def _add(self, fd: int, at: int, watch: Watch) -> int:
         if self._files.file_system(at) in NETWORK:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return self._files.watch(fd, at, watch.what, watch.name)
+        number = self._files.watch(fd, at, watch.what, watch.name)
+        self._numbers.add(number)
+        return number
 
     def remove(self, number: int) -> None:
         """Report no more changes of a file or directory that may be gone."""
         if self._file is not None:
+            self._numbers.discard(number)
             with contextlib.suppress(OSError):
                 self._files.unwatch(self._file.fd, number)
 
@@ -214,9 +239,30 @@ class Wakeups:
 
     def close(self) -> None:
         """Release the descriptors, and wait for signals no longer."""
-        self._file = self._event = None
+        self._end_reports()
+        self._event = None
         for signal in self._signals:
             signal.remove(self._woken)
+
+    def _end_reports(self) -> None:
+        """Let another one use what has reported changes."""
+        file, self._file = self._file, None
+        if file is None or type(self._files).new_watch is not Files.new_watch:
+            return
+        try:
+            for number in self._numbers:
+                # The watch of a file that is gone has ended.
+                with contextlib.suppress(OSError):
+                    self._files.unwatch(file.fd, number)
+            self._files.reports(file.fd)
+        except OSError:
+            return
+        if len(_unused) < _UNUSED_MAX:
+            _unused.append(file)
+
+
+# A child of a fork would take reports that are its parent's.
+os.register_at_fork(after_in_child=_unused.clear)
 
 
 class ServiceThread:
@@ -318,8 +364,11 @@ class ServiceThread:
         if thread is None:
             return
         self.wake()
+        wakeups = self.wakeups
         if thread is not threading.current_thread():
             wait_for_end(thread)
+            if wakeups is not None:
+                wakeups.close()
         self.abandon()
 
     def abandon(self) -> None:
