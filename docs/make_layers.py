@@ -113,10 +113,12 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("partition",),
         ("topic",),
         ("publication",),
+        ("hand_in",),
+        ("publishing",),
         ("copy",),
         ("lifetime",),
         ("store",),
-        ("inside",),
+        ("inside", "opening"),
     ),
     "store.catalog": (
         ("identifying", "topic_ids", "topic_settings"),
@@ -126,7 +128,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "store.partition": (
         ("arrow_source", "partition_views", "partitions"),
         ("new_records", "partition_appends", "partition_upkeep"),
-        ("partition_reads",),
+        ("partition_reads", "shared_appends"),
         ("partition",),
     ),
     "store.topic": (
@@ -140,8 +142,11 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("publication_group", "unfinished"),
         ("group_commit",),
         ("publisher",),
-        ("hand_in",),
-        ("publishing",),
+    ),
+    "store.hand_in": (
+        ("keeper", "own_owner", "served_processes"),
+        ("owner", "requester", "submitting"),
+        ("sharing",),
     ),
     "store.copy": (
         ("copies", "cut"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "logstore"

@@ -70,7 +70,8 @@ _HOMES: Final = {
     "store.publication.producer": "Producer",
     "store.publication.publication": "Publication",
     "store.copy.snapshot": "SnapshotProgress SnapshotReport",
-    "store.store": "Store open",
+    "store.opening": "open",
+    "store.store": "Store",
     "store.topic.topic": "Topic",
 }
 # Imported when they are used themselves: most services never look at a report, and many

@@ -121,12 +121,12 @@ from logstore.record.record import TopicRecord as TopicRecord
 from logstore.segment import SegmentInfo as SegmentInfo
 from logstore.store.copy.snapshot import SnapshotProgress as SnapshotProgress
 from logstore.store.copy.snapshot import SnapshotReport as SnapshotReport
+from logstore.store.opening import open_store as _open
 from logstore.store.partition.partition import Partition as Partition
 from logstore.store.partition.partitions import RecoveryProgress as RecoveryProgress
 from logstore.store.publication.producer import Producer as Producer
 from logstore.store.publication.publication import Publication as Publication
 from logstore.store.store import Store as Store
-from logstore.store.store import open_store as _open
 from logstore.store.topic.topic import Topic as Topic
 
 open = _open

@@ -95,9 +95,9 @@ class StoreConfig:
         group_access: give the group of the store's directory the same access to new
             files as to that directory: read (0640, 0750) or read and write (0660,
             0770). False: only the owner has access (0600, 0700).
-        publish_for_others: publish what other processes hand in (`Store.submit`), as
-            long as this store is open for writing: a thread waits for their requests,
-            and commits those that wait together. False: they wait.
+        publish_for_others: write what other processes hand in (``shared=True``,
+            `Store.submit`), as long as this store is open for writing: a thread waits
+            for their requests, and commits those that wait together. False: they wait.
         allow_shared_directory: write although the store's directory belongs to another
             user, or others may write to it. Danger: they can change the records, and
             replace files while they are being written.
@@ -117,7 +117,7 @@ class StoreConfig:
     flush_checkpoint_ms: int = 5_000
     recovery_threads: int = 0
     group_access: bool = False
-    publish_for_others: bool = False
+    publish_for_others: bool = True
     allow_shared_directory: bool = False
     allow_network_filesystem: bool = False
 

@@ -438,22 +438,40 @@ class PublicationUnknownError(LogStoreError):
 
 
 class PublicationTimeoutError(LogStoreError, TimeoutError):
-    """No process has published a request in time. The request stays, and may be
-    published later: `Store.published` tells, and handing it in again publishes it once.
+    """No process has published a request in time.
 
     Attributes:
         identity: the name of the publisher.
-        sequence: the number that the caller gave.
+        sequence: the number that the caller gave, or that of the request.
         timeout_ms: how long it has waited, in milliseconds.
+        outcome: "not written": the request was taken back, and nothing will be
+            published. "unknown": it may be published, `Store.published` tells, and
+            handing the same in again publishes it once.
+        holder: the process that has the store open for writing; None: unknown.
     """
 
-    def __init__(self, identity: str, sequence: int, *, timeout_ms: int) -> None:
-        super().__init__(
-            f"whether {identity!r} publishes sequence {sequence} is unknown: nobody "
-            f"has within {timeout_ms} ms, and its request stays. Ask Store.published, "
-            f"or hand the same in again, which publishes it once"
-        )
+    def __init__(
+        self,
+        identity: str,
+        sequence: int,
+        *,
+        timeout_ms: int,
+        outcome: str = "unknown",
+        holder: Holder | None = None,
+    ) -> None:
+        if outcome == "unknown":
+            super().__init__(
+                f"whether {identity!r} publishes sequence {sequence} is unknown: "
+                f"nobody has within {timeout_ms} ms, and its request stays. Ask "
+                f"Store.published, or hand the same in again, which publishes it once"
+            )
+        else:
+            super().__init__(
+                f"nobody has written what was handed in within {timeout_ms} ms; it was "
+                f"taken back, and nothing was written"
+            )
         self.identity, self.sequence, self.timeout_ms = identity, sequence, timeout_ms
+        self.outcome, self.holder = outcome, holder
 
     def __str__(self) -> str:
         return str(self.args[0])

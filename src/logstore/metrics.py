@@ -28,7 +28,8 @@ from logstore.errors import (
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, is_directory, is_store, open_root
 from logstore.io.lock import holder_of
-from logstore.store.store import Store, open_store
+from logstore.store.opening import open_store
+from logstore.store.store import Store
 
 __all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
 

@@ -26,8 +26,8 @@ from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.store.catalog.topics import Catalog
+from logstore.store.opening import open_store
 from logstore.store.publication.group_commit import GroupCommit
-from logstore.store.store import open_store
 from support.damage import Unsynced
 from support.levels import stride
 from support.values import (
@@ -297,7 +297,7 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
                 stage.append_many(partition, [b"published"])
             staged = stage.finish()
         with (
-            mock.patch.object(ExclusiveLog, "sync", side_effect=Interrupt),
+            mock.patch.object(ExclusiveLog, "begin_sync", side_effect=Interrupt),
             mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
             pytest.raises(Interrupt),
         ):
@@ -329,17 +329,15 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
                     stage.append_many(topic[number], [b"published"])
                 return stage.finish()
 
-        append = GrowingFile.append
+        seal = GrowingFile.seal
 
-        def appended(file: GrowingFile, text: str) -> bool:
-            is_done = append(file, text)
-            if is_done and "test" in text:
-                raise Interrupt
-            return is_done
+        def sealed(file: GrowingFile, begun: Any) -> None:
+            seal(file, begun)
+            raise Interrupt
 
         with (
             mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
-            mock.patch.object(GrowingFile, "append", appended),
+            mock.patch.object(GrowingFile, "seal", sealed),
             pytest.raises(Interrupt),
         ):
             store.publish([staged(0, 1)], identity="test", sequence=1)

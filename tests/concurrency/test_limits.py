@@ -186,7 +186,7 @@ def test_descriptors_of_many_partitions_are_what_the_documentation_says(
     tmp_path: Path, read_only: bool
 ) -> None:
     """Reading and appending hold `max_open_files` at the most, whatever the number of
-    partitions; the store has two, or four if it is open for writing."""
+    partitions; the store has two, or six if it is open for writing."""
     partitions, limit = 60, 8
     code = f"""
     config = logstore.StoreConfig(max_open_files={limit})
@@ -206,6 +206,6 @@ def test_descriptors_of_many_partitions_are_what_the_documentation_says(
     assert open_now() == idle
     """
     read, held = map(int, done(code, tmp_path).split())
-    of_store = 2 if read_only else 4
+    of_store = 2 if read_only else 6
     assert read <= limit + of_store
     assert held <= limit + of_store

@@ -17,7 +17,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     Unsynced,

@@ -15,7 +15,7 @@ import pytest
 import logstore
 from logstore.io.directory import Directory
 from logstore.segment import Segment
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.values import (
     config_of,

@@ -12,7 +12,7 @@ import pytest
 
 import logstore
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, flip_bit, logs_in
 from support.levels import stride
 from support.values import fill

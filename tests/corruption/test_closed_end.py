@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.broker_logs import WAYS as READS
 from support.damage import Frame, Unsynced, frames, logs_in, overwrite

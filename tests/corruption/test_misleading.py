@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, flip_bit, overwrite
 from support.mending import (
     Batch,

@@ -20,7 +20,7 @@ import pytest
 
 import logstore
 from faults.damage_kinds import Damage, Damages
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     Unsynced,
     crash,

@@ -1,4 +1,4 @@
-"""docs/services.md and docs/exactly-once.md: their examples run as pasted."""
+"""docs/{services,exactly-once,web-servers}.md: their examples run as pasted."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import logstore.aio
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "docs" / "services.md"
+WEB_SERVERS = ROOT / "docs" / "web-servers.md"
 EXACTLY_ONCE = ROOT / "docs" / "exactly-once.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -38,13 +39,24 @@ def test_the_first_example_is_short_and_runs(tmp_path: Path) -> None:
     assert sum(row.offset for row in group.partitions) == 400
 
 
-@pytest.mark.parametrize("page", [SERVICES, EXACTLY_ONCE], ids=lambda path: path.name)
+def test_processes_of_a_web_server_append(tmp_path: Path) -> None:
+    """As a program of its own."""
+    (tmp_path / "visits.py").write_text(blocks_of(WEB_SERVERS)[0])
+    done = subprocess.run(
+        [sys.executable, "visits.py"], cwd=tmp_path, timeout=120, check=False
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "page", [SERVICES, EXACTLY_ONCE, WEB_SERVERS], ids=lambda path: path.name
+)
 def test_examples_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In order, in an empty directory; what they assert is true."""
     monkeypatch.chdir(tmp_path)
-    blocks = blocks_of(page)[1 if page == SERVICES else 0 :]
+    blocks = blocks_of(page)[0 if page == EXACTLY_ONCE else 1 :]
     assert blocks
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks:

@@ -32,7 +32,7 @@ from logstore.group.file.durable_point import FileId
 from logstore.io.files import ProcessId
 from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.groups import OneMember
 from support.values import record_of
@@ -267,7 +267,7 @@ class Account:
             with logstore.open(path, read_only=True) as store:
                 before = self._look(store, written)
         appended: dict[str, Record] = {}
-        config = StoreConfig(flush_checkpoint_ms=0)
+        config = StoreConfig(flush_checkpoint_ms=0, publish_for_others=False)
         with open_store(path, files=Unsynced(), config=config) as store:
             after = self._look(store, written)
             self._look_at_producer(store)

@@ -37,7 +37,7 @@ from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS
 from logstore.maintenance.verify.context import StoreMetadata
 from logstore.maintenance.verify.report import VerifyReport
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 
 NAME = "agreement"
 UNIT = "damaged stores"

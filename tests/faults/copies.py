@@ -29,7 +29,7 @@ from faults.method import Tally
 from logstore import LogStoreError, TopicConfig, TopicPartition
 from logstore.io import layout
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.cluster_files import CLUSTER, cluster_files, make_cluster
 
 NAME = "copies"

@@ -23,7 +23,7 @@ from logstore import LogStoreError, Record
 from logstore.io.checkpoint.recovery_report import INDEX_REBUILT, RecoveryAction
 from logstore.io.layout import TOPICS
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 
 __all__ = ["LOUD", "RIGHT", "SHORT", "Truth", "judge_reader", "judge_writer"]
 

@@ -43,7 +43,7 @@ from logstore.io.layout import (
     TOPIC_IDENTITY,
     TOPICS,
 )
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import FORMATS, config_of, expected, fill
 
 NAME = "damages"

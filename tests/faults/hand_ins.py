@@ -39,7 +39,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import ledger, requests
-from logstore.store.publication import hand_in
+from logstore.store.hand_in import submitting
 from support.values import FORMATS, config_of
 
 __all__ = ["COUNTS", "NAME", "UNIT", "run", "store_of"]
@@ -213,7 +213,7 @@ def _note_request(worker: int, sequence: int, shared: _Shared) -> None:
             super().__init__(*arguments)
             shared.set(worker, _PLACED, max(sequence, shared.get(worker, _PLACED)))
 
-    hand_in.RequestFile = Noted  # type: ignore[misc]
+    submitting.RequestFile = Noted  # type: ignore[misc]
 
 
 def _check(path: Path, shared: _Shared) -> int:

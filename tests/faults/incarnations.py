@@ -38,7 +38,7 @@ from faults.incarnation_users import KINDS, User
 from faults.method import Tally
 from logstore import LogStoreError
 from logstore.io import layout
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 
 NAME = "incarnations"

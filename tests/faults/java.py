@@ -29,7 +29,7 @@ from faults.cases import folder_of, run_cases
 from faults.method import Skip, Tally
 from faults.spark_children import no_spark, through_spark
 from logstore import LogStoreError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import Unsynced, frames, logs_in
 from support.transactions import Transactions

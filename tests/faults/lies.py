@@ -9,7 +9,7 @@ from typing import Any
 
 import logstore
 from logstore import LogStoreError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.values import FORMATS, append_records, config_of
 

@@ -29,7 +29,7 @@ from typing import Any
 import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     Unsynced,

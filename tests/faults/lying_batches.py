@@ -12,7 +12,7 @@ from typing import Any
 
 from faults.lies import Appending, extreme
 from logstore import Staged
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, fixed_crc, frames_in
 from support.values import FORMATS, append_records, config_of
 

@@ -25,7 +25,7 @@ from faults.workloads import Program
 from logstore import LogStoreError, StoreConfig, StoreLockedError
 from logstore import _native as native
 from logstore.io import files as _files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.disk import MemoryDisk, end_processes
 from support.values import config_of, expected
 

@@ -22,7 +22,7 @@ from faults.cases import folder_of
 from faults.lies import Case, extreme, rows_of, time_fault
 from logstore import LogStoreError
 from logstore.io.layout import DURABLE
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.values import FORMATS, append_records, config_of
 

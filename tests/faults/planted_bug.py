@@ -150,7 +150,7 @@ def hunt_all(
 BUGS_OF_HAND_IN = (
     Bug(
         "a request is removed before it is published",
-        "store/publication/hand_in.py",
+        "store/hand_in/owner.py",
         (("        outcomes = self._publisher.publish_all(requests) if requests",
           "        for one, _ in asked:\n"
           "            self._root.unlink(one.name, missing_ok=True)\n"
@@ -161,8 +161,8 @@ BUGS_OF_HAND_IN = (
     Bug(
         "a pinned identity is forgotten as others are",
         "io/checkpoint/ledger.py",
-        (("                if not entry.is_pinned:\n                    self._others",
-          "                if True:\n                    self._others"),),
+        (("                if not (entry.is_pinned or entry.calls):\n",
+          "                if not entry.calls:\n"),),
         "hand_ins",
         quick=1,
     ),

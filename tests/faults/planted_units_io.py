@@ -6,6 +6,55 @@ from faults.planted_bug import unit_bug
 
 BUGS_OF_IO = (
     unit_bug(
+        "a process that waits for the lock is not seen",
+        "io/lock_record.py",
+        "is_changing, is_awaited = _TAKING in locked, _WAITER in locked\n",
+        "is_changing, is_awaited = _TAKING in locked, False\n",
+        "io/test_lock_wait.py",
+    ),
+    unit_bug(
+        "a process that takes the lock is taken for another program",
+        "io/lock_record.py",
+        "is_changing, is_awaited = _TAKING in locked, _WAITER in locked\n",
+        "is_changing, is_awaited = False, _WAITER in locked\n",
+        "io/test_lock_wait.py",
+    ),
+    unit_bug(
+        "whoever takes the lock for a moment comes before a process that waits",
+        "io/lock_wait.py",
+        "    if purpose.doing in _BRIEF:\n        let_waiter_first(root)\n",
+        "",
+        "io/test_lock_wait.py",
+    ),
+    unit_bug(
+        "an owner is asked to let go",
+        "io/lock_wait.py",
+        "        if holder is not None and holder.doing in _BRIEF:\n",
+        "        if holder is not None:\n",
+        "io/test_lock_wait.py",
+    ),
+    unit_bug(
+        "a request that was taken back is carried out",
+        "io/checkpoint/process_requests.py",
+        "            if state == _WAITS and number % SLOTS == index:\n",
+        "            if number % SLOTS == index:\n",
+        "io/checkpoint/test_process_requests.py",
+    ),
+    unit_bug(
+        "the next owner carries out what was answered",
+        "io/checkpoint/process_requests.py",
+        "done.append(number if _answered(part, number) is not None else 0)\n",
+        "done.append(0)\n",
+        "io/checkpoint/test_process_requests.py",
+    ),
+    unit_bug(
+        "processes are forgotten when many others publish",
+        "io/checkpoint/ledger.py",
+        "                if not (entry.is_pinned or entry.calls):\n",
+        "                if not entry.is_pinned:\n",
+        "io/checkpoint/test_ledger.py",
+    ),
+    unit_bug(
         "a waiter that was woken by a signal is not woken by the next one",
         "io/wakeups.py",
         "            self._register()\n            return True\n",

@@ -6,11 +6,67 @@ from faults.planted_bug import unit_bug
 
 BUGS_OF_STORES = (
     unit_bug(
+        "a request of a process that was carried out is carried out again",
+        "store/publication/publisher.py",
+        "            if spans is not None:\n                group.remember_call",
+        "            if spans is None:\n                group.remember_call",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "partitions that were added are not noticed",
+        "store/publication/publisher.py",
+        "            if len(self._topics.catalog.numbers.get(topic, ())) != count:\n",
+        "            if len(self._topics.catalog.numbers.get(topic, ())) < count:\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "requests of a process that has ended are carried out",
+        "store/hand_in/served_processes.py",
+        "            if not served.is_alive:\n",
+        "            if not served.id:\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "a child of a fork makes requests in the file of its parent",
+        "store/hand_in/requester.py",
+        "        file, self._file, self._wakeups = self._file, None, None\n",
+        "        file = None\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "a request that may have been carried out is taken back",
+        "store/hand_in/requester.py",
+        "        return found.spans is not None or not found.is_known\n",
+        "        return not found.is_known\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "the lock that is kept is not given to a process that waits",
+        "store/hand_in/keeper.py",
+        "while not (self._is_stopped or state_of(self._root).is_awaited):\n",
+        "while not self._is_stopped:\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "a process that waits for itself is let wait",
+        "store/hand_in/own_owner.py",
+        "    if (holder.pid, holder.host) != (files.process_id().pid, files.host()):\n",
+        "    if (holder.pid, holder.host) == (files.process_id().pid, files.host()):\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "records with a time of their own get another one in a shared store",
+        "store/partition/shared_appends.py",
+        "            (stamp,),\n",
+        "            (stamp + 1,),\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
         "requests that wait behind answered ones wait for the next report",
-        "store/publication/hand_in.py",
+        "store/hand_in/owner.py",
         "        while self._names and not waiting:\n",
         "        if self._names:\n",
-        "store/publication/test_hand_in.py",
+        "store/hand_in/test_submitting.py",
     ),
     unit_bug(
         "the active segment of an idle log is not counted",
@@ -187,7 +243,7 @@ BUGS_OF_STORES = (
     unit_bug(
         "callers publish under the identities of groups",
         "store/publication/publication.py",
-        "identity.startswith(GROUP_IDENTITY)",
+        "identity.startswith(reserved)",
         "identity == GROUP_IDENTITY",
         "store/publication/test_publication.py",
     ),

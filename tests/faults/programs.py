@@ -22,7 +22,7 @@ from logstore import (
     SyncFailedError,
 )
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.adopting import adopting
 from support.values import (
     FORMATS,
@@ -238,6 +238,8 @@ class _Nobody(Writer):
 def writing(
     path: Path, say: Say, rng: random.Random, **settings: Any
 ) -> Iterator[Writer]:
+    # What happens is repeatable without a thread that serves others.
+    settings = {"publish_for_others": False, **settings}
     config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)), **settings)
     try:
         store = open_store(path, config=config)
@@ -301,7 +303,7 @@ def deletions(path: Path, say: Say, seed: int) -> None:
 def recovery(path: Path, say: Say, seed: int) -> None:
     """A store that was not closed, with a torn tail, is opened, again and again."""
     rng = random.Random(f"recovery {seed}")
-    config = StoreConfig(flush_checkpoint_ms=0)
+    config = StoreConfig(flush_checkpoint_ms=0, publish_for_others=False)
     with contextlib.suppress(LogStoreError):
         # This one is left open, as a process that is killed leaves it.
         store = open_store(path, config=config)

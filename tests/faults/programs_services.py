@@ -26,7 +26,7 @@ from faults.service_promises import (
     small_files,
 )
 from logstore import LogStoreError, SyncFailedError, TopicPartition
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import headers_of, key_of, timestamp_of, value_of
 
 __all__ = ["EACH_CALL", "SERVICE_PROGRAMS"]

@@ -24,7 +24,7 @@ import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from logstore import LogStoreError, StoreConfig, TopicConfig
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 
 NAME = "readable"

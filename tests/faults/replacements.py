@@ -34,8 +34,8 @@ from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.io import wakeups
 from logstore.log.read import cursor
+from logstore.store.opening import open_store
 from logstore.store.partition import partition_reads
-from logstore.store.store import open_store
 from support.damage import FaultyFiles
 
 NAME = "replacements"

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import logstore
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import compaction
 from support.damage import fixed_crc, logs_in
 from support.values import config_of

@@ -14,7 +14,7 @@ import logstore
 from faults.scene_log import Key, Log, Plan
 from faults.watched import Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 
 _FORMATS = ((1, "none"), (1, "gzip"), (2, "none"), (2, "zstd"), (0, "none"), (2, "lz4"))
@@ -111,7 +111,9 @@ class SceneState:
     # ------------------------------------------------------------ what is there
 
     def open(self, **options: Any) -> None:
-        config = StoreConfig(flush_checkpoint_ms=self.rng.choice((0, 5_000)))
+        config = StoreConfig(
+            flush_checkpoint_ms=self.rng.choice((0, 5_000)), publish_for_others=False
+        )
         self.store = open_store(self.path, config=config, files=Unsynced(), **options)
         self.has_closed = False
 

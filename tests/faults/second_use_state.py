@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from logstore import LogStoreError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.values import config_of
 

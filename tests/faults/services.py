@@ -34,7 +34,7 @@ from faults.service_promises import (
 from faults.workloads import Program, Step
 from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
 from logstore.group import resets
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import (
     config_of,
     headers_of,

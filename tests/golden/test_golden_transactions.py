@@ -10,7 +10,7 @@ import pytest
 import logstore
 from logstore.io.checkpoint.producer_snapshot import parse_snapshot
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.golden import GoldenPartition, all_partitions, comparable
 
 # Not the compacted ones, whose logs have gaps.

@@ -17,7 +17,7 @@ import pytest
 
 import logstore
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import flip_bit, frames
 from support.kafka_broker import KafkaBroker, KafkaBrokerError, cache_directory
 from support.kafka_tools import ToolsUnavailableError

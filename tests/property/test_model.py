@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 import logstore
 from logstore import Record, TimestampType
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash
 from support.values import FORMATS, config_of
 

@@ -36,9 +36,6 @@ SOURCES = Path(logstore.__file__).parents[1]
 # finds nothing fails here, so that its entry is removed.
 XFAIL = {
     "r27_no_timestamp_in_arrow": "no timestamp is none in every output",
-    "s11_consumer_waits_for_its_own_process": (
-        "a call that waits for its own process raises an error"
-    ),
 }
 # As before, where it is a matter of luck whether the program finds it.
 XFAIL_BY_LUCK = {

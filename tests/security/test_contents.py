@@ -18,7 +18,7 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     append_garbage,

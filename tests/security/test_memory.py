@@ -27,7 +27,7 @@ class Still(Files):
 import uuid
 uuid.uuid4 = lambda: uuid.UUID(int=7)
 
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 with open_store(Path(sys.argv[1]), files=Still()) as store:
     for magic, codec in FORMATS:
         config = config_of(magic, codec, segment_bytes=2000, index_interval_bytes=100)
@@ -59,8 +59,10 @@ def bytes_written(store: Path, pattern: int) -> dict[str, bytes]:
         for p in sorted(store.rglob("*"))
         # Files that wait for their removal are named after no state of memory, but
         # whether they still wait is a question of time. What tells other processes of
-        # syncs names the owner file, by its inode and time.
-        if p.is_file() and not p.name.endswith((".deleted", layout.DURABLE))
+        # syncs names the owner file, by its inode and time; the record of the lock has
+        # the process.
+        if p.is_file()
+        and not p.name.endswith((".deleted", layout.DURABLE, layout.LOCK_RECORD))
     }
     # The owner file names the directory by its inode, and its checksum is of all.
     owner = json.loads(files[layout.OWNER].partition(b"\n")[2])

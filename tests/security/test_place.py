@@ -15,7 +15,7 @@ from logstore import StoreConfig
 from logstore.io import filesystem as place
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import snapshot_of
 from support.users import NOBODY, SOMEBODY, as_user, needs_root, shared_place
 from support.values import append_one, expected, fill, new_partition, read_all

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import StoreConfig
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, snapshot_of
 from support.groups import store_with
 from support.users import NOBODY, SOMEBODY, as_user, needs_root, shared_place

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import logstore
 from logstore import Partition, TopicConfig
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FixedClock, fixed_crc, frames_in, logs_in
 from support.hostile import record, varint
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import (
     foreign,
 )

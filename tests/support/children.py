@@ -28,7 +28,7 @@ def look_around(path: Path) -> dict[str, Any]:
     """A child beside a writer: what it has of the store, and what it may do."""
     inherited = descriptors_in(path)
     try:
-        logstore.open(path).close()
+        logstore.open(path, lock_timeout_ms=0).close()
         writing: object = "opened"
     except logstore.StoreLockedError as error:
         writing = error.holder_pid

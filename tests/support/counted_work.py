@@ -41,7 +41,9 @@ def _config(magic: int) -> logstore.TopicConfig:
 def _pieces_of(directory: Path, magic: int) -> Iterator[tuple[str, Work]]:
     keys = [b"%08d" % number for number in range(_BATCH)]
     values = [key + bytes(92) for key in keys]
-    store = logstore.open(directory / f"store-{magic}")
+    # A thread that serves other processes would be counted, too.
+    config = logstore.StoreConfig(publish_for_others=False)
+    store = logstore.open(directory / f"store-{magic}", config=config)
     partition = store.create_topic("t", config=_config(magic))[0]
 
     def append(count: int) -> None:

@@ -17,10 +17,12 @@ from logstore.io import layout
 from logstore.io.checkpoint.requests import is_request
 from logstore.io.wakeups import ServiceThread
 from logstore.log.write.staged_files import Staged
+from logstore.store.hand_in import submitting
 from support.staging import stage
 from support.values import config_of
 
 SERVING = StoreConfig(publish_for_others=True)
+DEAF = StoreConfig(publish_for_others=False)
 # Far beyond what any of it takes: it is the end of a test that hangs.
 LONG_MS = 120_000
 
@@ -58,6 +60,12 @@ def owner(path: str) -> Iterator[Store]:
 def reader(path: str) -> Iterator[Store]:
     with logstore.open(path, read_only=True) as store:
         yield store
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner in this process is taken for one in another process."""
+    monkeypatch.setattr(submitting, "waits_for_itself", lambda *_: None)
 
 
 def staged_by(store: Store, count: int = 2, sequence: int = 1) -> Staged:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash, logs_in
 from support.values import fill, new_partition
 

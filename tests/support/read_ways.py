@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 
 COUNT = 2000
 # Bytes of a value: so many records are more than any reader has read ahead.

@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore import Record, TimestampType, TopicConfig
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -29,7 +29,7 @@ KINDS = {
     ),
     "StoreLockedError": (
         "LogStoreError",
-        "message, *, path, holder_pid=None, opened_at=None",
+        "message, *, path, holder_pid=None, opened_at=None, holder=None",
     ),
     "StoreClosedError": ("LogStoreError", "*args"),
     "ReadOnlyError": ("LogStoreError", "*args"),
@@ -63,7 +63,7 @@ KINDS = {
     "PublicationUnknownError": ("LogStoreError", "identity, sequence"),
     "PublicationTimeoutError": (
         "LogStoreError TimeoutError OSError",
-        "identity, sequence, *, timeout_ms",
+        "identity, sequence, *, timeout_ms, outcome='unknown', holder=None",
     ),
     "RecordTooLargeError": (
         "LogStoreError ValueError",
@@ -135,6 +135,7 @@ VALUES: dict[str, Any] = {
     "errno": 28,
     "expected": 9,
     "group": "g",
+    "holder": errors.Holder(7, "python", "here", 5, "owner"),
     "holder_pid": 7,
     "identity": "a",
     "index": 3,
@@ -147,6 +148,7 @@ VALUES: dict[str, Any] = {
     "next_offset": 6,
     "offset": 4,
     "opened_at": "app.py:5",
+    "outcome": "unknown",
     "partition": "a-0",
     "path": "/p",
     "pids": (7,),

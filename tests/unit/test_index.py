@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore.errors import UnsupportedError
 from logstore.index import TxnEntry, before_offset, format_txn_index
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, crash, frames, frames_in, logs_in, overwrite
 from support.values import (

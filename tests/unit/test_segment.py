@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.segment import Segment
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FixedClock, logs_in
 from support.values import append_one, every_magic, expected, fill, new_partition
 

@@ -52,11 +52,13 @@ class _Call:
         future: of the task that waits; only the loop uses it.
         call: what the thread is to call.
         ends: of its result: what is to be durable before the task continues.
+        is_begun: the call begins something, and returns a function that waits for the
+            result.
         line: which it is in, if any.
         result, error: of the call, and of the sync after it.
     """
 
-    __slots__ = ("call", "ends", "error", "future", "line", "result")
+    __slots__ = ("call", "ends", "error", "future", "is_begun", "line", "result")
 
     def __init__(
         self,
@@ -64,8 +66,10 @@ class _Call:
         call: Callable[[], Any],
         ends: Callable[[Any], Ends],
         line: Line | None,
+        is_begun: bool = False,
     ) -> None:
         self.line = line
+        self.is_begun = is_begun
         if line is not None:
             line.count += 1
         self.future = future
@@ -175,6 +179,16 @@ class Commits:
         self._schedule()
         return future
 
+    def begin(
+        self, call: Callable[[], Callable[[], _Result]], line: Line | None = None
+    ) -> asyncio.Future[_Result]:
+        """As `call`, of what only has to be waited for: all such calls are made before
+        the first one is waited for."""
+        future: asyncio.Future[_Result] = self._binding.loop().create_future()
+        self._calls.append(_Call(future, call, _no_ends, line, is_begun=True))
+        self._schedule()
+        return future
+
     def sync(self, partition: Partition, end: int) -> asyncio.Future[None]:
         """Let the thread make durable what is below an offset."""
         future: asyncio.Future[None] = self._binding.loop().create_future()
@@ -279,6 +293,11 @@ class Commits:
         return inbox
 
 
+def _no_ends(result: object) -> Ends:
+    """Nothing is to be synced."""
+    return ()
+
+
 def _do_nothing() -> None:
     """There is no thread to end."""
 
@@ -305,12 +324,18 @@ def _work(batch: _Batch, post: _Post) -> None:
             sync = batch.syncs.setdefault(partition, _Sync())
             sync.calls.append(call)
             sync.end = max(sync.end, end)
-        (left if ends else done).append(call)
+        (left if ends or call.is_begun else done).append(call)
     if done and batch.syncs:
         post(_Batch(done, {}), False)  # these do not wait for a sync
         done = []
     for partition, sync in batch.syncs.items():
         sync.run(partition)
+    for call in left:
+        if call.is_begun and call.error is None:
+            try:
+                call.result = call.result()
+            except BaseException as error:  # it belongs to the task
+                call.error = error
     post(_Batch(done + left, batch.syncs), True)
 
 

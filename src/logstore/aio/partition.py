@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore.aio.blocking import same
@@ -25,12 +26,14 @@ from logstore.record.encoder import (
     as_columns,
     check_payload_type,
     check_timestamp,
+    pack_rows,
 )
 from logstore.record.extras import arrow_module
 from logstore.record.record import Record
 from logstore.segment import SegmentInfo
 from logstore.store.partition.partition import Partition as BlockingPartition
 from logstore.store.partition.partition import appends_of
+from logstore.store.partition.shared_appends import SharedAppends, begin_append
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -215,6 +218,9 @@ class Partition:
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         headers = _fixed_headers(headers)
+        if isinstance(self._appends, SharedAppends):
+            one = (value,), (key,), (timestamp_ms,), (headers,) if headers else None
+            return (await self.append_shared(one, expected_offset)).start
         if expected_offset is None and not self._line.count:
             keys = None if key is None else (key,)
             stamps = None if timestamp_ms is None else (timestamp_ms,)
@@ -263,6 +269,26 @@ class Partition:
         )
         return await self.in_turn(call, lambda done: done[0] + 1, durable)
 
+    async def append_shared(
+        self,
+        columns: tuple[Any, Any, Any, Any],
+        expected_offset: int | None = None,
+        chosen_of: Mapping[str, int] = MappingProxyType({}),
+    ) -> range:
+        """For `Topic`: append columns of records to a partition of a shared store. All
+        that tasks hand in at the same time is written in one commit.
+
+        Raises:
+            OutdatedChoiceError: a topic has not as many partitions as `chosen_of` says.
+        """
+        appends = self._appends
+        assert isinstance(appends, SharedAppends)
+        rows = pack_rows(*columns, magic=appends.magic)
+        mine = {self.number: (appends, [rows])}
+        begin = partial(begin_append, mine, chosen_of, expected_offset)
+        appended = await self._services.commits.begin(begin, self._line)
+        return appended[0][1] if appended else range(0)
+
     async def append_many(
         self,
         values: Sequence[ReadableBuffer | None],
@@ -287,6 +313,8 @@ class Partition:
             if offsets is not None:
                 return await self._committed(offsets, offsets.stop, durable)
         columns = fixed_columns(values, keys, timestamps_ms, headers)
+        if isinstance(self._appends, SharedAppends):
+            return await self.append_shared(columns, expected_offset)
         if is_free and 0 < len(columns[0]) <= _PACKED_MAX:
             offsets = self._at_once(self._appends.rows_at_once, *columns)
             if offsets is not None:

@@ -32,11 +32,12 @@ from logstore.log.write.staged_files import Staged
 from logstore.record.partitioner import Partitioner
 from logstore.store.copy.snapshot import SnapshotProgress, SnapshotReport
 from logstore.store.inside import recover_unclean
+from logstore.store.opening import HAND_IN_TIMEOUT_MS
+from logstore.store.opening import open_store as open_blocking
 from logstore.store.partition.partition import Partition as BlockingPartition
 from logstore.store.partition.partitions import RecoveryProgress
 from logstore.store.publication.publication import Publication
 from logstore.store.store import Store as BlockingStore
-from logstore.store.store import open_store as open_blocking
 
 __all__ = ["Opening", "Store", "open_store"]
 
@@ -83,9 +84,11 @@ def open_store(
     path: str | os.PathLike[str],
     *,
     read_only: bool = False,
+    shared: bool = False,
     create: bool = True,
     config: StoreConfig | None = None,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+    hand_in_timeout_ms: int = HAND_IN_TIMEOUT_MS,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     files: Files | None = None,
@@ -109,9 +112,11 @@ def open_store(
                 open_blocking,
                 path,
                 read_only=read_only,
+                shared=shared,
                 create=create,
                 config=config,
                 lock_timeout_ms=lock_timeout_ms,
+                hand_in_timeout_ms=hand_in_timeout_ms,
                 on_recovery=on_recovery,
                 on_progress=on_progress,
                 files=files,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,15 @@ from logstore.config import TopicConfig
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
 from logstore.log.retention import Deletion, RetentionPolicy
+from logstore.log.write.calls import OutdatedChoiceError
 from logstore.record.arguments import as_timeout
-from logstore.record.encoder import check_payload_type
+from logstore.record.encoder import as_bytes, check_payload_type
 from logstore.record.partitioner import Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store.partition.partition import Partition as BlockingPartition
 from logstore.store.topic import merging, routing
 from logstore.store.topic.topic import Topic as BlockingTopic
-from logstore.store.topic.topic import TopicStart
+from logstore.store.topic.topic import TopicStart, context_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -133,10 +135,14 @@ class Topic:
         self._services.check()
         check_payload_type(value, "value")
         check_payload_type(key, "key")
+        topic = self.blocking
+        while (hand_in := context_of(topic).hand_in) is not None:
+            stamp = hand_in.now_ms() if timestamp_ms is None else timestamp_ms
+            with contextlib.suppress(OutdatedChoiceError):
+                return await self._append_shared(value, key, stamp, headers, partition)
         if partition is None:
             size = routing.length_of(value) + routing.length_of(key)
             key_bytes = key if key is None else bytes(key)
-            topic = self.blocking
             partition = routing.chosen(
                 topic.name, topic.partitioner, topic.numbers, key_bytes, size
             )
@@ -144,6 +150,31 @@ class Topic:
             value, key, timestamp_ms, headers, durable
         )
         return RecordMetadata(self.name, partition, offset, stored)
+
+    async def _append_shared(
+        self,
+        value: Any,
+        key: Any,
+        stamp: int,
+        headers: Any,
+        partition: int | None,
+    ) -> RecordMetadata:
+        """`append` of a shared store: the owner checks the number of partitions."""
+        topic, chosen_of = self.blocking, dict[str, int]()
+        value, key = as_bytes(value), as_bytes(key)
+        if partition is None:
+            numbers = topic.numbers
+            chosen_of[topic.name] = len(numbers)
+            size = len(value or b"") + len(key or b"")
+            partition = routing.chosen(
+                topic.name, topic.partitioner, numbers, key, size
+            )
+        target = self[partition]
+        one = (value,), (key,), (stamp,), (tuple(headers),) if headers else None
+        span = await target.append_shared(one, None, chosen_of)
+        is_stamped = target.config.message_timestamp_type == "LogAppendTime"
+        stored = -1 if is_stamped else stamp
+        return RecordMetadata(topic.name, partition, span.start, stored)
 
     async def append_many(
         self,

@@ -27,7 +27,7 @@ from logstore.broker.progress import GroupPartition, GroupRows
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError
 from logstore.io.layout import TopicPartition
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 
 __all__ = ["KafkaGroup", "KafkaGroups", "KafkaMember", "kafka_groups"]
 

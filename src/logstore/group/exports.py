@@ -31,7 +31,8 @@ from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.io.lock_record import TOOL
 from logstore.record.encoder import Encoder, pack_rows
-from logstore.store.store import Store, open_store
+from logstore.store.opening import open_store
+from logstore.store.store import Store
 
 __all__ = ["GroupExport", "export_group"]
 

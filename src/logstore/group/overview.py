@@ -23,8 +23,9 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
 from logstore.store.inside import lowered_in_copy
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
-from logstore.store.store import Store, open_store
+from logstore.store.store import Store
 
 __all__ = ["Group", "Groups", "LiveMember", "groups", "groups_and_errors"]
 

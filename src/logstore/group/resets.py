@@ -33,8 +33,9 @@ from logstore.store.inside import (
     root_of,
     views_of,
 )
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
-from logstore.store.store import Store, open_store
+from logstore.store.store import Store
 
 __all__ = ["reset_offsets"]
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from logstore.errors import ConfigError
 
 __all__ = [
+    "ANSWERS_PREFIX",
     "CLEANED",
     "CLEAN_SHUTDOWN",
     "CLOSED",
@@ -37,6 +38,7 @@ __all__ = [
     "OWN_PREFIX",
     "PARTITION_METADATA",
     "PARTITION_STATE",
+    "PROCESS_PREFIX",
     "PRODUCERS",
     "PUBLICATION",
     "PUBLISHED",
@@ -114,6 +116,8 @@ PUBLISHED = ".logstore-published"
 UNKNOWN = ".logstore-unknown"
 STAGED_PREFIX = ".logstore-staged-"
 REQUEST_PREFIX = ".logstore-request-"
+PROCESS_PREFIX = ".logstore-process-"
+ANSWERS_PREFIX = ".logstore-answers-"
 REFUSED_PREFIX = ".logstore-refused-"
 GROUP_PREFIX = ".logstore-group-"
 TORN_PREFIX = ".logstore-torn-"

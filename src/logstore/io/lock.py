@@ -36,6 +36,7 @@ from logstore.io.files import held_open
 from logstore.io.layout import LOCK
 from logstore.io.lock_record import (
     OWNER,
+    TAKING,
     LockRecord,
     LockState,
     Purpose,
@@ -50,6 +51,7 @@ __all__ = [
     "forget_locks",
     "holder_of",
     "opener",
+    "time_text",
 ]
 
 _NFS: Final = 0x6969
@@ -95,7 +97,7 @@ class StoreLock:
     """The writer's lock on a store's directory; making the object takes it.
 
     Args:
-        purpose: what the holder tells of itself; its timeout is not used.
+        purpose: how the holder describes itself; its timeout is not used.
 
     Attributes:
         file: the lock file, while it is held.
@@ -122,13 +124,15 @@ class StoreLock:
 
     def _take(self, root: Directory) -> None:
         self.place = _place(root)
-        record = LockRecord(root)
+        # A process that is refused makes no file in the directory of another program.
+        record = LockRecord(root, may_create=_look(root) is None)
         try:
             record.begin()
             while not self._take_named(root, record):
                 # It is the lock of nothing: another process has given a copy made of
                 # hard links a lock file of its own since this one was opened.
                 pass
+            record.create()
             record.show(self._purpose)
             self.record = record
         finally:
@@ -268,15 +272,24 @@ def holder_of(root: Directory) -> int | None:
         OSError: as the system gives it; there may be no lock file at all.
     """
 
-    def look() -> int | None:
-        if _is_of_original(root):
-            return None
-        if _holder_in_process(root.stat(LOCK)) is not None:
-            return os.getpid()
-        with root.opened(LOCK) as fd:
-            return root.files.lock_holder(fd)
+    return _alone(lambda: _holder(root))
 
-    return _alone(look)
+
+def _holder(root: Directory) -> int | None:
+    if _is_of_original(root):
+        return None
+    if _holder_in_process(root.stat(LOCK)) is not None:
+        return os.getpid()
+    with root.opened(LOCK) as fd:
+        return root.files.lock_holder(fd)
+
+
+def _look(root: Directory) -> int | None:
+    """The same, of a lock that is about to be taken, which says what is wrong."""
+    try:
+        return _holder(root)
+    except OSError:
+        return None
 
 
 def _locked(
@@ -285,7 +298,7 @@ def _locked(
     holder = state.holder
     if holder is None:
         # Without a record it is another program, unless it is about to write one.
-        holder = Holder(pid, doing=OWNER if state.is_changing else "")
+        holder = Holder(pid, doing=TAKING if state.is_changing else "")
     who = f"process {pid or holder.pid}" if pid or holder.pid else "another process"
     if pid == os.getpid():
         who = f"this process ({pid})"
@@ -306,16 +319,21 @@ def _locked(
 
 
 def description(holder: Holder) -> str:
-    """What is known of a holder besides its process id, for a message."""
+    """The description of a holder, without its process id, for a message."""
     parts = [f"{holder.program} on {holder.host}"] if holder.program else []
     if holder.since is not None:
-        when = datetime.fromtimestamp(holder.since / 1000, timezone.utc)
-        parts.append(f"since {when:%Y-%m-%d %H:%M:%S} UTC")
+        parts.append(f"since {time_text(holder.since)}")
     if holder.doing not in ("", OWNER):
         parts.append(holder.doing)
     if holder.publishes_for_others:
         parts.append("it publishes for others")
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def time_text(unix_ms: int) -> str:
+    """A time in Unix milliseconds, for a message."""
+    when = datetime.fromtimestamp(unix_ms / 1000, timezone.utc)
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def forget_locks() -> None:

@@ -1,9 +1,9 @@
 """`.logstore-lock`: which process has the store open for writing, and whether another
 one waits (docs/format.md, "`.logstore-lock`").
 
-`.lock` is Kafka's, and stays empty: it cannot say who has it. So the holder describes
-itself in this file, from byte 64 on, in place. What counts are three locks on single
-bytes of it, which end with the process:
+`.lock` is Kafka's, and stays empty: it cannot name its holder. So the holder describes
+itself in this file, from byte 64 on, in place. Three locks on single bytes of it count,
+which end with the process:
 
     byte 0  a process that wants to own the store waits
     byte 1  the record is valid
@@ -20,10 +20,10 @@ import contextlib
 import os
 import sys
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from logstore import _native as native
-from logstore.errors import CorruptCheckpointError, Holder
+from logstore.errors import Holder, LogStoreError
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import first_entry, split_entries
 from logstore.io.directory import Directory
@@ -36,28 +36,35 @@ __all__ = [
     "OWNER",
     "PUBLISHING",
     "RECOVERING",
+    "TAKING",
     "TOOL",
     "LockRecord",
     "LockState",
     "Purpose",
+    "program",
     "state_of",
 ]
 
 # How long opening a store for writing waits for its lock, if nothing else is said.
 LOCK_TIMEOUT_MS: Final = 5_000
 
-# What a holder does (`Holder.doing`).
+# The values of `Holder.doing`.
 OWNER: Final = "owner"
 RECOVERING: Final = "recovering"
 PUBLISHING: Final = "publishing"
 KEEPING: Final = "keeping"
+# It takes the lock, or gives it back, and has not described itself.
+TAKING: Final = "taking"
 
 _WAITER: Final = 0
 _VALID: Final = 1
 _TAKING: Final = 2
+_POKE_POS: Final = 8
 _RECORD_POS: Final = 64
 _FILE_BYTES: Final = 4096
 _TEXT_MAX: Final = 200
+# The year 10000.
+_TIME_END_MS: Final = 253_402_300_800_000
 
 # A process that is stopped while it takes the lock delays others by no more.
 _TAKING_S: Final = 0.05
@@ -87,6 +94,8 @@ class LockState(NamedTuple):
 
     Attributes:
         holder: the process that has it; None: the file names none.
+        until: when the last holder gave it back, in Unix milliseconds; None: there is a
+            holder, or that is not known.
         is_changing: a process takes the lock, or gives it back.
         is_awaited: a process that wants to own the store waits.
     """
@@ -94,6 +103,7 @@ class LockState(NamedTuple):
     holder: Holder | None = None
     is_changing: bool = False
     is_awaited: bool = False
+    until: int | None = None
 
 
 def state_of(root: Directory) -> LockState:
@@ -108,48 +118,70 @@ def state_of(root: Directory) -> LockState:
 
 def _state(root: Directory, fd: int) -> LockState:
     locked = root.files.locked_bytes(fd, _WAITER, _TAKING + 1)
-    holder = _described(root, fd) if _VALID in locked else None
-    return LockState(holder, _TAKING in locked, _WAITER in locked)
+    value = _record(root, fd)
+    is_changing, is_awaited = _TAKING in locked, _WAITER in locked
+    if _VALID in locked:
+        return LockState(_described(value), is_changing, is_awaited)
+    until = value.get("until_ms")
+    return LockState(None, is_changing, is_awaited, until if _is_time(until) else None)
 
 
-def _described(root: Directory, fd: int) -> Holder:
-    """The record. Only its lock counts: of one that is being written the fields are
-    not known."""
+def _record(root: Directory, fd: int) -> dict[str, Any]:
+    """The fields of the record; none if it is damaged, or being written."""
     data = bytearray(_FILE_BYTES - _RECORD_POS)
     count = root.files.read(fd, data, _RECORD_POS)
     text = bytes(data[:count]).partition(b"\0")[0]
     try:
         bodies, _ = split_entries(text)
-        value = checkpoints.entry_value(root.path_of(LOCK_RECORD), bodies[0])
-        pid, since = value["pid"], value["since_ms"]
-        names = [value[name] for name in ("program", "host", "doing")]
-        publishes = value["publishes_for_others"]
-    except (ValueError, KeyError, IndexError, CorruptCheckpointError):
+        return checkpoints.entry_value(root.path_of(LOCK_RECORD), bodies[0])
+    except (ValueError, IndexError, LogStoreError):
+        return {}
+
+
+def _described(value: dict[str, Any]) -> Holder:
+    """The holder that a record describes. Only its lock counts: the fields may not be
+    known."""
+    pid, since = value.get("pid"), value.get("since_ms")
+    names = [value.get(name) for name in ("program", "host", "doing")]
+    if type(pid) is not int or not _is_time(since):
         return Holder(doing=OWNER)
-    if not all(isinstance(name, str) for name in names):
-        return Holder(doing=OWNER)
-    if type(pid) is not int or type(since) is not int:
-        return Holder(doing=OWNER)
-    program, host, doing = names
-    return Holder(pid, program, host, since, doing, publishes is True)
+    program, host, doing = [name if isinstance(name, str) else "" for name in names]
+    publishes = value.get("publishes_for_others") is True
+    return Holder(pid, program, host, since, doing or OWNER, publishes)
+
+
+def _is_time(value: object) -> TypeGuard[int]:
+    """Whether a value is a time that can be shown, in Unix milliseconds."""
+    return type(value) is int and 0 <= value < _TIME_END_MS
 
 
 class LockRecord:
     """The file, of a process that has the lock, takes it or waits for it. Without
-    effect where the file cannot be opened."""
+    effect if the file cannot be opened.
 
-    def __init__(self, root: Directory) -> None:
+    Args:
+        may_create: make the file if it is not there. `create` does it later.
+    """
+
+    def __init__(self, root: Directory, *, may_create: bool = False) -> None:
         self._root = root
         self._files = root.files
         self._file: native.OpenFile | None = None
         self._holder = Holder()
+        self._is_waiting = False
         with contextlib.suppress(OSError):
-            self._file = self._opened()
+            self._file = held_open(self._files, root.open(LOCK_RECORD, write=True))
+        if may_create:
+            self.create()
 
-    def _opened(self) -> native.OpenFile:
+    def create(self) -> None:
+        """Make the file, if it is not there."""
+        if self._file is None:
+            with contextlib.suppress(OSError):
+                self._file = self._created()
+
+    def _created(self) -> native.OpenFile:
         root, files = self._root, self._files
-        with contextlib.suppress(FileNotFoundError):
-            return held_open(files, root.open(LOCK_RECORD, write=True))
         try:
             file = held_open(files, root.create(LOCK_RECORD))
         except FileExistsError:
@@ -182,12 +214,20 @@ class LockRecord:
         return LockState()
 
     def wait_for_lock(self) -> bool:
-        """Ask a holder that publishes for a moment to let go; False: another process
-        asks already."""
-        return self._set(_WAITER)
+        """Ask a holder that publishes for a moment to give the lock back; False:
+        another process asks already."""
+        if not self._set(_WAITER):
+            return False
+        if not self._is_waiting and self._file is not None:
+            self._is_waiting = True
+            # This wakes a holder that watches the file.
+            with contextlib.suppress(OSError):
+                self._files.write(self._file.fd, b"w", _POKE_POS)
+        return True
 
     def end_wait(self) -> None:
         """Take that back."""
+        self._is_waiting = False
         self._clear(_WAITER)
 
     # ------------------------------------------------------------ of a holder
@@ -205,7 +245,7 @@ class LockRecord:
         files = self._files
         self._holder = Holder(
             files.process_id().pid,
-            _program(),
+            program(),
             files.host()[:_TEXT_MAX],
             files.now_ms(),
             purpose.doing,
@@ -216,11 +256,11 @@ class LockRecord:
         self.end()
 
     def say(self, doing: str) -> None:
-        """Tell what the holder does now."""
+        """Record the present work of the holder."""
         self._holder = self._holder._replace(doing=doing)
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, until: int | None = None) -> None:
         if self._file is None:
             return
         holder, process = self._holder, self._files.process_id()
@@ -234,6 +274,7 @@ class LockRecord:
             "since_ms": holder.since,
             "doing": holder.doing,
             "publishes_for_others": holder.publishes_for_others,
+            "until_ms": until,
         }
         body = checkpoints.state_text(value).encode("utf-8", "surrogatepass")
         data = first_entry(body).ljust(_FILE_BYTES - _RECORD_POS, b"\0")
@@ -252,6 +293,7 @@ class LockRecord:
     def withdraw(self) -> None:
         """Before the lock is given back: the record does not count any more."""
         self.begin()
+        self._write(self._files.now_ms())
         self._clear(_VALID)
 
     def close(self) -> None:
@@ -268,7 +310,7 @@ class LockRecord:
             file.close()
 
 
-def _program() -> str:
+def program() -> str:
     """The name of the program that this process runs."""
     argv = getattr(sys, "argv", None) or [""]
     name = os.path.basename(argv[0]) if isinstance(argv[0], str) else ""

@@ -1,11 +1,12 @@
 """Waiting for the lock of a store.
 
-Who wants to own the store waits until the lock is free. If its holder has it for a
-moment only (it publishes, or keeps the lock between two publications), the waiter locks
-byte 0 of `.logstore-lock`: the holder then lets go, and processes that take the lock
-for a moment let the waiter go first. So an owner that restarts comes back, however many
-other processes publish meanwhile. Who waits for an owner does not lock that byte: there
-may be a holder for a moment after it, so the waiter looks again now and then.
+A process that wants to own the store waits until the lock is free. If its holder has it
+for a moment only (it publishes, or keeps the lock between two publications), the waiter
+locks byte 0 of `.logstore-lock`: the holder then gives the lock back, and processes
+that take the lock for a moment let the waiter go first. So an owner that restarts comes
+back, however many other processes publish meanwhile. A process that waits for an owner
+does not lock that byte: there may be a holder for a moment after it, so the waiter
+looks again now and then.
 """
 
 from __future__ import annotations
@@ -20,14 +21,23 @@ from logstore.errors import StoreLockedError
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK
 from logstore.io.lock import StoreLock, holder_of
-from logstore.io.lock_record import KEEPING, PUBLISHING, LockRecord, Purpose, state_of
+from logstore.io.lock_record import (
+    KEEPING,
+    PUBLISHING,
+    TAKING,
+    LockRecord,
+    Purpose,
+    state_of,
+)
 from logstore.io.wakeups import Wakeups, Watch
 
 __all__ = ["let_waiter_first", "take_lock"]
 
-# Those who take the lock for a moment.
+# Holders for a moment.
 _BRIEF: Final = (PUBLISHING, KEEPING)
-# How often a waiter looks by itself. Behind a report it looks sooner, a few times: the
+# For these a call waits in their own process, too.
+_PASSING: Final = (*_BRIEF, TAKING)
+# How often a waiter looks by itself. After a report it looks sooner, a few times: the
 # lock falls a moment after its file was closed.
 _LOOK_S: Final = 0.1
 _SOON_S: Final = 0.002
@@ -35,7 +45,7 @@ _SOON_LOOKS: Final = 5
 # A waiter that is stopped, or dead, delays a holder once, by so long.
 _YIELD_S: Final = 0.2
 _YIELD_LOOK_S: Final = 0.001
-# Who waits longer says so, once.
+# A longer wait is logged, once.
 _TOLD_S: Final = 1.0
 
 
@@ -52,13 +62,19 @@ def take_lock(root: Directory, purpose: Purpose) -> StoreLock:
     try:
         return StoreLock(root, purpose)
     except StoreLockedError as error:
-        if not purpose.timeout_ms or error.holder_pid == os.getpid():
+        if not purpose.timeout_ms or _is_own(error):
             raise
         waiter = _Waiter(root, purpose, begun, error)
     try:
         return waiter.run()
     finally:
         waiter.close()
+
+
+def _is_own(error: StoreLockedError) -> bool:
+    """Whether the holder is in this process, and keeps the lock until it is closed."""
+    is_passing = error.holder is not None and error.holder.doing in _PASSING
+    return error.holder_pid == os.getpid() and not is_passing
 
 
 def let_waiter_first(root: Directory) -> None:
@@ -117,11 +133,11 @@ class _Waiter:
                 self._error = error
                 if is_last:
                     raise self._too_late() from None
-                if error.holder_pid == os.getpid():
+                if _is_own(error):
                     raise
 
     def _ask(self) -> None:
-        """Ask a holder that has the lock for a moment to let go."""
+        """Ask a holder that has the lock for a moment to give it back."""
         holder = self._record.state().holder
         if holder is not None and holder.doing in _BRIEF:
             self._record.wait_for_lock()

@@ -17,7 +17,8 @@ from logstore.errors import StoreNotFoundError, storage_error, storage_errors
 from logstore.io import filesystem, layout
 from logstore.io.directory import Directory
 from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
-from logstore.io.lock import holder_of
+from logstore.io.lock import description, holder_of, time_text
+from logstore.io.lock_record import state_of
 from logstore.maintenance.finding import ENVIRONMENT, NOTE, OK, PROBLEM, Finding
 
 __all__ = ["EnvironmentFinding", "EnvironmentReport", "doctor"]
@@ -244,10 +245,18 @@ class _Doctor:
             text = f"the lock file cannot be looked at: {error.strerror}"
             yield self._say("lock", NOTE, text, {})
             return
+        state = state_of(self.root)
         if holder is None:
-            yield self._say("lock", OK, "no writer has the store", {"pid": None})
+            text = "no process has the store open for writing"
+            if state.until is not None:
+                text += f", since {time_text(state.until)}"
+            yield self._say("lock", OK, text, {"pid": None})
             return
         who = f"process {holder}" if holder else "a process"
+        if state.holder is not None:
+            who += description(state.holder)
+        elif not state.is_changing:
+            who += " of another program than logstore, such as a Kafka broker,"
         text = f"{who} has the store open for writing"
         yield self._say("lock", OK, text, {"pid": holder})
 

@@ -37,8 +37,9 @@ from logstore.maintenance.verify.context import (
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
 from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
-from logstore.store.store import Store, open_store
+from logstore.store.store import Store
 
 __all__ = ["PartitionFacts", "ReaderFacts", "StoreFacts", "look_at", "properties_of"]
 

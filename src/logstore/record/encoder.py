@@ -28,7 +28,7 @@ BATCH_BYTES_TARGET: Final = 128 * 1024
 # Messages are encoded this many bytes at a time, so that they are still in the cache
 # when they are indexed and written.
 RUN_BYTES: Final = 256 * 1024
-# The memory of encoders that is not in use: a log that nobody appends to keeps none.
+# The memory of encoders that is not in use: an idle log keeps none.
 _SPARES_MAX: Final = 4
 _buffers: Final = native.BufferPool(RUN_BYTES, _SPARES_MAX)
 

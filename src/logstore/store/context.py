@@ -121,7 +121,7 @@ class StoreContext:
         self._store_lock = take_lock(self.root, purpose)
 
     def tell_others(self, doing: str) -> None:
-        """Tell other processes what this one does with the lock now."""
+        """Show other processes the present work of this one, which has the lock."""
         if self._store_lock is not None and self._store_lock.record is not None:
             self._store_lock.record.say(doing)
 
@@ -164,6 +164,10 @@ class StoreContext:
     def is_forked(self) -> bool:
         """Whether this is the child of a fork, and the store belongs to its parent."""
         return native.forks() != self._forks
+
+    def use_in_child(self) -> None:
+        """In the child of a fork: let the store be used there."""
+        self._forks = native.forks()
 
     def after_fork(self) -> None:
         """In the child of a fork."""

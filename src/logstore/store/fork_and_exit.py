@@ -1,4 +1,4 @@
-"""What becomes of open stores in the child of a fork, and when the program ends."""
+"""The end of open stores: in the child of a fork, and when the program ends."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import atexit
 import contextlib
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any
 
 from logstore.io.lock import forget_locks
 
-if TYPE_CHECKING:
-    from logstore.store.store import Store
-
 __all__ = ["open_stores"]
 
-open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+# Each a `Store`.
+open_stores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _mark_forked() -> None:

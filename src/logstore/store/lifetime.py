@@ -18,8 +18,9 @@ from logstore.io.lock_record import RECOVERING, Purpose
 from logstore.store.context import StoreContext
 from logstore.store.copy.copies import adopt_copy, mark_unknown, settle_copy
 from logstore.store.copy.snapshot_requests import SnapshotServer
+from logstore.store.hand_in.sharing import Sharing
 from logstore.store.partition.partitions import RecoveryProgress
-from logstore.store.publication.publishing import Publishing
+from logstore.store.publishing import Publishing
 from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["Lifetime"]
@@ -37,9 +38,14 @@ class Lifetime:
     """
 
     def __init__(
-        self, context: StoreContext, topics: OpenTopics, publishing: Publishing
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        publishing: Publishing,
+        sharing: Sharing | None,
     ) -> None:
         self._context = context
+        self._sharing = sharing
         self._topics = topics
         self._publishing = publishing
         self._snapshots = SnapshotServer(context, topics, publishing.publisher)
@@ -134,6 +140,8 @@ class Lifetime:
 
     def _stop(self) -> None:
         """End the work in the background, each after its current step."""
+        if self._sharing is not None:
+            self._sharing.close()
         self._snapshots.stop()
         self._publishing.hand_in.stop()
         self._topics.stop_rounds(self._closed_error())
@@ -187,13 +195,17 @@ class Lifetime:
 
     def _let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
-        self._publishing.watches.clear()
+        self._publishing.end_watches()
         self._context.let_go()
         self.is_finished = True
 
     def after_fork(self) -> None:
         """Give up the threads, and the lock, which are the parent's. In the child of a
-        fork."""
+        fork. One that is shared is used on, with requests of the child's own."""
+        if self._sharing is not None:
+            self._sharing.after_fork()
+            self._context.use_in_child()
+            return
         self._snapshots.abandon()
         self._publishing.hand_in.abandon()
         self._topics.abandon_rounds()

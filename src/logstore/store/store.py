@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.config import INT64_MAX, StoreConfig, TopicConfig, check_int, check_kind
+from logstore.config import INT64_MAX, StoreConfig, TopicConfig, check_int
 from logstore.errors import (
     ConfigError,
     LogStoreError,
@@ -29,7 +29,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
-from logstore.io.lock_record import LOCK_TIMEOUT_MS, OWNER, PUBLISHING, Purpose
+from logstore.io.lock_record import KEEPING, OWNER, PUBLISHING, Purpose
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.log.write.staging import Stage
@@ -44,6 +44,8 @@ from logstore.store.copy.snapshot import (
 )
 from logstore.store.copy.snapshot_requests import snapshot_elsewhere
 from logstore.store.fork_and_exit import open_stores
+from logstore.store.hand_in.keeper import Kept
+from logstore.store.hand_in.sharing import Sharing
 from logstore.store.lifetime import Lifetime
 from logstore.store.measures import store_row
 from logstore.store.partition.partitions import RecoveryProgress
@@ -54,70 +56,12 @@ from logstore.store.publication.publication import (
     check_own_identity,
     own_request,
 )
-from logstore.store.publication.publishing import Publishing
+from logstore.store.publishing import Publishing
 from logstore.store.topic.open_topics import OpenTopics
 from logstore.store.topic.topic import Topic
 from logstore.store.topic.topic_changes import TopicChanges
 
-__all__ = ["Store", "open_store"]
-
-
-def open_store(
-    path: str | os.PathLike[str],
-    *,
-    read_only: bool = False,
-    create: bool = True,
-    config: StoreConfig | None = None,
-    lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    on_recovery: Callable[[RecoveryAction], None] | None = None,
-    on_progress: Callable[[RecoveryProgress], None] | None = None,
-    files: Files | None = None,
-) -> Store:
-    """Open a store.
-
-    A partition is examined, and repaired if necessary, when it is first used.
-    `Store.recover` does this for all of them, and so does this call if one of the
-    callbacks is given.
-
-    Args:
-        path: its directory; a Kafka log directory is one.
-        read_only: change nothing, take no lock; any number of processes may open it so,
-            also while a writer or a broker works on it.
-        create: make the directory if it is not there (never with `read_only`).
-        config: how this process uses it.
-        lock_timeout_ms: how long to wait for another process that has it open for
-            writing, in milliseconds; 0: not at all.
-        on_recovery: called with each action of the recovery as it happens.
-        on_progress: called with a `RecoveryProgress` now and then.
-        files: the system calls to use (for tests).
-
-    Raises:
-        StoreNotFoundError: the directory does not exist and is not to be created; or it
-            is the directory of a partition, or, with `read_only`, contains nothing of a
-            log.
-        StoreLockedError: another writer has it, after `lock_timeout_ms`; at once if it
-            is this process.
-        UnsupportedError: a later version of logstore has written to it.
-        ConfigError: other users may change the directory, or it is on a network file
-            system, and `config` does not allow that (never with `read_only`).
-        StorageError: the system refuses.
-    """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path is {type(path).__name__}, not a str or os.PathLike")
-    if config is not None:
-        check_kind("config", config, StoreConfig)
-    check_int("lock_timeout_ms", lock_timeout_ms, 0, INT64_MAX)
-    config = config or StoreConfig()
-    return Store(
-        os.path.abspath(os.fspath(path)),
-        read_only=read_only,
-        create=create and not read_only,
-        config=config,
-        purpose=Purpose(OWNER, config.publish_for_others, lock_timeout_ms),
-        on_recovery=on_recovery,
-        on_progress=on_progress,
-        files=files or Files(),
-    )
+__all__ = ["Store"]
 
 
 class Store:
@@ -125,7 +69,7 @@ class Store:
 
     Attributes:
         path: absolute path of its directory.
-        read_only: whether it was opened so.
+        read_only: whether it was opened so, or with `shared`.
         config: the `StoreConfig` it was opened with.
     """
 
@@ -140,10 +84,12 @@ class Store:
         on_recovery: Callable[[RecoveryAction], None] | None,
         on_progress: Callable[[RecoveryProgress], None] | None,
         files: Files,
+        hand_in_timeout_ms: int | None = None,
     ) -> None:
         self.path = path
         self.read_only = read_only
         self.config = config
+        self._is_keeper = purpose.doing == KEEPING
         context = self._context = StoreContext(
             self, path, read_only=read_only, create=create, config=config, files=files
         )
@@ -154,15 +100,35 @@ class Store:
         topics = self._topics = OpenTopics(context, publications)
         topics.writers.on_recovery = on_recovery
         self._changes = topics.changes = TopicChanges(context, topics, journal)
-        self._publishing = Publishing(context, topics, publications, journal)
+        changes = self._changes
+        self._publishing = Publishing(
+            context,
+            topics,
+            publications,
+            journal,
+            lambda asked: changes.create(
+                asked.name, asked.partitions, asked.config, exist_ok=asked.exist_ok
+            ),
+        )
+        self._sharing: Sharing | None = None
+        if hand_in_timeout_ms is not None:
+            self._sharing = Sharing(
+                context,
+                publications,
+                hand_in_timeout_ms,
+                lambda: self._publishing.stage("", 0),
+                lambda: _kept(self._opened_at_once(KEEPING)),
+            )
+            topics.hand_in = self._sharing.hand_in
         self._producers = NamedProducers(context, topics.now)
-        self._lifetime = Lifetime(context, topics, self._publishing)
+        self._lifetime = Lifetime(context, topics, self._publishing, self._sharing)
         open_stores.add(self)
         examines_all = on_recovery is not None or on_progress is not None
         self._lifetime.open(purpose, on_progress, examines_all=examines_all)
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
+        mode = mode if self._sharing is None else "shared"
         return f"<logstore.Store {self.path} ({mode})>"
 
     def __reduce__(self) -> NoReturn:
@@ -204,7 +170,8 @@ class Store:
             native.defer(self._close_forgotten)
 
     def _warn_unclosed(self) -> None:
-        if self._context.has_lock:
+        # One that keeps the lock for a shared store is closed by that.
+        if self._context.has_lock and not self._is_keeper:
             where = self._context.opened_at
             opened = f", opened at {where}," if where else ""
             text = f"{self!r}{opened} was not closed"
@@ -372,6 +339,10 @@ class Store:
             TopicExistsError: it exists (and differs, with `exist_ok`), or its name
                 differs from another's only by ``.`` and ``_``, as in Kafka.
         """
+        if self._sharing is not None:
+            self._topics.begin_call()
+            self._sharing.create_topic(name, partitions, config, exist_ok)
+            return self._topics.now(name)
         return self._changes.create(name, partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
@@ -516,7 +487,7 @@ class Store:
 
         A read-only store takes the writer's lock if it is free, publishes, and releases
         it. Else it hands a request in to the owner, and waits: an owner with
-        ``StoreConfig(publish_for_others=True)`` publishes it; if the owner ends, this
+        ``StoreConfig.publish_for_others`` publishes it; if the owner ends, this
         call, or another one that waits, takes the lock. A store that is open for
         writing publishes as `publish` does.
 
@@ -596,8 +567,10 @@ class Store:
             self.path,
             read_only=False,
             create=False,
-            config=dataclasses.replace(self.config, publish_for_others=False),
-            purpose=Purpose(doing),
+            config=dataclasses.replace(
+                self.config, publish_for_others=doing == KEEPING
+            ),
+            purpose=Purpose(doing, doing == KEEPING),
             on_recovery=None,
             on_progress=None,
             files=self._context.files,
@@ -628,3 +601,9 @@ class Store:
                 rest is still closed, and the store is not marked as clean.
         """
         self._lifetime.close()
+
+
+def _kept(store: Store) -> Kept:
+    """A store that this process has opened for others, too."""
+    hand_in = store._publishing.hand_in
+    return Kept(lambda: hand_in.served, store.close)

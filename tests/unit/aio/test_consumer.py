@@ -13,10 +13,13 @@ import pytest
 
 import logstore
 import logstore.aio
+from support import handing_in
 from support.groups import T0, T1, store_with
 from support.tasks import every_loop, run
 
 VALUES = sorted(b"%d:%d" % (p, n) for p in range(2) for n in range(10))
+
+elsewhere = handing_in.elsewhere
 
 
 @pytest.fixture
@@ -361,11 +364,11 @@ def test_transaction_publishes_outputs_and_positions(path: Path) -> None:
     run(main())
 
 
-def test_transaction_waits_no_longer_than_it_may(path: Path) -> None:
+def test_transaction_waits_no_longer_than_it_may(path: Path, elsewhere: None) -> None:
     """For an owner that does not publish for others."""
 
     async def main() -> None:
-        with logstore.open(path) as writing:
+        with logstore.open(path, config=handing_in.DEAF) as writing:
             writing.create_topic("out")
             async with consumer(path) as one:
                 assert await one.getmany(timeout_ms=60_000)

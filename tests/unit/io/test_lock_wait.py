@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.io.checkpoint.entries import first_entry
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.lock import StoreLock, description
@@ -22,6 +23,7 @@ from logstore.io.lock_record import (
     KEEPING,
     OWNER,
     PUBLISHING,
+    TAKING,
     LockRecord,
     Purpose,
     state_of,
@@ -107,7 +109,21 @@ def test_holder_describes_itself(tmp_path: Path, root: Directory) -> None:
         assert f"process {process.pid} (python on " in str(caught.value)
         assert "publishes for others" in str(caught.value)
         assert state_of(root).holder == found
-    assert state_of(root) == (None, False, False)
+    assert state_of(root)[:3] == (None, False, False)
+
+
+def test_time_of_the_end_is_known(tmp_path: Path, root: Directory) -> None:
+    """Of a holder that gave the lock back; not of one that was killed."""
+    before = time.time_ns() // 1_000_000
+    logstore.open(tmp_path).close()
+    until = state_of(root).until
+    assert until is not None
+    assert before <= until <= time.time_ns() // 1_000_000
+    with holder(tmp_path) as process:
+        assert state_of(root).until is None
+        process.kill()
+        process.wait()
+        assert state_of(root).until is None
 
 
 def test_holder_that_is_killed_is_described_no_more(
@@ -135,14 +151,14 @@ def test_process_that_takes_the_lock_is_no_other_program(
     tmp_path: Path, root: Directory
 ) -> None:
     """Between the lock and the record a byte says so."""
-    record = LockRecord(root)
+    record = LockRecord(root, may_create=True)
     record.begin()
     with running(BROKER, str(tmp_path)):
-        assert state_of(root) == (None, True, False)
+        assert state_of(root)[:3] == (None, True, False)
         with pytest.raises(logstore.StoreLockedError) as told:
             logstore.open(tmp_path, lock_timeout_ms=0)
         assert told.value.holder is not None
-        assert told.value.holder.doing == OWNER
+        assert told.value.holder.doing == TAKING
     record.close()
 
 
@@ -219,7 +235,7 @@ def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
     """Whoever takes the lock for a moment leaves it to a process that waits to own the
     store, and waits for that no longer than 200 ms: it may be stopped."""
     let_waiter_first(root)
-    waiter = LockRecord(root)
+    waiter = LockRecord(root, may_create=True)
     assert waiter.wait_for_lock()
     begun = time.monotonic()
     held = take_lock(root, Purpose(PUBLISHING))
@@ -236,13 +252,13 @@ def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
 
 def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> None:
     """It has the byte of those that take the lock, and not the lock."""
-    stopped = LockRecord(root)
+    stopped = LockRecord(root, may_create=True)
     stopped.begin()
     held = StoreLock(root)
     assert state_of(root).holder is not None
     held.release()
     stopped.close()
-    assert state_of(root) == (None, False, False)
+    assert state_of(root)[:3] == (None, False, False)
 
 
 def test_long_wait_is_told_once(
@@ -285,14 +301,21 @@ def test_child_of_a_fork_holds_no_record(tmp_path: Path, root: Directory) -> Non
         os.read(read, 1)
         os._exit(0)
     store.close()
-    assert state_of(root) == (None, False, False)
+    assert state_of(root)[:3] == (None, False, False)
     os.close(write)
     os.waitpid(pid, 0)
     os.close(read)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"x" * 4096, bytes(64) + b"xxh64 0000000000000000\n{}\n"]
+    "content",
+    [
+        b"",
+        b"x" * 4096,
+        bytes(64) + b"xxh64 0000000000000000\n{}\n",
+        bytes(64) + first_entry(b'{"version":1}'),
+        bytes(64) + first_entry(b'{"version":1,"pid":1,"since_ms":999999999999999999}'),
+    ],
 )
 def test_record_that_says_nothing_is_still_one(
     tmp_path: Path, root: Directory, content: bytes
@@ -318,7 +341,7 @@ def test_record_that_cannot_be_written_is_done_without(
         place.symlink_to(tmp_path / "elsewhere")
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")[0].append(b"v")
-    assert state_of(root) == (None, False, False)
+    assert state_of(root)[:3] == (None, False, False)
     assert not (tmp_path / "elsewhere").exists()
 
 

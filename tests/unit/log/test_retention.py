@@ -13,7 +13,7 @@ import pytest
 import logstore
 from logstore import RetainAge, RetainBytes, RetainFreeSpace, SegmentInfo
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, FixedClock, Unsynced, crash, frames, logs_in
 from support.values import (

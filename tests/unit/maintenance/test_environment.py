@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,10 @@ def test_writer_is_told_by_its_process(path: Path) -> None:
         return found
 
     assert lock().values == {"pid": None}
+    assert re.search("no process .* for writing, since 20.* UTC", lock().message)
     with logstore.open(path):
         assert isinstance(lock().values["pid"], int)
+        assert re.search(r"process \d+ \(.*it publishes for others\)", lock().message)
 
 
 def test_directory_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.arrow import HEADERS, NOW, pa
 from support.damage import FixedClock
 from support.values import (

@@ -18,7 +18,7 @@ import logstore
 from logstore import StoreConfig, TopicConfig
 from logstore.io.files import Files
 from logstore.io.scheduler import Scheduler
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, flip_bit, logs_in
 from support.values import config_of
 

@@ -13,7 +13,7 @@ import pytest
 import logstore
 from logstore.io.lock import StoreLock
 from logstore.store.context import StoreContext
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from logstore.store.topic.open_topics import OpenTopics
 from support.damage import FaultyFiles, snapshot_of, stop_syncs
 from support.values import (

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.children import descriptors_in
 from support.damage import Unsynced
 from support.values import (

@@ -144,7 +144,7 @@ def test_sync_that_fails_at_exit_is_logged(tmp_path: pathlib.Path) -> None:
     code = (
         "import errno, logging, sys, logstore\n"
         "from logstore.io.files import Files\n"
-        "from logstore.store.store import open_store\n"
+        "from logstore.store.opening import open_store\n"
         "logging.basicConfig()\n"
         "class Failing(Files):\n"
         "    def sync(self, fd):\n"

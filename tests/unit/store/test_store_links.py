@@ -161,7 +161,7 @@ def test_own_copy_without_space_leaves_the_file(tmp_path: Path) -> None:
     _linked(original, copy)
     before = _contents(original)
     files = Full()
-    from logstore.store.store import open_store
+    from logstore.store.opening import open_store
 
     with open_store(copy, files=files) as store:
         topic = store.topic("t")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.values import append_one, fill, new_partition, value_of
 

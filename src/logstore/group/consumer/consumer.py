@@ -39,7 +39,8 @@ from logstore.log.read.corruption import OnCorruption
 from logstore.record.arguments import as_offset, as_time_ms, refuse_pickling
 from logstore.record.record import TopicRecord
 from logstore.store.inside import topics_now
-from logstore.store.store import Store, open_store
+from logstore.store.opening import open_store
+from logstore.store.store import Store
 
 __all__ = ["Consumer", "deliveries_of"]
 

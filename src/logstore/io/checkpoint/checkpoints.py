@@ -64,7 +64,7 @@ _encode: Final = json.JSONEncoder(
     separators=(",", ":"), sort_keys=True, ensure_ascii=False
 ).encode
 # Files of which there are later versions, too, and the last of them.
-_LATER_VERSIONS: Final = {PARTITION_STATE: 2, PUBLICATION: 4, PUBLISHED: 2}
+_LATER_VERSIONS: Final = {PARTITION_STATE: 2, PUBLICATION: 4, PUBLISHED: 3}
 # Limits of reading: a file, its nesting, its numbers.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8

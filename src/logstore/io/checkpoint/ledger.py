@@ -1,4 +1,4 @@
-"""What is remembered of publications, in memory: the last one of each identity, which
+"""The remembered publications, in memory: the last one of each identity, which
 of them are forgotten when there are too many, and how many bytes they take."""
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from collections import OrderedDict
 from collections.abc import Container, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["Changes", "Entry", "Ledger"]
+from logstore.io.layout import TopicPartition
+
+__all__ = ["Call", "Changes", "Entry", "Ledger"]
 
 # How many identities are remembered besides the pinned ones: those that published last.
 IDENTITIES_MAX: Final = 10_000
@@ -21,6 +23,16 @@ PINNED_BYTES_MAX: Final = 56 << 20
 _ENTRY_BYTES: Final = 100
 
 
+# A request of a process that was carried out: its number, and (topic, partition, first
+# offset, end) of its records.
+Call: TypeAlias = "tuple[int, tuple[tuple[str, int, int, int], ...]]"
+# So many of a process are remembered: it has no more that wait.
+CALLS_MAX: Final = 64
+_CALL_BYTES: Final = 30
+# With the name of a topic, at most.
+_SPAN_BYTES: Final = 330
+
+
 class Entry(NamedTuple):
     """The last publication of an identity.
 
@@ -31,6 +43,8 @@ class Entry(NamedTuple):
         note: text that the publisher wanted to be kept with it.
         is_pinned: it is remembered, however many others publish.
         metadata: bytes that were committed with its records.
+        calls: of a process: the last requests that were carried out, in their order; in
+            a change, the new ones.
     """
 
     sequence: int
@@ -39,6 +53,28 @@ class Entry(NamedTuple):
     note: str = ""
     is_pinned: bool = False
     metadata: bytes = b""
+    calls: tuple[Call, ...] = ()
+
+    def call(self, number: int) -> dict[TopicPartition, range] | None:
+        """The offsets of a request of the process; None: it was not carried out, or is
+        not remembered."""
+        for one, spans in self.calls:
+            if one == number:
+                return {
+                    TopicPartition(topic, partition): range(first, end)
+                    for topic, partition, first, end in spans
+                }
+        return None
+
+    def after(self, before: Entry | None) -> Entry:
+        """The entry that is remembered when this change follows another entry."""
+        if before is None or not (self.calls and before.calls):
+            return self
+        calls = dict(before.calls) | dict(self.calls)
+        last = sorted(calls.items())[-CALLS_MAX:]
+        return self._replace(
+            sequence=max(self.sequence, before.sequence), calls=tuple(last)
+        )
 
 
 # The last publications of identities that have changed; None: it is forgotten.
@@ -57,6 +93,7 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         # Those that may be forgotten, in their order.
         self._others: OrderedDict[str, None] = OrderedDict()
+        self._callers: set[str] = set()
         self._bytes = self._pinned_bytes = 0
         self.apply(entries or {})
 
@@ -69,6 +106,10 @@ class Ledger:
         """A copy of all; the one that published last comes last."""
         return self._entries.copy()
 
+    def callers(self) -> list[str]:
+        """The identities of processes that have handed in."""
+        return list(self._callers)
+
     @property
     def file_bytes(self) -> int:
         """Bytes of the file that has all of them, at most."""
@@ -80,11 +121,15 @@ class Ledger:
             before = self._entries.pop(identity, None)
             if before is not None:
                 self._others.pop(identity, None)
+                self._callers.discard(identity)
                 self._count(identity, before, -1)
             if entry is not None:
-                self._entries[identity] = entry
-                if not entry.is_pinned:
+                entry = self._entries[identity] = entry.after(before)
+                # The requests of a process are forgotten with the process.
+                if not (entry.is_pinned or entry.calls):
                     self._others[identity] = None
+                elif entry.calls:
+                    self._callers.add(identity)
                 self._count(identity, entry, 1)
 
     def _count(self, identity: str, entry: Entry, sign: int) -> None:
@@ -101,10 +146,10 @@ class Ledger:
         for identity, entry in changes.items():
             before = self._entries.get(identity)
             if before is not None:
-                count -= not before.is_pinned
+                count -= identity in self._others
                 size -= entry_bytes(identity, before)
             if entry is not None:
-                count += not entry.is_pinned
+                count += not (entry.is_pinned or entry.calls)
                 size += entry_bytes(identity, entry)
         gone: list[str] = []
         if count > IDENTITIES_MAX or size > LEDGER_BYTES_MAX:
@@ -143,7 +188,8 @@ def entry_bytes(identity: str, entry: Entry) -> int:
     and again for its note, its pin and its metadata."""
     times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)
     texts = times * _text_bytes(identity) + _text_bytes(entry.note)
-    return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4
+    calls = sum([_CALL_BYTES + _SPAN_BYTES * len(spans) for _, spans in entry.calls])
+    return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4 + calls
 
 
 def _text_bytes(text: str) -> int:

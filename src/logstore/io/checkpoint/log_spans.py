@@ -36,7 +36,7 @@ _SECTOR_BYTES: Final = 512
 
 
 class LogSpan(NamedTuple):
-    """What a publication has put into one log.
+    """The bytes that a publication has put into one log.
 
     Attributes:
         base, end: its offsets, end exclusive.

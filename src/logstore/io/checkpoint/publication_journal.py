@@ -80,8 +80,8 @@ class _State:
             if base is not None:
                 self.bases[key] = base
         for identity, entry in changes.items():
-            self.changes.pop(identity, None)
-            self.changes[identity] = entry
+            before = self.changes.pop(identity, None)
+            self.changes[identity] = entry and entry.after(before)
         self.ledger.apply(changes)
 
 
@@ -90,7 +90,7 @@ class _Open(NamedTuple):
 
     Attributes:
         before: where the file ended before it.
-        are_durable: tells whether the logs have their bytes durably.
+        are_durable: whether the logs have their bytes durably.
     """
 
     before: FileEnd
@@ -285,6 +285,23 @@ class PublicationJournal:
         path = self._root.path_of(layout.PUBLICATION)
         with storage_errors("write", path, "Nothing was appended."), self._lock:
             self._forget([key])
+
+    def forget_ended(self, is_there: Callable[[str], bool]) -> None:
+        """Forget the processes that have handed in and have ended.
+
+        Args:
+            is_there: whether the process of an identity may make requests.
+
+        Raises:
+            CorruptCheckpointError, OSError: the file cannot be read or written.
+        """
+        with self._lock:
+            if not self._root.exists(layout.PUBLICATION):
+                return
+            entries = self._known().ledger.callers()
+            gone = [identity for identity in entries if not is_there(identity)]
+            if gone:
+                self._write({}, dict.fromkeys(gone))
 
     def forget(self, keys: list[TopicPartition]) -> None:
         """Before there are new partitions with the names of deleted ones: a publication

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd
-from logstore.io.checkpoint.ledger import Changes, Entry
+from logstore.io.checkpoint.ledger import Call, Changes, Entry
 from logstore.io.checkpoint.log_spans import LogSpan, has_all, spans_of
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.state_fields import (
@@ -36,6 +36,7 @@ from logstore.io.stamps import FileStamp
 
 __all__ = [
     "Journal",
+    "Outcome",
     "PublicationKey",
     "Publications",
     "change_rows",
@@ -81,7 +82,7 @@ class Journal(NamedTuple):
 
     @property
     def spans(self) -> dict[TopicPartition, LogSpan]:
-        """What the pending entry says of each log."""
+        """The span of the pending entry in each log."""
         return spans_of((self.pending or {}).get("logs", ()))
 
     def counted(self) -> Journal:
@@ -107,8 +108,8 @@ class Journal(NamedTuple):
                         synced.add(key)
                     bases[key] = base
             for identity, *fields in entry["changes"]:
-                changes.pop(identity, None)
-                changes[identity] = _entry_of(*fields) if fields else None
+                before = changes.pop(identity, None)
+                changes[identity] = _entry_of(*fields).after(before) if fields else None
         return Journal(self.generation, bases, changes, frozenset(synced))
 
 
@@ -121,22 +122,49 @@ def _is_pending(entry: Mapping[str, Any], end: FileEnd) -> bool:
 
 
 def _entry_of(
-    sequence: int, records: int, time_ms: int, note: str, pinned: bool, metadata: str
+    sequence: int,
+    records: int,
+    time_ms: int,
+    note: str,
+    pinned: bool,
+    metadata: str,
+    calls: Iterable[Any] = (),
 ) -> Entry:
     data = base64.b64decode(metadata)
-    return Entry(sequence, records, time_ms, note, pinned, data)
+    return Entry(sequence, records, time_ms, note, pinned, data, _calls_of(calls))
+
+
+def _calls_of(rows: Iterable[Any]) -> tuple[Call, ...]:
+    return tuple([(number, tuple(map(tuple, spans))) for number, spans in rows])
 
 
 def change_rows(changes: Changes) -> list[list[Any]]:
     """The rows of changes, as the journal has them."""
     return [
-        [identity] if entry is None else [identity, *entry[:-1], _text(entry.metadata)]
+        [identity] if entry is None else [identity, *_fields(entry)]
         for identity, entry in changes.items()
     ]
 
 
+def _fields(entry: Entry) -> list[Any]:
+    fields = [*entry[:5], _text(entry.metadata)]
+    return [*fields, entry.calls] if entry.calls else fields
+
+
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii") if data else ""
+
+
+class Outcome(NamedTuple):
+    """The outcome of a request of a process.
+
+    Attributes:
+        spans: the offsets of its records, by partition; None: it was not carried out.
+        is_known: False if it may be carried out by what an owner has begun.
+    """
+
+    spans: Mapping[TopicPartition, range] | None = None
+    is_known: bool = True
 
 
 class _Seen(NamedTuple):
@@ -254,6 +282,15 @@ class Publications:
             return journal.bases
         return {key: journal.bases[key] for key in journal.synced}
 
+    def outcome(self, identity: str, number: int) -> Outcome:
+        """The outcome of a request of a process. Raises: as `published`."""
+        journal = self.journal()
+        pending = None if journal is None else journal.pending
+        if pending and any(row[0] == identity for row in pending["changes"]):
+            return Outcome(is_known=False)
+        entry = self.published().get(identity)
+        return Outcome(entry and entry.call(number))
+
     def last_ends(self) -> dict[str, tuple[int, dict[TopicPartition, int]]]:
         """Of each identity that the journal has: the sequence of its last publication,
         and where the logs ended that this was put into; perhaps others, too. A log
@@ -296,9 +333,9 @@ class Publications:
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
         entries = {} if value is None else _entries_of(value)
         for identity, entry in journal.changes.items() if journal is not None else ():
-            entries.pop(identity, None)
+            before = entries.pop(identity, None)
             if entry is not None:
-                entries[identity] = entry
+                entries[identity] = entry.after(before)
         return entries
 
 
@@ -309,6 +346,7 @@ def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
     metadata = {
         identity: base64.b64decode(text) for identity, text in value.get("metadata", ())
     }
+    calls = dict(value.get("calls", ()))
     return {
         identity: Entry(
             last,
@@ -317,6 +355,7 @@ def _entries_of(value: Mapping[str, Any]) -> dict[str, Entry]:
             notes.get(identity, ""),
             identity in pinned,
             metadata.get(identity, b""),
+            _calls_of(calls.get(identity, ())),
         )
         for identity, last, count, time in value["published"]
     }
@@ -363,4 +402,7 @@ def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
     ]
     if pinned or metadata:
         value |= {"version": 2, "pinned": pinned, "metadata": metadata}
+    calls = [[identity, entry.calls] for identity, entry in rows if entry.calls]
+    if calls:
+        value |= {"version": 3, "calls": calls}
     return value

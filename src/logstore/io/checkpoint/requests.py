@@ -39,6 +39,8 @@ __all__ = [
     "Request",
     "OpenRequest",
     "RequestFile",
+    "answer_of",
+    "answer_text",
     "is_request",
     "pack_request",
     "request_name",
@@ -61,6 +63,8 @@ class Answer(NamedTuple):
     Attributes:
         error: why it was refused; None: it was published.
         records, offsets, is_new, note, metadata, pinned: as in `Publication`.
+        is_outdated: nothing was done: a topic has another number of partitions than
+            when those of the records were chosen.
     """
 
     error: LogStoreError | None
@@ -70,6 +74,7 @@ class Answer(NamedTuple):
     note: str = ""
     metadata: bytes = b""
     pinned: bool = False
+    is_outdated: bool = False
 
 
 class Request(NamedTuple):
@@ -175,6 +180,8 @@ def _answer_of(value: dict[str, Any]) -> Answer:
         raise ValueError("its answer is no object")
     if "error" in value:
         return Answer(error_of(value["error"]))
+    if "is_outdated" in value:
+        return Answer(None, is_outdated=True)
     offsets: list[tuple[TopicPartition, range]] = []
     for topic, number, begin, end in value["offsets"]:
         layout.check_topic_name(topic)
@@ -190,6 +197,16 @@ def _answer_of(value: dict[str, Any]) -> Answer:
         base64.b64decode(_text(value, "metadata"), validate=True),
         boolean("pinned", value["pinned"]),
     )
+
+
+def answer_of(path: str, value: dict[str, Any]) -> Answer:
+    """An answer from the value of an entry.
+
+    Raises:
+        CorruptCheckpointError: it has not the fields of one.
+    """
+    with _corrupt(path):
+        return _answer_of(value["answer"])
 
 
 # ------------------------------------------------------------------ writing
@@ -216,9 +233,11 @@ def pack_request(
     )
 
 
-def _answer_text(answer: Answer) -> str:
+def answer_text(answer: Answer) -> str:
     if answer.error is not None:
         value: dict[str, Any] = {"error": plain_error(answer.error)}
+    elif answer.is_outdated:
+        value = {"is_outdated": True}
     else:
         value = {
             "records": answer.records,
@@ -281,7 +300,7 @@ class OpenRequest:
             OSError: it may be there in part, which its checksum tells.
         """
         end = self.request.end
-        body = _answer_text(answer).encode("utf-8", "surrogatepass")
+        body = answer_text(answer).encode("utf-8", "surrogatepass")
         self._root.files.write(self._file.fd, later_entry(end, body), end.size)
 
     def remove(self) -> None:
@@ -341,7 +360,8 @@ class RequestFile:
         path = self._root.path_of(self.name)
         with _corrupt(path):
             # There is one: who finds it there does not answer again.
-            return _answer_of(checkpoints.entry_value(path, found[0][0])["answer"])
+            value = checkpoints.entry_value(path, found[0][0])
+        return answer_of(path, value)
 
     @property
     def is_there(self) -> bool:

@@ -224,14 +224,28 @@ def check_journal(value: dict[str, Any]) -> None:
         if not isinstance(identity, str):
             raise ValueError("an identity is no text")
         if entry:
-            sequence, records, time_ms, note, pinned, metadata = _list(
-                "the entry of an identity", entry, 6
+            sequence, records, time_ms, note, pinned, metadata, *calls = _list(
+                "the entry of an identity", entry
             )
             _check_numbers(sequence, records, time_ms)
             if not isinstance(note, str):
                 raise ValueError("a note is no text")
             boolean("pinned", pinned)
             _check_metadata(metadata)
+            if calls:
+                _check_calls(*_list("calls", calls, 1))
+
+
+def _check_calls(calls: object) -> None:
+    for row in _list("calls", calls):
+        number, spans = _list("a row of calls", row, 2)
+        integer("the number of a request", number, 0, OFFSET_MAX)
+        for span in _list("spans", spans):
+            topic, partition, *offsets = _list("a span", span, 4)
+            check_topic_name(topic)
+            integer("partition", partition, 0, PARTITION_MAX)
+            for offset in offsets:
+                integer("an offset of calls", offset, 0, OFFSET_MAX)
 
 
 def _check_numbers(*numbers: object) -> None:
@@ -263,6 +277,12 @@ def _check_published(value: dict[str, Any]) -> None:
         if not isinstance(identity, str):
             raise ValueError("an identity is no text")
         _check_metadata(text)
+
+    for row in _list("calls", value.get("calls", [])):
+        identity, calls = _list("a row of calls", row, 2)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        _check_calls(calls)
 
 
 def _check_unknown(value: dict[str, Any]) -> None:

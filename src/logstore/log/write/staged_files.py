@@ -20,7 +20,7 @@ from logstore.io import layout
 from logstore.io.directory import NOT_A_FILE, Directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 __all__ = ["Staged", "StagedLog"]
@@ -236,23 +236,30 @@ def _brief(value: object) -> str:
 
 
 def check_files(
-    root: Directory, logs: Iterable[StagedLog], room: int
+    root: Directory,
+    logs: Iterable[StagedLog],
+    room: int,
+    given: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """Raise unless the files of staged logs exist and are as long as they must be.
 
-    Returns the contents of those that are small, by name, `room` bytes at most in all.
+    Args:
+        given: the contents of those that are no files, by name.
+
+    Returns the contents of those that are small, by name, `room` bytes at most in all,
+    and those that are given.
 
     Raises:
         CorruptRecordError: a file is too short.
         StorageError: a file does not exist, or cannot be read.
     """
-    sizes: dict[str, int] = {}
-    contents: dict[str, bytes] = {}
+    contents = dict(given)
+    sizes = {name: len(content) for name, content in given.items()}
     for log in logs:
         name = log.file
         if name not in sizes:
             try:
-                most = min(_SMALL_BYTES, room)
+                most = min(_SMALL_BYTES, max(room, 0))
                 sizes[name], data = root.read_small(name, most)
             except OSError as error:
                 if error.errno not in NOT_A_FILE:

@@ -333,7 +333,7 @@ class Stage:
             now_ms=self._root.files.now_ms(),
             magic=partition.config.message_format,
         )
-        return self._add(partition, [rows])
+        return self.add(partition, [rows])
 
     def append_arrow(self, partition: Destination, data: Any) -> int:
         """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
@@ -345,9 +345,11 @@ class Stage:
             arrow.rows_of(batch, now_ms=now_ms, magic=magic)
             for batch in arrow.tables_of(data)
         )
-        return self._add(partition, rows)
+        return self.add(partition, rows)
 
-    def _add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
+    def add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
+        """Stage rows for a partition; returns the number of records. Raises: as
+        `append_many`."""
         if self._ended:
             raise self._refused("take records", self._ended)
         count, is_begun = 0, False

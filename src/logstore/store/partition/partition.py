@@ -33,7 +33,6 @@ from logstore.record.extras import arrow_module
 from logstore.record.record import Record
 from logstore.segment import SegmentInfo
 from logstore.store.partition.arrow_source import ArrowSource
-from logstore.store.partition.partition_appends import PartitionAppends
 from logstore.store.partition.partition_reads import PartitionReads
 from logstore.store.partition.partition_upkeep import COMPACTION_BYTES, PartitionUpkeep
 from logstore.store.partition.partition_views import (
@@ -41,6 +40,7 @@ from logstore.store.partition.partition_views import (
     infos_of,
     unchanged,
 )
+from logstore.store.partition.shared_appends import Appends, HandIn, appends_to
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,6 +75,7 @@ class Partition(ArrowSource):
         decompressed_max: int,
         topic_id: str = "",
         begin: Callable[[], None] | None = None,
+        hand_in: HandIn | None = None,
     ) -> None:
         self.config = config
         self.topic_id = topic_id
@@ -85,7 +86,9 @@ class Partition(ArrowSource):
         self._begin = begin or guard
         self._views = PartitionViews(topic, number, log, guard, decompressed_max)
         self._reads = PartitionReads(self._views)
-        self._appends = PartitionAppends(log, self._views, self._begin)
+        self._appends = appends_to(
+            log, self._views, config, topic_id, self._begin, hand_in
+        )
         self._append_prepared = self._appends.append_prepared
         self._append_durable = self._appends.append_durable
         self._prepared = self._appends.prepared
@@ -438,7 +441,7 @@ class Partition(ArrowSource):
             offsets = self._prepared.append_many(values, keys, timestamps_ms)
             if offsets is not None:
                 return self._appends.synced(offsets, durable)
-        magic = self._appends.writer().appends.encoder.magic
+        magic = self._appends.magic
         rows = pack_rows(values, keys, timestamps_ms, headers, magic=magic)
         return self._appends.append_rows([rows], expected_offset, durable)
 
@@ -629,7 +632,7 @@ class Partition(ArrowSource):
         return upkeep_of(self).apply_retention(now_ms, policies, dry_run=dry_run)
 
 
-def appends_of(partition: Partition) -> PartitionAppends:
+def appends_of(partition: Partition) -> Appends:
     """The appends of a partition, for other rooms of the package."""
     return partition._appends
 
@@ -641,10 +644,6 @@ def reads_of(partition: Partition) -> PartitionReads:
 
 def upkeep_of(partition: Partition) -> PartitionUpkeep:
     """Compaction and retention of a partition, for the background of its store."""
-    return PartitionUpkeep(
-        partition._log,
-        partition.config,
-        partition._views,
-        partition._begin,
-        partition.last_stable_offset,
-    )
+    log, config = partition._log, partition.config
+    views, begin = partition._views, partition._begin
+    return PartitionUpkeep(log, config, views, begin, partition.last_stable_offset)

@@ -25,10 +25,10 @@ from logstore.store.partition.partition_views import PartitionViews
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["PartitionAppends"]
+__all__ = ["NothingPrepared", "PartitionAppends"]
 
 
-class _NothingPrepared:
+class NothingPrepared:
     """`Appender.prepared` of a store that was opened read-only."""
 
     def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
@@ -72,8 +72,8 @@ class PartitionAppends:
         writer = log if isinstance(log, PartitionWriter) else None
         self._writer, self._views, self._begin = writer, views, begin
         self._files = log.directory.files
-        self.prepared: native.PreparedAppend | _NothingPrepared = (
-            _NothingPrepared() if writer is None else writer.appends.prepared
+        self.prepared: native.PreparedAppend | NothingPrepared = (
+            NothingPrepared() if writer is None else writer.appends.prepared
         )
         self.append_prepared = self.prepared.append
         self.append_durable = (
@@ -94,6 +94,11 @@ class PartitionAppends:
                 f"nothing was written"
             )
         return self._writer
+
+    @property
+    def magic(self) -> int:
+        """The format of its topic's records. Raises: as `writer`."""
+        return self.writer().appends.encoder.magic
 
     # ------------------------------------------------------------ one record
 

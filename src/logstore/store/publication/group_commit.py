@@ -179,7 +179,8 @@ class GroupCommit:
             # The files that became segments must not have their old names again.
             self._root.sync()
         spans = {t.key: t.log.span_from(t.base, t.place) for t in targets}
-        journal.publish(spans, group.changes, self._sync, self._are_durable)
+        changes = group.committed_changes()
+        journal.publish(spans, changes, self._sync, self._are_durable)
 
     def _sync(self, journal_fd: int | None) -> None:
         """Sync the logs and the journal, at the same time.

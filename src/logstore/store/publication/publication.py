@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
 from logstore.io.checkpoint.ledger import Entry
 from logstore.io.checkpoint.state_fields import METADATA_BYTES_MAX
 from logstore.io.layout import TopicPartition
+from logstore.log.write.calls import PROCESS_IDENTITY
 from logstore.log.write.staged_files import (
     Staged,
     StagedLog,
@@ -81,6 +83,10 @@ class PublicationRequest(NamedTuple):
         logs: the staged records, those of a partition in their order.
         identity, sequence, note, metadata: as in `Store.publish`; checked.
         pinned: whether the identity is to be pinned; None: as before.
+        contents: of staged files that are none, by name: a process has handed them in.
+        partitions: how many partitions topics had when those of the records were
+            chosen.
+        expected_offset: of the first record; None: any.
     """
 
     logs: tuple[StagedLog, ...]
@@ -89,6 +95,14 @@ class PublicationRequest(NamedTuple):
     note: str = ""
     metadata: bytes = b""
     pinned: bool | None = None
+    contents: Mapping[str, bytes] = MappingProxyType({})
+    partitions: Mapping[str, int] = MappingProxyType({})
+    expected_offset: int | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether a process has handed it in by its file of requests."""
+        return self.identity.startswith(PROCESS_IDENTITY)
 
     @property
     def records(self) -> int:
@@ -125,10 +139,12 @@ def check_own_identity(identity: object) -> None:
     """Raise `ConfigError` if an identity is not for callers: what they publish under it
     would take the place of what logstore publishes itself."""
     # Anything but a text is refused later.
-    if isinstance(identity, str) and identity.startswith(GROUP_IDENTITY):
+    reserved = GROUP_IDENTITY, PROCESS_IDENTITY
+    if isinstance(identity, str) and identity.startswith(reserved):
         raise ConfigError(
             f"identity {identity[:100]!r} is not for callers: under those that begin "
-            f"with {GROUP_IDENTITY!r}, consumer groups publish their positions. "
+            f"with {GROUP_IDENTITY!r}, consumer groups publish their positions, and "
+            f"under those with {PROCESS_IDENTITY!r}, processes what they hand in. "
             f"Nothing was done; use another identity",
             name="identity",
             value=identity,

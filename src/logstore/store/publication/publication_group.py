@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from logstore.errors import ConfigError, LogStoreError
-from logstore.io.checkpoint.ledger import Entry, Ledger
+from logstore.errors import ConfigError, LogStoreError, OffsetConflictError
+from logstore.io.checkpoint.ledger import Call, Entry, Ledger
 from logstore.io.layout import TopicPartition
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.staged_files import StagedLog
@@ -87,6 +87,9 @@ class Group:
         self.contents: dict[str, bytes] = {}
         self.room = _CONTENTS_BYTES
         self._files: set[str] = set()
+        # The offsets of requests that were carried out before.
+        self._known: dict[int, Mapping[TopicPartition, range]] = {}
+        self._ended: set[str] = set()
 
     def has_file_of(self, logs: Sequence[StagedLog]) -> bool:
         """Whether a file of other staged logs is in it."""
@@ -120,6 +123,42 @@ class Group:
             self.changes.pop(identity, None)
             self.changes[identity] = entry
 
+    def remember_call(self, number: int, spans: Mapping[TopicPartition, range]) -> None:
+        """A request of a process that was carried out before."""
+        request = self.requests[number]
+        entry = Entry(request.sequence, request.records, 0)
+        self._entries[number] = entry, False
+        self._known[number] = spans
+
+    def forget(self, identities: set[str]) -> None:
+        """Forget the identities of processes that have ended, if anything is committed
+        with it."""
+        self._ended = identities
+
+    def committed_changes(self) -> dict[str, Entry | None]:
+        """The changes, with the offsets of what processes have handed in, and without
+        processes that have ended."""
+        calls: dict[str, list[Call]] = {}
+        offsets = self._offsets()
+        for number, request in enumerate(self.requests):
+            if request.is_call and number in offsets:
+                spans = tuple(
+                    (*key, span.start, span.stop)
+                    for key, span in offsets[number].items()
+                )
+                calls.setdefault(request.identity, []).append((request.sequence, spans))
+        changes = dict(self.changes)
+        for identity, mine in calls.items():
+            entry = changes[identity]
+            assert entry is not None
+            last = max(entry.sequence, *(number for number, _ in mine))
+            changes[identity] = entry._replace(sequence=last, calls=tuple(mine))
+        for identity in self._ended - changes.keys():
+            if self._ledger.get(identity) is not None:
+                changes[identity] = None
+        self._ended.clear()
+        return changes
+
     def forget_oldest(self) -> None:
         """Forget other identities, as the limits demand."""
         if self.changes:
@@ -144,6 +183,17 @@ class Group:
             self.targets[key].parts.append(log)
             self.targets[key].owners.append(number)
 
+    def check_expected(self) -> None:
+        """Raise `OffsetConflictError` unless the logs, which are locked, end where the
+        only request expects it."""
+        for request in self.requests:
+            expected = request.expected_offset
+            for target in self.targets.values():
+                if expected not in (None, target.base):
+                    assert expected is not None
+                    name = target.writer.context.name
+                    raise OffsetConflictError(expected, target.base, partition=name)
+
     def in_order(self) -> list[Target]:
         """The partitions in the order of their locks."""
         return [self.targets[key] for key in sorted(self.targets)]
@@ -156,7 +206,7 @@ class Group:
                 outcomes.append(self.refused[number])
             else:
                 entry, is_new = self._entries[number]
-                spans = offsets.get(number, {})
+                spans = self._known.get(number) or offsets.get(number, {})
                 known = Publication.known(request.identity, entry, spans, is_new)
                 outcomes.append(known)
         return outcomes

@@ -31,6 +31,7 @@ from logstore.io.checkpoint.ledger import Changes, Entry
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications, unknown_publications
 from logstore.io.layout import TopicPartition
+from logstore.log.write.calls import PROCESS_IDENTITY, OutdatedChoiceError
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
     StagedLog,
@@ -77,6 +78,8 @@ class Publisher:
         self._last: GroupCommit | None = None
         # A publication of the last owner could not be undone.
         self._is_pending = False
+        # The identities of processes that have ended.
+        self._ended: set[str] = set()
         # Staged logs of what was published, whose files are not removed yet.
         self._used: list[StagedLog] = []
 
@@ -112,7 +115,13 @@ class Publisher:
             CorruptCheckpointError, OSError: a file cannot be read or written.
         """
         if not self._has_stuck():
+            self._journal.forget_ended(self._is_there)
             self._journal.settle({})
+
+    def _is_there(self, identity: str) -> bool:
+        """Whether the process of an identity may make requests."""
+        name = layout.PROCESS_PREFIX + identity.removeprefix(PROCESS_IDENTITY)
+        return self._root.exists(name)
 
     def ledger(self) -> dict[str, Entry]:
         """The last publication of each identity; the caller holds `lock`, so that all
@@ -163,10 +172,16 @@ class Publisher:
         the sync of the commit failed: then each has that error.
         """
         try:
+            if any(request.expected_offset is not None for request in requests):
+                return self._publish_apart(requests)
             return self._publish_together(requests)
         except (LogStoreError, OSError) as error:
             if len(requests) < 2:
                 return [self._named(error)]
+        return self._publish_apart(requests)
+
+    def _publish_apart(self, requests: Sequence[PublicationRequest]) -> list[Outcome]:
+        """The outcome of each request, each in a commit of its own."""
         outcomes: list[Outcome] = []
         for request in requests:
             try:
@@ -188,6 +203,7 @@ class Publisher:
         self._end_earlier()
         now_ms = self._root.files.now_ms()
         group = Group(requests, self._journal.ledger())
+        group.forget(self._ended)
         for number, request in enumerate(requests):
             try:
                 self._admit(group, number, request, now_ms)
@@ -214,6 +230,12 @@ class Publisher:
         """
         identity, sequence, logs = request.identity, request.sequence, request.logs
         last = group.last(identity) if identity else None
+        if request.is_call:
+            spans = None if last is None else last.call(sequence)
+            if spans is not None:
+                group.remember_call(number, spans)
+                return
+            last = None
         if last is not None and sequence < last.sequence:
             raise PublicationConflictError(identity, sequence, last.sequence)
         if last is not None and sequence == last.sequence:
@@ -225,11 +247,14 @@ class Publisher:
             group.remember(number, repeated, is_new=False)
             group.repeated += logs
             return
+        for topic, count in request.partitions.items():
+            if len(self._topics.catalog.numbers.get(topic, ())) != count:
+                raise OutdatedChoiceError(f"topic {topic} has not {count} partitions")
         entry = request.entry(last, now_ms)
         group.check_room(number, entry, is_new=True)
         if request.is_remembered:
             check_apart([*group.logs, *logs] if group.has_file_of(logs) else logs)
-            contents = check_files(self._root, logs, group.room)
+            contents = check_files(self._root, logs, group.room, request.contents)
             if logs:
                 # First of all: it may give the topics other ids.
                 self._context.state.begin_publishing()
@@ -246,6 +271,7 @@ class Publisher:
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
+            group.check_expected()
             commit = GroupCommit(
                 self._root, self._journal, targets, self.lock, self._end_interrupted
             )
@@ -363,6 +389,11 @@ class Publisher:
             },
             self._context.store_config,
         )
+
+    def process_ended(self, identity: str) -> None:
+        """A process that has handed in makes no more requests: it is forgotten with the
+        next commit. The caller holds `lock`."""
+        self._ended.add(identity)
 
     def discard_used(self) -> None:
         """Remove the staged files of what was published, and shorten the journal: not

@@ -74,7 +74,7 @@ def _damaged(
             if found_in(context.root, key, span) is not Found.OTHER:
                 continue
             writer = topics.writer_of(key)
-            # What is no whole batch was judged when the log was examined.
+            # Bytes that are no whole batch were judged when the log was examined.
             is_there = writer.health.damage is None and writer.end_offset >= span.end
             if not is_there or found_in(context.root, key, span) is not Found.OTHER:
                 continue

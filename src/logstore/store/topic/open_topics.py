@@ -41,6 +41,7 @@ from logstore.store.context import StoreContext
 from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition.partition import Partition, upkeep_of
 from logstore.store.partition.partitions import PartitionWriters
+from logstore.store.partition.shared_appends import HandIn
 from logstore.store.topic.topic import Changes, Topic
 
 __all__ = ["OpenTopics"]
@@ -55,6 +56,7 @@ class OpenTopics:
 
     Attributes:
         changes: makes, changes and deletes topics.
+        hand_in: how a shared store appends; None: it is not shared.
         writers: of the partitions, by (topic, partition).
         retention, compaction: in the background.
         topics: those that were asked for, by name: one object for each.
@@ -62,6 +64,7 @@ class OpenTopics:
     """
 
     changes: Changes
+    hand_in: HandIn | None = None
 
     def __init__(self, context: StoreContext, publications: Publications) -> None:
         self._context = context
@@ -290,6 +293,7 @@ class OpenTopics:
                     context.store_config.max_batch_decompressed_bytes,
                     self.catalog.ids.partition_id(key),
                     self.begin_call,
+                    self.hand_in,
                 )
                 self.partitions[key] = partition
             return partition

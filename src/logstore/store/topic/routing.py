@@ -22,6 +22,7 @@ from logstore.record.encoder import (
 from logstore.record.extras import arrow_module, arrow_routing_module
 from logstore.record.partitioner import Partitioner
 from logstore.store.partition.partition import Partition, appends_of
+from logstore.store.partition.shared_appends import SharedAppends, append_shared
 
 __all__ = [
     "Choose",
@@ -135,8 +136,7 @@ def rows_for(
     """The rows of one partition. Raises: as `pack_rows`."""
     if len(places) < len(columns.values):
         columns = columns.of(places)
-    magic = appends_of(partition).writer().appends.encoder.magic
-    return [pack_rows(*columns, magic=magic)]
+    return [pack_rows(*columns, magic=appends_of(partition).magic)]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -179,11 +179,26 @@ def append_to(
     rows: Mapping[int, list[native.Rows]],
     *,
     durable: bool,
+    chosen_of: Mapping[str, int],
 ) -> Appended:
     """Append to each partition its records.
 
-    1. check that each can take them; 2. append; 3. sync, if `durable`.
+    1. check that each can take them; 2. append; 3. sync, if `durable`. A shared store
+    hands all of them in at once.
+
+    Args:
+        chosen_of: how many partitions topics had, if the partitioner has chosen.
+
+    Raises:
+        OutdatedChoiceError: another number than that, in a shared store.
     """
+    shared = {
+        number: (appends, rows[number])
+        for number, target in targets.items()
+        if isinstance(appends := appends_of(target), SharedAppends)
+    }
+    if shared:
+        return append_shared(shared, chosen_of)
     writers = {
         number: appends_of(target).writer() for number, target in targets.items()
     }

@@ -19,6 +19,7 @@ from logstore.errors import (
 from logstore.log import retention
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
+from logstore.log.write.calls import OutdatedChoiceError
 from logstore.record.arguments import (
     Start,
     as_items,
@@ -31,6 +32,7 @@ from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store.partition.arrow_source import ArrowSource
 from logstore.store.partition.partition import Partition, appends_of, reads_of
+from logstore.store.partition.shared_appends import HandIn
 from logstore.store.topic import merging, routing
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from logstore.log.frames.log import Log
 
-__all__ = ["Changes", "Topic"]
+__all__ = ["Changes", "Topic", "context_of"]
 
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
 
@@ -56,6 +58,7 @@ class TopicContext(Protocol):
     """The part of its store that a topic needs."""
 
     changes: Changes
+    hand_in: HandIn | None
 
     @property
     def path(self) -> str: ...
@@ -219,6 +222,10 @@ class Topic(ArrowSource):
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         if partition is None:
+            hand_in = self._context.hand_in
+            if hand_in is not None:
+                stamp = hand_in.now_ms() if timestamp_ms is None else timestamp_ms
+                return _append_shared(self, value, key, stamp, headers)
             size = routing.length_of(value) + routing.length_of(key)
             key_bytes = key if key is None else bytes(key)
             partition = routing.chosen(
@@ -260,17 +267,22 @@ class Topic(ArrowSource):
         Raises: as `Partition.append_many`; `PartitionNotFoundError`.
         """
         columns = routing.columns_of(values, keys, timestamps_ms, headers)
-        choose = self._chooser(partition)
-        routed = routing.route(columns, choose)
-        targets = {number: self[number] for number in sorted(routed)}
-        return routing.append_to(
-            targets,
-            {
-                number: routing.rows_for(targets[number], columns, routed[number])
-                for number in targets
-            },
-            durable=bool(durable),
-        )
+
+        def append() -> tuple[tuple[int, range], ...]:
+            choose, chosen_of = self._chooser(partition)
+            routed = routing.route(columns, choose)
+            targets = {number: self[number] for number in sorted(routed)}
+            return routing.append_to(
+                targets,
+                {
+                    number: routing.rows_for(targets[number], columns, routed[number])
+                    for number in targets
+                },
+                durable=bool(durable),
+                chosen_of=chosen_of,
+            )
+
+        return _while_outdated(append)
 
     def append_arrow(
         self, data: Any, *, partition: int | None = None, durable: bool = False
@@ -286,33 +298,44 @@ class Topic(ArrowSource):
         column ``partition`` that has no integers.
         """
         batches = routing.batches_of(data)
-        if partition is None:
-            numbers = self.numbers
-            partitioner = self.partitioner
-            routed = routing.route_arrow(
-                batches,
-                routing.chooser(self.name, partitioner, numbers),
-                numbers if type(partitioner) is KafkaPartitioner else None,
-                lambda number: self[number].number,
-            )
-        else:
-            routed = {self[partition].number: batches}
-        targets = {number: self[number] for number in sorted(routed)}
-        return routing.append_to(
-            targets,
-            {
-                number: routing.arrow_rows_for(targets[number], routed[number])
-                for number in targets
-            },
-            durable=bool(durable),
-        )
 
-    def _chooser(self, partition: int | None) -> routing.Choose:
-        """The function that chooses the partition of a record."""
+        def append() -> tuple[tuple[int, range], ...]:
+            chosen_of: dict[str, int] = {}
+            if partition is None:
+                numbers = self.numbers
+                chosen_of = {self.name: len(numbers)}
+                partitioner = self.partitioner
+                routed = routing.route_arrow(
+                    batches,
+                    routing.chooser(self.name, partitioner, numbers),
+                    numbers if type(partitioner) is KafkaPartitioner else None,
+                    lambda number: self[number].number,
+                )
+            else:
+                routed = {self[partition].number: batches}
+            targets = {number: self[number] for number in sorted(routed)}
+            return routing.append_to(
+                targets,
+                {
+                    number: routing.arrow_rows_for(targets[number], routed[number])
+                    for number in targets
+                },
+                durable=bool(durable),
+                chosen_of=chosen_of,
+            )
+
+        return _while_outdated(append)
+
+    def _chooser(
+        self, partition: int | None
+    ) -> tuple[routing.Choose, Mapping[str, int]]:
+        """The function that chooses the partition of a record, and for how many."""
         if partition is not None:
             number = self[partition].number
-            return lambda key, size: number
-        return routing.chooser(self.name, self.partitioner, self.numbers)
+            return lambda key, size: number, {}
+        numbers = self.numbers
+        choose = routing.chooser(self.name, self.partitioner, numbers)
+        return choose, {self.name: len(numbers)}
 
     def read(
         self,
@@ -522,3 +545,30 @@ class Topic(ArrowSource):
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+def context_of(topic: Topic) -> TopicContext:
+    """The part of its store that a topic needs, for other rooms of the package."""
+    return topic._context
+
+
+def _append_shared(
+    topic: Topic, value: Any, key: Any, stamp: int, headers: Any
+) -> RecordMetadata:
+    """`Topic.append` of a shared store: the owner checks the number of partitions."""
+    ((number, span),) = topic.append_many(
+        [value],
+        None if key is None else [key],
+        [stamp],
+        [headers] if headers else None,
+    )
+    is_stamped = topic.config.message_timestamp_type == "LogAppendTime"
+    return RecordMetadata(topic.name, number, span.start, -1 if is_stamped else stamp)
+
+
+def _while_outdated(append: Callable[[], routing.Appended]) -> routing.Appended:
+    """The result of an append, which chooses the partitions again if partitions were
+    added meanwhile."""
+    while True:
+        with contextlib.suppress(OutdatedChoiceError):
+            return append()

@@ -18,7 +18,7 @@ from logstore.group.consumer.assigned_partitions import AssignedPartitions
 from logstore.group.member import open_group as open_group_module
 from logstore.group.member import others as others_module
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.groups import T0, T1, consumer, drain, partitions_of, settle, store_with
 
 

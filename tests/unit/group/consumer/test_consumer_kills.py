@@ -15,7 +15,7 @@ import logstore
 from logstore import OffsetAndMetadata
 from logstore.group.file import group_file as group_file_module
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.groups import T0, T1, consumer, drain, store_with
 from support.levels import some
 

@@ -22,7 +22,8 @@ from logstore.group.consumer import transaction as transaction_module
 from logstore.group.consumer.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
 from logstore.store.inside import stage_for_group, submit_for_group
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
+from support import handing_in
 from support.groups import (
     T0,
     T1,
@@ -33,6 +34,9 @@ from support.groups import (
     settle,
     store_with,
 )
+from support.handing_in import DEAF
+
+elsewhere = handing_in.elsewhere
 
 
 @pytest.fixture
@@ -474,13 +478,16 @@ def test_attempt_that_another_member_has_beaten_leaves_no_file(
 
 
 def test_commit_waits_no_longer_than_it_may(
-    path: Path, opened: Callable[..., Any]
+    path: Path, opened: Callable[..., Any], elsewhere: None
 ) -> None:
     """For an owner that does not publish for others. What was to be published is
     published once: so, or when the input was processed again."""
     one = opened()
     assert copy_some(one, 1) == 1
-    with logstore.open(path), pytest.raises(logstore.PublicationTimeoutError) as got:
+    with (
+        logstore.open(path, config=DEAF),
+        pytest.raises(logstore.PublicationTimeoutError) as got,
+    ):
         values = drain(one)
         with one.transaction(timeout_ms=20) as transaction:
             for value in values:
@@ -498,11 +505,14 @@ def test_commit_waits_no_longer_than_it_may(
 
 
 def test_first_commit_that_is_published_after_its_time_is_found(
-    path: Path, opened: Callable[..., Any]
+    path: Path, opened: Callable[..., Any], elsewhere: None
 ) -> None:
     """The consumer has seen no commit so far: it continues behind this one."""
     one = opened()
-    with logstore.open(path), pytest.raises(logstore.PublicationTimeoutError):
+    with (
+        logstore.open(path, config=DEAF),
+        pytest.raises(logstore.PublicationTimeoutError),
+    ):
         with one.transaction(timeout_ms=20) as transaction:
             for value in drain(one):
                 transaction.append("out", value)

@@ -14,7 +14,7 @@ from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import Unsynced
 from support.values import config_of

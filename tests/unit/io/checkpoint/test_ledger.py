@@ -7,7 +7,8 @@ import random
 import pytest
 
 from logstore.io.checkpoint import ledger
-from logstore.io.checkpoint.ledger import Entry, Ledger, entry_bytes
+from logstore.io.checkpoint.ledger import Call, Entry, Ledger, entry_bytes
+from logstore.io.layout import TopicPartition
 
 PLAIN = Entry(7, 3, 1_700_000_000_000, "note", False, b"\0\xff")
 PINNED = PLAIN._replace(is_pinned=True)
@@ -88,3 +89,45 @@ def test_questions_do_not_go_through_all_entries(
     assert found.evicted(changes, changes) == ["j0"]
     found.apply({"j0": None, **changes})
     assert set(asked) == {"j50", "new", "j0"}
+
+
+def made(*numbers: int) -> Entry:
+    """What a process has handed in."""
+    calls: list[Call] = [(n, (("a", 0, 10 * n, 10 * n + 2),)) for n in numbers]
+    return Entry(max(numbers), 2, 0, calls=tuple(calls))
+
+
+def test_calls_of_a_process_are_added_to_those_before() -> None:
+    """The last 64 of them, in the order of their numbers."""
+    known = Ledger({"process:x": made(1, 2)})
+    known.apply({"process:x": made(4, 3)})
+    entry = known.get("process:x")
+    assert entry is not None
+    assert entry.sequence == 4
+    assert [number for number, _ in entry.calls] == [1, 2, 3, 4]
+    assert entry.call(3) == {TopicPartition("a", 0): range(30, 32)}
+    assert entry.call(5) is None
+    known.apply({"process:x": made(*range(5, 90))})
+    entry = known.get("process:x")
+    assert entry is not None
+    assert [number for number, _ in entry.calls] == list(range(26, 90))
+
+
+def test_processes_are_not_pushed_out_by_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many publish: their requests may still wait."""
+    monkeypatch.setattr(ledger, "IDENTITIES_MAX", 2)
+    known = Ledger({"process:x": made(1), "a": Entry(1, 1, 0), "b": Entry(1, 1, 0)})
+    assert known.evicted({"c": Entry(1, 1, 0)}) == ["a"]
+    assert known.evicted({"process:y": made(1)}) == []
+    assert known.callers() == ["process:x"]
+    known.apply({"process:x": None})
+    assert known.callers() == []
+    assert known.get("process:x") is None
+
+
+def test_bytes_of_calls_are_counted() -> None:
+    """Their entries are in the same file."""
+    few, many = Ledger({"process:x": made(1)}), Ledger({"process:x": made(*range(60))})
+    assert many.file_bytes > few.file_bytes + 59 * 80

@@ -14,7 +14,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced, crash, logs_in, snapshot_of
 from support.values import append_one, config_of, expected, fill, new_partition
 

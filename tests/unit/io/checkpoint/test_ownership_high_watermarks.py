@@ -8,7 +8,7 @@ import pytest
 
 import logstore
 from logstore.io.layout import HIGH_WATERMARKS
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import Unsynced, flip_bit, frames, logs_in
 from support.values import append_one, config_of, fill, new_partition

@@ -424,7 +424,7 @@ def test_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> No
 def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     """A tenth more than the group takes must be free."""
     files = FullDisk()
-    with logstore.store.store.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, files=files) as store:
         partition = topic(store)
         wanted = write(partition)
         names = set((tmp_path / "t-0").iterdir())
@@ -566,7 +566,7 @@ def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
         partition_end = store.topic("t")[0].end_offset
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 99\n")
     files = FaultyFiles()
-    with logstore.store.store.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, files=files) as store:
         files.fail("open", errno.EIO, name="cleaner-offset-checkpoint")
         with pytest.raises(logstore.StorageError, match="cleaner-offset-checkpoint"):
             store.topic("t")[0]
@@ -581,7 +581,7 @@ def test_clock_that_is_a_day_ahead_of_the_log_removes_no_tombstone(
     """Its files say when it was written to. A time that the caller gives is taken."""
     day_ms = 24 * 60 * 60 * 1000
     files = FixedClock(time.time_ns() // 1_000_000)
-    with logstore.store.store.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, files=files) as store:
         partition = topic(store, delete_retention_ms=60_000)
         partition.append(b"1", b"a")
         partition.append(None, b"a")

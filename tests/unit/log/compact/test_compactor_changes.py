@@ -28,7 +28,7 @@ from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
 from logstore.log.write.replacement import Replacement
 from logstore.store.catalog.topic_settings import TopicSettings
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.compacting import ABORT, COMMIT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced
 from support.interrupts import InterruptAtCall

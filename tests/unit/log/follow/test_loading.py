@@ -17,7 +17,7 @@ from logstore.io.layout import OWNER, PARTITION_STATE
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.follow.signs import PartitionStamp
 from logstore.store.inside import views_of
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, FullDisk, Unsynced
 from support.values import config_of
 

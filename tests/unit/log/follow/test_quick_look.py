@@ -21,7 +21,7 @@ import logstore.io.files
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError, _native
 from logstore.log.follow import quick_look
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, crash, logs_in
 from support.levels import stride
 from support.values import (

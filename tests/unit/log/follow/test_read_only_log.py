@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     CoarseTimes,
     FaultyFiles,
@@ -252,7 +252,7 @@ class Watched(FaultyFiles):
         self._readers: list[logstore.Partition] = []
         self._path = Path()
 
-    def watch(self, path: Path, *readers: logstore.Partition) -> None:
+    def let_look(self, path: Path, *readers: logstore.Partition) -> None:
         """From now on these look, and one that opens the store just then."""
         self._path, self._readers = path, [*readers]
         self.before = self._look
@@ -298,7 +298,7 @@ def test_no_reader_ever_sees_part_of_an_append(
             beside = follower(path)
             records = beside.follow(timeout=0)
             assert [next(records).offset for _ in range(5)] == list(range(5))
-            files.watch(path, partition, beside)
+            files.let_look(path, partition, beside)
             with contextlib.suppress(logstore.StorageError, KeyboardInterrupt):
                 MANY[call](partition)
             files.before = None

@@ -27,7 +27,7 @@ from logstore.io.stamps import LookNames
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.follow.followed import FollowedLog
 from logstore.log.follow.loading import Loader
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, FixedClock, Unsynced, frames, logs_in, overwrite
 from support.values import fill, new_partition

@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import (
     CoarseTimes,

@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore import OffsetOutOfRangeError
 from logstore.io import layout
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.read_ways import COUNT, WAYS, append, beside
 from support.values import config_of

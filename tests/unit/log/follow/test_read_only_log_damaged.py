@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logstore import CorruptRecordError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import (
     foreign,
     with_epoch,

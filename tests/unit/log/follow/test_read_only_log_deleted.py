@@ -13,7 +13,7 @@ import pytest
 
 import logstore
 from logstore import TopicNotFoundError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.read_ways import COUNT, WAYS, append
 from support.values import config_of

@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced
 from support.read_ways import beside
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import (
     MARKER,
     bases,

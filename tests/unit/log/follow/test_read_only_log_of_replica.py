@@ -13,7 +13,7 @@ import pytest
 
 import logstore
 from logstore import CorruptRecordError
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import (
     foreign,
 )

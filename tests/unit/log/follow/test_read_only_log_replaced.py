@@ -16,7 +16,7 @@ import pytest
 
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError
 from logstore.io.directory import Directory
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.levels import stride
 from support.read_ways import COUNT, SIZE, WAYS, Pair, append, pairs_of

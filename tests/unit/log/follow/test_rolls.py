@@ -22,7 +22,7 @@ from logstore.log.follow.loading import Loader
 from logstore.log.follow.rolls import segments_of
 from logstore.log.read.view import Segments
 from logstore.segment import Segment
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.compacting import ABORT, TIME_MS, Item, batch2, marker
 from support.damage import Unsynced, logs_in
 from support.levels import IS_ALL

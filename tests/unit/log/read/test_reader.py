@@ -13,7 +13,7 @@ import pytest
 import logstore
 from logstore import Record
 from logstore.log.write.segment_writer import SegmentWriter
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support import transactions
 from support.damage import Unsynced, flip_bit, frames, logs_in
 from support.orders import COUNT, open_orders

@@ -16,7 +16,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.log.read.transactions import ended_transactions
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.read_ways import offsets_by_way
 from support.transactions import batch, marker
 

@@ -17,7 +17,7 @@ import xxhash
 import logstore
 from logstore import OffsetOutOfRangeError
 from logstore import _native as native
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     crash,

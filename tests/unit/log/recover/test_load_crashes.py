@@ -479,7 +479,7 @@ def test_closing_behind_a_change_of_settings_notes_where_the_log_ends() -> None:
     disk = MemoryDisk()
     with opened(disk) as store:
         new_partition(store, 1)
-    store = logstore.store.store.open_store(PATH, files=disk)
+    store = logstore.store.opening.open_store(PATH, files=disk)
     fill(orders(store), 3)
     orders(store).flush()
     store.topic("orders").configure(store.topic("orders").config)

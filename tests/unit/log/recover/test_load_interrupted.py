@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, append_garbage, snapshot_of
 from support.killed import COUNT, killed_store, the_log
 from support.values import append_one, every_magic, expected, new_partition, read_all

@@ -17,7 +17,7 @@ from logstore.io.checkpoint.recovery_report import (
     LOST_SEGMENT,
 )
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import cut, flip_bit, frames, logs_in, restart_machine
 from support.killed import labels
 

@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore.io.layout import TORN_PREFIX
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     append_garbage,

@@ -18,7 +18,7 @@ from logstore.io.checkpoint.recovery_report import (
     TORN_TAIL,
 )
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import cut, flip_bit, frames, restart_machine, zero
 from support.killed import labels, the_log
 

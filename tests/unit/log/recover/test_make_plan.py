@@ -71,7 +71,7 @@ from logstore.log.recover.facts import (
 from logstore.log.recover.make_plan import make_plan
 from logstore.log.recover.plan import CASES, TAKES_NO_APPENDS, Plan
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import fill, new_partition
 
 DESIGN = Path(__file__).parents[4] / "docs" / "design.md"

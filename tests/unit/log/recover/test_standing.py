@@ -25,7 +25,7 @@ from logstore.io.checkpoint.recovery_report import (
     TORN_TAIL,
 )
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import (
     FaultyFiles,

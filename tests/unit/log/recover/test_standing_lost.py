@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore.io import layout
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash, logs_in
 from support.values import append_one, expected, read_all, write_store
 

@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore.io.checkpoint.recovery_report import CORRUPT, DAMAGE_GONE
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash, flip_bit, frames, logs_in, overwrite, zero
 from support.killed import killed_store, labels, the_log
 from support.values import (

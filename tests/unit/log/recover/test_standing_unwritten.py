@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore.io.checkpoint.recovery_report import CORRUPT
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, flip_bit
 from support.killed import labels, the_log
 from support.values import fill, new_partition

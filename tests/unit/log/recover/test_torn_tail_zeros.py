@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from logstore.io.checkpoint.recovery_report import CORRUPT, TORN_TAIL
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash, frames, zero
 from support.killed import killed_store, labels, the_log
 from support.values import every_format, new_partition, write_store

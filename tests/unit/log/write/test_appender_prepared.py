@@ -26,7 +26,7 @@ from logstore.errors import (
 )
 from logstore.io.files import Files
 from logstore.log.write.extent import Extent
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 from support.prepared import unprepared
 from support.values import every_magic, new_partition

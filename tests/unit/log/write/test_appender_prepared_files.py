@@ -22,7 +22,7 @@ from logstore.errors import (
 )
 from logstore.io.files import Files, replaced_calls
 from logstore.log.write.segment_writer import SegmentWriter
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 from support.values import new_partition
 

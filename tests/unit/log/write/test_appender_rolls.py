@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, crash, logs_in
 from support.producing import sent
 from support.values import config_of

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore.io.checkpoint.recovery_report import CORRUPT
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, crash, flip_bit, logs_in
 from support.killed import labels

@@ -15,7 +15,7 @@ from logstore.io import layout
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, crash, cut, flip_bit, logs_in
 
 # Each append rolls.

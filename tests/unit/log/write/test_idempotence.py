@@ -14,8 +14,8 @@ import logstore
 from logstore.io.checkpoint.producer_snapshot import format_snapshot, parse_snapshot
 from logstore.log.producers import EXPIRY_MS, Producers
 from logstore.log.write.idempotence import Idempotence
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import appends_of
-from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, cut, frames, logs_in, overwrite
 from support.levels import some
 from support.producing import sent

@@ -290,7 +290,7 @@ def test_failure_takes_it_back(method: str, before: int) -> None:
     fill(partition, 3)
     assert list(partition.read()) == expected(2, 0, 5)
     store.close()
-    again = logstore.store.store.open_store(PATH, files=disk.process())
+    again = logstore.store.opening.open_store(PATH, files=disk.process())
     assert list(again.topic("a")[0].read()) == expected(2, 0, 5)
     again.close()
 

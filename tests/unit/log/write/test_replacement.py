@@ -19,7 +19,7 @@ from logstore import Partition, Store, StoreClosedError, TopicConfig
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANED, LOG, SWAP, segment_file
 from logstore.log.write.replacement import Replacement
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 from support.disk import MemoryDisk
 from support.levels import some
@@ -165,7 +165,7 @@ def test_output_that_is_interrupted_when_it_is_made_leaves_no_file(
 
 def calls_of_a_compaction(tmp_path: Path) -> list[str]:
     files = FaultyFiles()
-    store = logstore.store.store.open_store(tmp_path / "count", files=files)
+    store = logstore.store.opening.open_store(tmp_path / "count", files=files)
     partition = made(store)
     files.forget()
     partition.compact(force=True)
@@ -186,7 +186,7 @@ def test_call_that_fails_during_a_compaction_loses_nothing(
     for number, (method, nth) in enumerate(some(steps, 16, str(error))):
         files = FaultyFiles()
         path = tmp_path / str(number)
-        store = logstore.store.store.open_store(path, files=files)
+        store = logstore.store.opening.open_store(path, files=files)
         partition = made(store)
         wanted = newest(partition)
         files.fail(method, error, nth=nth, times=1)

@@ -19,7 +19,7 @@ from logstore import (
 from logstore.io import layout
 from logstore.log.write import staging
 from logstore.maintenance.verify import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support import one_stage
 from support.damage import FixedClock
 from support.one_stage import stage, values

@@ -22,7 +22,7 @@ from logstore import (
 )
 from logstore.io.files import Files
 from logstore.maintenance.verify import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support import one_stage
 from support.one_stage import stage, staged_files, values
 from support.values import config_of

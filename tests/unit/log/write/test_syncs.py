@@ -15,7 +15,7 @@ import pytest
 import logstore
 from logstore.io.scheduler import Scheduler
 from logstore.log.write.syncs import Syncs
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.appending import is_durable_in_time
 from support.damage import FaultyFiles, Unsynced
 from support.values import append_one, append_records, config_of, fill, new_partition

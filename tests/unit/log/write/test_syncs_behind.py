@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from logstore.log.write.syncs import Syncs
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import new_partition
 
 

@@ -16,7 +16,7 @@ import logstore
 from faults.checker import PATH, open_quietly
 from logstore.index import TxnEntry, parse_txn_index
 from logstore.io.checkpoint.producer_snapshot import parse_snapshot
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, fixed_crc
 from support.disk import MemoryDisk
 from support.levels import some

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import logstore
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FixedClock
 
 

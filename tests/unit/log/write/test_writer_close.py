@@ -11,7 +11,7 @@ import pytest
 import logstore
 from logstore.errors import StoreClosedError
 from logstore.log.write.writer import PartitionWriter
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles
 from support.interrupts import InterruptAtCall
 from support.values import expected, fill, new_partition

@@ -19,8 +19,8 @@ from logstore import _native as native
 from logstore._native.locks import new_group
 from logstore.io.scheduler import Scheduler
 from logstore.log.write.segment_writer import SegmentWriter
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import appends_of
-from logstore.store.store import open_store
 from support.appending import CALLS, is_durable_in_time
 from support.damage import Unsynced, logs_in
 from support.values import (

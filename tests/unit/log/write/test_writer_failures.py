@@ -16,7 +16,7 @@ from logstore import OffsetOutOfRangeError
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.layout import PARTITION_STATE
 from logstore.record.encoder import BATCH_BYTES_TARGET
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, logs_in
 from support.values import (

@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore.io.layout import INDEX, PARTITION_STATE, SEGMENT_SUFFIXES, TIME_INDEX
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, FullDisk, logs_in
 from support.values import (

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore.io.layout import PARTITION_STATE
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.appending import CALLS
 from support.damage import FaultyFiles, FullDisk
 from support.values import append_one, expected, fill, new_partition, read_all

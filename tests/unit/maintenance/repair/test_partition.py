@@ -14,7 +14,7 @@ from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import PARTITION_STATE
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, frames, logs_in, overwrite
 from support.values import config_of
 

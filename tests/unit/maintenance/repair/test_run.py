@@ -16,7 +16,7 @@ import pytest
 
 import logstore
 from logstore.io.stamps import FileInfo
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import (
     FaultyFiles,
     FixedClock,

@@ -9,7 +9,7 @@ from faults.memory_files import ROOT, MemoryFiles
 from logstore import StoreConfig, VerifyReport
 from logstore.io.layout import LOG, segment_file
 from logstore.maintenance.verify.store import verify
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.values import config_of, fill
 
 Tree = dict[str, bytes | None]

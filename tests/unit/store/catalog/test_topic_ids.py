@@ -19,7 +19,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.topic_identity import TopicIdentity, derived_id
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FullDisk, flip_bit
 
 KAFKA_ID = "0123456789abcdef0123456789abcdef"

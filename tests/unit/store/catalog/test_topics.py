@@ -16,7 +16,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, growing_file
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, FullDisk, crash, cut, flip_bit
 
 

@@ -183,7 +183,7 @@ def test_copy_is_not_opened_where_nothing_would_lower_its_positions(
     _stored(data)
     _committed(data, 5)
     shutil.copytree(data, copy)
-    inner = "from logstore.store.store import open_store; open_store({!r}).close()"
+    inner = "from logstore.store.opening import open_store; open_store({!r}).close()"
     call = [sys.executable, "-c", inner.format(str(copy))]
     done = subprocess.run(call, capture_output=True, text=True)
     assert "nothing lowers the positions of this copy" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.io.checkpoint.publication_journal import PublicationJournal
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, append_garbage, flip_bit, logs_in
 from support.values import fill
 

@@ -17,7 +17,7 @@ from logstore import TopicPartition
 from logstore.io import layout
 from logstore.io.files import Files
 from logstore.store.copy import snapshot_requests
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.cluster_files import cluster_files, make_cluster
 
 CONFIG = logstore.TopicConfig(segment_bytes=4096, message_format=2)

@@ -13,7 +13,7 @@ import logstore
 from logstore import TopicConfig
 from logstore.io import layout
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.transactions import batch, marker
 
 CONFIG = TopicConfig(

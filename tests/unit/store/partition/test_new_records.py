@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,9 +21,9 @@ from logstore.io import layout, wakeups
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.wakeups import Watch
+from logstore.store.opening import open_store
 from logstore.store.partition import new_records as module
 from logstore.store.partition.new_records import NewRecords
-from logstore.store.store import open_store
 
 LONG_S = 60.0
 
@@ -173,9 +174,17 @@ def test_followers_that_end_leave_nothing_behind(writer: Store) -> None:
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The sleeps, of which there are none."""
+    """The sleeps of this thread, of which there are none."""
     sleeps: list[float] = []
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleeps.append)
+    mine = threading.current_thread()
+
+    def sleep(seconds: float) -> None:
+        if threading.current_thread() is mine:
+            sleeps.append(seconds)
+        else:
+            time.sleep(seconds)
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(wakeups, "time", clock)
     return sleeps

@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore import Record, TimestampType
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FixedClock, logs_in
 from support.values import (
     FIRST_TIMESTAMP,

@@ -321,13 +321,17 @@ def test_find_keeps_no_memory(values: list[Any]) -> None:
     for _ in range(100):
         _records.find(*values)
     before = sys.getrefcount(index)
+    grown = []
     tracemalloc.start()
     try:
-        begin, _ = tracemalloc.get_traced_memory()
-        for _ in range(20_000):
-            _records.find(*values)
-        end, _ = tracemalloc.get_traced_memory()
+        # Threads of other stores may allocate meanwhile.
+        for _ in range(5):
+            begin, _ = tracemalloc.get_traced_memory()
+            for _ in range(20_000):
+                _records.find(*values)
+            end, _ = tracemalloc.get_traced_memory()
+            grown.append(end - begin)
     finally:
         tracemalloc.stop()
     assert sys.getrefcount(index) == before
-    assert end - begin < 20_000
+    assert min(grown) < 20_000

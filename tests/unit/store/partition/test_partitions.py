@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import RecoveryProgress
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, crash, logs_in
 from support.values import append_one, config_of, expected, fill
 

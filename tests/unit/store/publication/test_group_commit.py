@@ -18,8 +18,8 @@ from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import VisibilityBarrier
+from logstore.store.opening import open_store
 from logstore.store.publication.group_commit import GroupCommit
-from logstore.store.store import open_store
 from support.disk import MemoryDisk
 from support.staging import stage
 from support.values import config_of, expected

@@ -14,8 +14,8 @@ import logstore
 from logstore.io.checkpoint import producer_names
 from logstore.io.layout import PRODUCERS
 from logstore.log.producers import EXPIRY_MS
+from logstore.store.opening import open_store
 from logstore.store.partition.partition import appends_of
-from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, flip_bit
 from support.levels import some
 from support.producing import sent

@@ -438,9 +438,9 @@ def test_file_without_pins_and_metadata_has_the_version_of_before(
 def test_file_of_a_later_version_is_refused(store: Store) -> None:
     root = store._context.root
     root.write_file(
-        layout.PUBLISHED, checkpoints.pack_state({"version": 3, "published": []})
+        layout.PUBLISHED, checkpoints.pack_state({"version": 4, "published": []})
     )
-    with pytest.raises(UnsupportedError, match="version 3, this logstore knows 2"):
+    with pytest.raises(UnsupportedError, match="version 4, this logstore knows 3"):
         store.published("x")
     root.write_file(
         layout.PUBLISHED, checkpoints.pack_state({"version": 0, "published": []})

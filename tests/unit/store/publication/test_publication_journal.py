@@ -23,7 +23,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.disk import MemoryDisk
 from support.power_cut import cuts
 from support.staging import stage

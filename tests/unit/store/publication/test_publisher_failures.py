@@ -28,8 +28,8 @@ from logstore import (
 from logstore.io import layout
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
+from logstore.store.opening import open_store
 from logstore.store.partition.partitions import PartitionWriters
-from logstore.store.store import open_store
 from logstore.store.topic.open_topics import OpenTopics
 from support import staging
 from support.damage import Unsynced

@@ -21,7 +21,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import end_of, later_entry, split_entries
 from logstore.io.files import Files
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.disk import MemoryDisk
 from support.disk_changes import ROOT, Nodes
 from support.values import config_of

@@ -13,7 +13,7 @@ from logstore import TopicConfig
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.directory import Directory
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import Unsynced, crash, cut, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
 

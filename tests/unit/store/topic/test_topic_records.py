@@ -18,7 +18,7 @@ from logstore import TopicRecord
 from logstore import _native as native
 from logstore.log.read import cursor
 from logstore.log.write.appender import Appender
-from logstore.store.store import open_store
+from logstore.store.opening import open_store
 from support.damage import FaultyFiles, flip_bit
 from support.values import config_of
 

@@ -96,7 +96,7 @@ def failing_reader(path: str) -> Iterator[tuple[Store, Failing]]:
     files = Failing()
     with logstore.open(path, read_only=True) as store:
         staged_by(store)
-    opened = logstore.store.store.open_store(path, read_only=True, files=files)
+    opened = logstore.store.opening.open_store(path, read_only=True, files=files)
     with opened:
         yield opened, files
 
@@ -146,7 +146,7 @@ def test_changes_that_are_not_reported_are_found(
     """Where there are no more watches: more slowly."""
     files = {"owner": Failing(), "requester": Failing()}
     files[side].failures[call, ""] = errno.EMFILE
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files["owner"]) as owner,
         open_store(path, read_only=True, files=files["requester"]) as reader,
@@ -206,7 +206,7 @@ class OtherHost(Files):
 def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
     """Renames by other hosts are not reported to it."""
     config = dataclasses.replace(SERVING, allow_network_filesystem=True)
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=config, files=OtherHost()) as owner,
         logstore.open(path, read_only=True) as reader,
@@ -220,7 +220,7 @@ def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:
     files = Failing()
     files.failures["new_event", ""] = errno.EMFILE
     with pytest.raises(StorageError, match="no thread"):
-        logstore.store.store.open_store(path, config=SERVING, files=files)
+        logstore.store.opening.open_store(path, config=SERVING, files=files)
     with logstore.open(path, config=SERVING) as store:
         assert store.topics() == ["a"]
 
@@ -229,7 +229,7 @@ def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:
 def test_answer_that_cannot_be_written_is_asked_for_again(path: str, call: str) -> None:
     """It was published: the requester is told so, and it is not done twice."""
     files = Failing()
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
@@ -258,7 +258,7 @@ def test_request_that_cannot_be_removed_keeps_its_answer(
 
     monkeypatch.setattr(requests.RequestFile, "answer", answer_later)
     files = Failing()
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
@@ -304,7 +304,7 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
 ) -> None:
     """What waits is served when it can again."""
     files = Failing()
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
@@ -345,7 +345,7 @@ def test_same_records_are_handed_in_by_two_at_the_same_time(
             found.append(submit(reader, staged))
 
     files = Before(meanwhile)
-    with logstore.store.store.open_store(path, read_only=True, files=files) as other:
+    with logstore.store.opening.open_store(path, read_only=True, files=files) as other:
         found.append(submit(other, staged))
     assert [done.is_new for done in found] == [True, False]
     until(lambda: not requests_in(path))
@@ -366,7 +366,7 @@ def test_request_that_is_discarded_before_it_has_its_name(
             os.unlink(name, dir_fd=dir_fd)
 
     files = Before(discard)
-    with logstore.store.store.open_store(path, read_only=True, files=files) as reader:
+    with logstore.store.opening.open_store(path, read_only=True, files=files) as reader:
         staged = staged_by(reader)
         if times > 1:
             with pytest.raises(StorageError, match=r"Nothing was handed in\."):
@@ -378,7 +378,7 @@ def test_request_that_is_discarded_before_it_has_its_name(
 def test_request_of_a_killed_process_is_removed_with_the_others(path: str) -> None:
     """It was killed before its request had its name."""
     files = Failing()
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         logstore.open(path) as busy,
         open_store(path, read_only=True, files=files) as reader,
@@ -397,7 +397,7 @@ def test_request_of_a_killed_process_is_removed_with_the_others(path: str) -> No
 def test_second_writing_of_a_request_that_fails_tells_of_the_first(path: str) -> None:
     """The first one was published, and its answer could not be written."""
     files, mine = Failing(), Failing()
-    open_store = logstore.store.store.open_store
+    open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files) as owner,
         open_store(path, read_only=True, files=mine) as reader,

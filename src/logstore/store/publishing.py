@@ -12,6 +12,7 @@ from logstore.errors import ConfigError, LogStoreError, storage_errors
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.filesystem import prepare_beside
+from logstore.log.write.calls import Creation
 from logstore.log.write.staged_files import (
     Staged,
     check_identity,
@@ -20,13 +21,14 @@ from logstore.log.write.staged_files import (
 )
 from logstore.log.write.staging import Destination, Stage
 from logstore.store.context import StoreContext
+from logstore.store.hand_in.owner import HandIn
+from logstore.store.hand_in.submitting import OwnerWatch, hand_in
 from logstore.store.partition.partition import Partition
 from logstore.store.publication.discarding import (
     discard,
     discard_leftovers,
     discard_older,
 )
-from logstore.store.publication.hand_in import HandIn, OwnerWatch, hand_in
 from logstore.store.publication.publication import Publication, PublicationRequest
 from logstore.store.publication.publisher import Publisher
 from logstore.store.topic.open_topics import OpenTopics
@@ -50,12 +52,13 @@ class Publishing:
         topics: OpenTopics,
         publications: Publications,
         journal: PublicationJournal,
+        create: Callable[[Creation], object],
     ) -> None:
         self._context = context
         self._topics = topics
         self.publications = publications
         self.publisher = Publisher(context, topics, publications, journal)
-        self.hand_in = HandIn(context.root, self.publisher)
+        self.hand_in = HandIn(context.root, self.publisher, create)
         self.watches: deque[OwnerWatch] = deque()
 
     def stage(self, identity: str, sequence: int) -> Stage:
@@ -121,6 +124,11 @@ class Publishing:
             return hand_in(
                 context.root, request, timeout_ms, publish_as_owner, self.watches
             )
+
+    def end_watches(self) -> None:
+        """Watch no owner any more."""
+        while self.watches:
+            self.watches.pop().close()
 
     def last(self, identity: str) -> Publication | None:
         """As `Store.last_publication`."""

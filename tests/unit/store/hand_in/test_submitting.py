@@ -32,11 +32,13 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, requests
 from logstore.io.directory import Directory
 from logstore.log.write.staged_files import Staged
-from logstore.store.publication import hand_in
+from logstore.store.hand_in import owner as owner_module
+from logstore.store.hand_in import submitting
 from logstore.store.publication.publisher import Publisher
 from support import handing_in
 from support.damage import flip_bit
 from support.handing_in import (
+    DEAF,
     LONG_MS,
     SERVING,
     Later,
@@ -52,6 +54,7 @@ from support.values import config_of
 
 # Fixtures.
 path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
+elsewhere = handing_in.elsewhere
 
 
 # ---------------------------------------------------------------- who publishes
@@ -149,10 +152,12 @@ def test_publish_commits_what_waits_with_its_own(
         assert call.get().offsets == {("a", 0): range(2, 5)}
 
 
-def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> None:
+def test_requests_of_before_the_opening_are_served(
+    path: str, reader: Store, elsewhere: None
+) -> None:
     """Of a process that has ended meanwhile: its request is done."""
     with (
-        logstore.open(path) as busy,
+        logstore.open(path, config=DEAF) as busy,
         pytest.raises(PublicationTimeoutError) as caught,
     ):
         assert busy
@@ -170,10 +175,10 @@ def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> 
 
 
 def test_owner_that_does_not_publish_for_others_lets_them_wait(
-    path: str, reader: Store
+    path: str, reader: Store, elsewhere: None
 ) -> None:
     """Until it ends: then the one who waits publishes."""
-    busy = logstore.open(path)
+    busy = logstore.open(path, config=DEAF)
     call = Later(lambda: submit(reader, staged_by(reader, 2)))
     until(lambda: waiting_in(path))
     busy.publish([staged_by(busy, 1)], identity="own", sequence=1)
@@ -185,10 +190,10 @@ def test_owner_that_does_not_publish_for_others_lets_them_wait(
 
 
 def test_several_that_wait_for_the_lock_are_all_published_once(
-    path: str, reader: Store
+    path: str, reader: Store, elsewhere: None
 ) -> None:
     """The first who has it publishes for the others, too."""
-    busy = logstore.open(path)
+    busy = logstore.open(path, config=DEAF)
     calls = [
         Later(lambda n=n: submit(reader, staged_by(reader, 2), 1, identity=f"i{n}"))
         for n in range(5)
@@ -375,16 +380,18 @@ def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
     assert owner.published("x") is None
 
 
-def threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("requests in")]
+def threads(path: str) -> list[str]:
+    """Those that serve requests; not of stores that other tests have left."""
+    name = f"requests in {path}"
+    return [t.name for t in threading.enumerate() if t.name.startswith(name)]
 
 
 def test_thread_ends_with_the_store(path: str) -> None:
     """Closed, or forgotten."""
     store = logstore.open(path, config=SERVING)
-    assert len(threads()) == 1
+    assert len(threads(path)) == 1
     store.close()
-    assert threads() == []
+    assert threads(path) == []
     forgotten = [logstore.open(path, config=SERVING)]
     alive = weakref.ref(forgotten[0])
 
@@ -395,14 +402,16 @@ def test_thread_ends_with_the_store(path: str) -> None:
 
     with pytest.warns(ResourceWarning):
         collect()
-    until(lambda: not threads())
-    logstore.open(path).close()
+    until(lambda: not threads(path))
+    logstore.open(path, config=DEAF).close()
 
 
-def test_same_records_have_the_same_request(path: str, reader: Store) -> None:
+def test_same_records_have_the_same_request(
+    path: str, reader: Store, elsewhere: None
+) -> None:
     """However often they are handed in: the directory does not fill."""
     staged = staged_by(reader)
-    with logstore.open(path):
+    with logstore.open(path, config=DEAF):
         for _ in range(3):
             with pytest.raises(PublicationTimeoutError):
                 submit(reader, staged, timeout_ms=1)
@@ -419,7 +428,7 @@ def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -
             with contextlib.suppress(logstore.ForkedError):
                 submit(reader, Staged(()))
                 os._exit(2)
-            if not threads():
+            if not threads(owner.path):
                 status = 0
         finally:
             os._exit(status)
@@ -438,14 +447,14 @@ def test_lock_is_not_held_after_a_refused_request(path: str, reader: Store) -> N
 
 
 def test_lock_that_another_one_takes_first_is_waited_for(
-    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, elsewhere: None
 ) -> None:
     """It seemed to be free."""
-    busy = logstore.open(path)
+    busy = logstore.open(path, config=DEAF)
     answers: list[int | None] = [None]
-    real = hand_in._holder
+    real = submitting._holder
     monkeypatch.setattr(
-        hand_in, "_holder", lambda root: answers.pop() if answers else real(root)
+        submitting, "_holder", lambda root: answers.pop() if answers else real(root)
     )
     call = Later(lambda: submit(reader, staged_by(reader)))
     until(lambda: waiting_in(path))
@@ -456,10 +465,10 @@ def test_lock_that_another_one_takes_first_is_waited_for(
 
 
 def test_requests_that_nobody_wants_any_more_are_removed(
-    path: str, reader: Store
+    path: str, reader: Store, elsewhere: None
 ) -> None:
     """Of an identity, up to a sequence; and old ones, also what was put aside."""
-    with logstore.open(path) as busy:
+    with logstore.open(path, config=DEAF) as busy:
         for sequence in (3, 4):
             with pytest.raises(PublicationTimeoutError):
                 submit(reader, staged_by(reader, 1, sequence), sequence, timeout_ms=0)
@@ -540,15 +549,15 @@ def test_lock_is_looked_at_once_as_long_as_nobody_has_closed_it(
 ) -> None:
     """When its holder has ended, the next call takes it, without a wait."""
     looks: list[int | None] = []
-    real = hand_in._holder
+    real = submitting._holder
 
     def holder(root: Directory) -> int | None:
         looks.append(real(root))
         return looks[-1]
 
-    monkeypatch.setattr(hand_in, "_holder", holder)
+    monkeypatch.setattr(submitting, "_holder", holder)
     # A busy machine makes a call wait for longer than the time of a look.
-    monkeypatch.setattr(hand_in, "_LOOK_S", 3600)
+    monkeypatch.setattr(submitting, "_LOOK_S", 3600)
     for begin in (1, 5):
         with logstore.open(path, config=SERVING):
             for sequence in range(begin, begin + 3):
@@ -576,7 +585,7 @@ def test_more_requests_than_are_open_at_once_are_all_published(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the owner, and by one that is about to end."""
-    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     for begin, config in ((1, SERVING), (11, StoreConfig())):
         for number in range(begin, begin + 8):
             hand_in_of(reader, number)
@@ -597,7 +606,7 @@ def test_requests_that_wait_behind_answered_ones_are_published(
     """An owner was killed between its answers and the removals. The next one must not
     wait for a report before it comes to the requests behind them."""
     hold_back(monkeypatch)
-    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     names = sorted(
         (requests.request_name(f"i{n}", 1, "0"), n) for n in range(answered + 1)
     )
@@ -616,7 +625,7 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
 ) -> None:
     """A publication of the owner's own has taken their reports."""
     hold_back(monkeypatch)
-    monkeypatch.setattr(hand_in, "_REQUESTS_MAX", 3)
+    monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     with logstore.open(path, config=SERVING) as owner:
         wakeups = owner._publishing.hand_in._thread.wakeups
         assert wakeups is not None

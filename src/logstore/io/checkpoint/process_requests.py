@@ -1,0 +1,412 @@
+"""Requests of one process that has not the store's lock, and the answers to them
+(docs/format.md, "Requests of a process").
+
+    .logstore-process-<id>   written by the process: a slot for each request that waits,
+                             and a ring with their contents
+    .logstore-answers-<id>   written by the owner of the store: a slot for each answer
+
+Each side writes a file of its own, so a report that a file has changed wakes the other
+side alone. Neither file is synced: after a power failure no process waits for an
+answer. Locks on single bytes of the first file decide the outcome of a request:
+
+    byte 0         the process lives
+    byte 64 + slot the owner has taken the request, and carries it out; or the process
+                   withdraws it. Both do so with the lock only
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from logstore.errors import CorruptCheckpointError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import first_entry, split_entries
+from logstore.io.directory import Directory
+from logstore.io.files import held_open
+
+__all__ = [
+    "ANSWER_BYTES_MAX",
+    "REQUEST_BYTES_MAX",
+    "SLOTS",
+    "ProcessFile",
+    "ServedProcess",
+    "Slot",
+    "TakenRequest",
+    "process_of",
+]
+
+# So many requests of a process wait at once, with so many bytes.
+SLOTS: Final = 64
+RING_BYTES: Final = 16 << 20
+# Larger contents are staged in a file of their own, which the request names.
+REQUEST_BYTES_MAX: Final = (1 << 20) + (64 << 10)
+
+_HEADER_BYTES: Final = 4096
+_SLOTS_POS: Final = 4096
+_RING_POS: Final = 8192
+# Number, position in the file, bytes, state, checksum of the content.
+_SLOT: Final = struct.Struct("<QQIIQ")
+_TABLE_BYTES: Final = SLOTS * _SLOT.size
+# The first of four in each slot is its number.
+_NUMBERS: Final = struct.Struct(f"<{SLOTS * 4}Q")
+_WAITS: Final = 0
+_WITHDRAWN: Final = 1
+
+_ALIVE: Final = 0
+_TAKEN: Final = 64
+
+# Number, bytes, and the checksum of the content that follows.
+_ANSWER: Final = struct.Struct("<QIQ")
+_ANSWER_SLOT: Final = 2048
+ANSWER_BYTES_MAX: Final = _ANSWER_SLOT - _ANSWER.size
+
+_NAME: Final = re.compile(re.escape(layout.PROCESS_PREFIX) + r"([0-9a-f]{32})")
+
+
+def process_of(name: str) -> str | None:
+    """The id of the process whose requests are in a file; None: another file."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def _checksum(number: int, content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, seed=number)
+
+
+class Slot(NamedTuple):
+    """The place of a request.
+
+    Attributes:
+        number: of the request, from 1 on in the order of the requests of the process.
+        pos, size: of its content in the file, in bytes.
+    """
+
+    number: int
+    pos: int
+    size: int
+
+    @property
+    def place(self) -> int:
+        """Which of the slots it has."""
+        return self.number % SLOTS
+
+
+# ------------------------------------------------------------------ of the process
+
+
+class ProcessFile:
+    """The two files, of the process that makes requests. For one thread at a time.
+
+    Attributes:
+        id: of the process, 32 hexadecimal digits.
+
+    Raises:
+        OSError: they cannot be made; nothing is left of them.
+    """
+
+    def __init__(self, root: Directory, unique: str, about: dict[str, Any]) -> None:
+        self.id = unique
+        self._root = root
+        self._files = root.files
+        self._next = 1
+        self._slots: dict[int, Slot] = {}
+        self._names = layout.ANSWERS_PREFIX + unique, layout.PROCESS_PREFIX + unique
+        text = checkpoints.state_text({"id": unique, **about})
+        header = first_entry(text.encode("utf-8", "surrogatepass"))
+        temporary = f"{self._names[1]}.tmp"
+        try:
+            self._answers = held_open(self._files, root.create(self._names[0]))
+            # An answer always fits, also on a disk that is full by then.
+            size = SLOTS * _ANSWER_SLOT
+            self._files.reserve(self._answers.fd, 0, size)
+            self._files.write(self._answers.fd, bytes(size), 0)
+            self._file = held_open(self._files, root.create(temporary))
+            self._files.write(self._file.fd, header.ljust(_RING_POS, b"\0"), 0)
+            self._files.lock_byte(self._file.fd, _ALIVE)
+            root.rename(temporary, self._names[1])
+        except BaseException:
+            for name in (temporary, self._names[0]):
+                with contextlib.suppress(OSError):
+                    root.unlink(name, missing_ok=True)
+            raise
+
+    @property
+    def answers_fd(self) -> int:
+        """The file that changes when there is an answer."""
+        return self._answers.fd
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the files still have their names."""
+        with contextlib.suppress(OSError), self._root.use() as at:
+            return self._files.links_of(self._file.fd, at, self._names[1]) > 0
+        return False
+
+    def put(self, content: bytes) -> Slot | None:
+        """Make a request; None: too many wait, or too many bytes of them.
+
+        Raises:
+            OSError: it cannot be written; nothing was asked for.
+        """
+        pos = self._place(len(content))
+        if pos is None:
+            return None
+        slot = Slot(self._next, pos, len(content))
+        self._files.write(self._file.fd, content, _RING_POS + pos)
+        self._write(slot, _WAITS, _checksum(slot.number, content))
+        self._slots[slot.number] = slot
+        self._next += 1
+        return slot
+
+    def _place(self, size: int) -> int | None:
+        """Where in the ring there is room for so many bytes."""
+        if not self._slots:
+            return 0
+        first = self._slots[min(self._slots)]
+        if self._next - first.number >= SLOTS:
+            return None
+        last = self._slots[max(self._slots)]
+        end = last.pos + last.size
+        if last.pos >= first.pos and end + size <= RING_BYTES:
+            return end
+        if last.pos >= first.pos:
+            end = 0
+        return end if end + size <= first.pos else None
+
+    def _write(self, slot: Slot, state: int, checksum: int) -> None:
+        data = _SLOT.pack(slot.number, slot.pos, slot.size, state, checksum)
+        self._files.write(self._file.fd, data, _SLOTS_POS + slot.place * _SLOT.size)
+
+    def answer(self, slot: Slot) -> bytes | None:
+        """The answer to a request; None: there is none yet, or not all of it."""
+        data = bytearray(_ANSWER_SLOT)
+        n = self._files.read(self._answers.fd, data, slot.place * _ANSWER_SLOT)
+        return _answered(bytes(data[:n]), slot.number)
+
+    def withdraw(self, slot: Slot, may_be_done: Callable[[], bool]) -> bool:
+        """Take a request back, which then will never be carried out; False: the owner
+        has taken it.
+
+        Args:
+            may_be_done: whether an owner that has ended may have carried it out.
+
+        Raises:
+            OSError: the system refuses; it may be carried out.
+        """
+        fd, byte = self._file.fd, _TAKEN + slot.place
+        if not self._files.lock_byte(fd, byte):
+            return False
+        try:
+            if self.answer(slot) is not None or may_be_done():
+                return False
+            self._write(slot, _WITHDRAWN, 0)
+        finally:
+            self._files.unlock_byte(fd, byte)
+        return True
+
+    def free(self, slot: Slot) -> None:
+        """The place of a request may be used again: it is answered, or withdrawn."""
+        self._slots.pop(slot.number, None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request waits."""
+        return not self._slots
+
+    def close(self) -> None:
+        """Remove the files, if no request waits; else they stay for the owner."""
+        if self.is_empty:
+            for name in reversed(self._names):
+                with contextlib.suppress(OSError):
+                    self._root.unlink(name, missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._files.unlock_byte(self._file.fd, _ALIVE)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the files to the parent."""
+        self._file.close()
+        self._answers.close()
+
+
+def _answered(data: bytes, number: int) -> bytes | None:
+    """The content of an answer slot, if it is the one of a request."""
+    if len(data) < _ANSWER.size:
+        return None
+    found, size, checksum = _ANSWER.unpack_from(data)
+    content = data[_ANSWER.size : _ANSWER.size + size]
+    if found != number or checksum != _checksum(number, content):
+        return None
+    return content
+
+
+# ------------------------------------------------------------------ of the owner
+
+
+class TakenRequest(NamedTuple):
+    """A request that the owner carries out.
+
+    Attributes:
+        slot: its place.
+        content: its bytes; None: they are damaged.
+    """
+
+    slot: Slot
+    content: bytes | None
+
+
+class ServedProcess:
+    """The two files of another process, of the owner of the store. For one thread at a
+    time.
+
+    Attributes:
+        id: of the process.
+        about: what it says of itself.
+
+    Raises:
+        FileNotFoundError: they are gone.
+        CorruptCheckpointError: they are damaged.
+        OSError: they cannot be opened.
+    """
+
+    def __init__(self, root: Directory, unique: str) -> None:
+        self.id = unique
+        self._root = root
+        self._files = root.files
+        self._names = layout.PROCESS_PREFIX + unique, layout.ANSWERS_PREFIX + unique
+        self._file = held_open(self._files, root.open(self._names[0], write=True))
+        self._answers = held_open(self._files, root.open(self._names[1], write=True))
+        path = root.path_of(self._names[0])
+        data = bytearray(_HEADER_BYTES)
+        n = self._files.read(self._file.fd, data, 0)
+        try:
+            bodies, _ = split_entries(bytes(data[:n]).partition(b"\0")[0])
+        except ValueError as error:
+            raise CorruptCheckpointError(
+                f"the requests in {path} cannot be used: {error}",
+                path=path,
+                reason=str(error),
+            ) from error
+        self.about = checkpoints.entry_value(path, bodies[0])
+        # The last answer in each slot.
+        self._done = self._answered_before()
+
+    def _answered_before(self) -> list[int]:
+        data = bytearray(SLOTS * _ANSWER_SLOT)
+        n = self._files.read(self._answers.fd, data, 0)
+        done = []
+        for begin in range(0, SLOTS * _ANSWER_SLOT, _ANSWER_SLOT):
+            part = bytes(data[begin : min(begin + _ANSWER_SLOT, n)])
+            number = _ANSWER.unpack_from(part)[0] if len(part) >= _ANSWER.size else 0
+            done.append(number if _answered(part, number) is not None else 0)
+        return done
+
+    @property
+    def fd(self) -> int:
+        """The file that changes when there is a request."""
+        return self._file.fd
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has neither ended nor closed its files."""
+        return bool(self._files.locked_bytes(self._file.fd, _ALIVE, _ALIVE + 1))
+
+    def _waiting(self) -> list[tuple[Slot, int]]:
+        """The requests that wait, with their checksums, in the order of numbers."""
+        data = bytearray(_TABLE_BYTES)
+        self._files.read(self._file.fd, data, _SLOTS_POS)
+        found = []
+        newer = map(operator.gt, _NUMBERS.unpack(data)[::4], self._done)
+        for index in itertools.compress(range(SLOTS), newer):
+            number, pos, size, state, checksum = _SLOT.unpack_from(
+                data, index * _SLOT.size
+            )
+            if state == _WAITS and number % SLOTS == index:
+                found.append((Slot(number, pos, size), checksum))
+        return sorted(found)
+
+    def take(self, requests_max: int, bytes_max: int) -> list[TakenRequest]:
+        """Take requests that wait, in the order of their numbers: at most so many, with
+        so many bytes, and at least one, if one waits. Each is then answered.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        fd, files = self._file.fd, self._files
+        taken: list[tuple[Slot, int]] = []
+        for slot, checksum in self._waiting()[:requests_max]:
+            bytes_max -= slot.size
+            if taken and bytes_max < 0:
+                break
+            if not files.lock_byte(fd, _TAKEN + slot.place):
+                break  # it is being withdrawn
+            taken.append((slot, checksum))
+        # One may have been withdrawn before its lock.
+        still = set(self._waiting()) if taken else set()
+        found = []
+        for slot, checksum in taken:
+            if (slot, checksum) in still:
+                found.append(TakenRequest(slot, self._content(slot, checksum)))
+            else:
+                files.unlock_byte(fd, _TAKEN + slot.place)
+        return found
+
+    def _content(self, slot: Slot, checksum: int) -> bytes | None:
+        if slot.size > REQUEST_BYTES_MAX or slot.pos > RING_BYTES - slot.size:
+            return None
+        data = bytearray(slot.size)
+        n = self._files.read(self._file.fd, data, _RING_POS + slot.pos)
+        content = bytes(data)
+        is_whole = n == slot.size and checksum == _checksum(slot.number, content)
+        return content if is_whole else None
+
+    def answer(self, slot: Slot, content: bytes) -> None:
+        """Answer a request that was taken.
+
+        Raises:
+            OSError: the answer may be there in part; then its checksum differs.
+        """
+        try:
+            head = _ANSWER.pack(
+                slot.number, len(content), _checksum(slot.number, content)
+            )
+            pos = slot.place * _ANSWER_SLOT
+            self._files.write(self._answers.fd, head + content, pos)
+        finally:
+            self.let_go(slot)
+
+    def let_go(self, slot: Slot) -> None:
+        """End carrying out a request; the next owner may."""
+        self._done[slot.place] = slot.number
+        with contextlib.suppress(OSError):
+            self._files.unlock_byte(self._file.fd, _TAKEN + slot.place)
+
+    def remove(self) -> None:
+        """Unlink the files of a process that has ended.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        for name in self._names:
+            self._root.unlink(name, missing_ok=True)
+
+    def close(self) -> None:
+        """Close the files, and release all requests that were taken."""
+        for byte in range(_TAKEN, _TAKEN + SLOTS):
+            with contextlib.suppress(OSError):
+                self._files.unlock_byte(self._file.fd, byte)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the locks to the parent."""
+        self._file.close()
+        self._answers.close()

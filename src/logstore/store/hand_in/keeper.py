@@ -1,0 +1,128 @@
+"""The lock of a store without an owner, for a process that hands in: it takes the lock,
+carries out what waits, and keeps the lock for a moment.
+
+So a process that appends now and then does not open and close the store for each of its
+appends. It gives the lock back when another process waits for it, and when nothing was
+to be done for two seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore._native.locks import logger, wait_for_end
+from logstore.errors import LogStoreError, StoreLockedError
+from logstore.io.directory import Directory
+from logstore.io.layout import LOCK_RECORD
+from logstore.io.lock_record import state_of
+from logstore.io.wakeups import Wakeups, Watch
+
+__all__ = ["Keeper", "Kept"]
+
+# How long the lock is kept without work.
+_IDLE_S: Final = 2.0
+# How often it looks whether another process waits, if that is not reported.
+_LOOK_S: Final = 0.1
+
+
+class Kept(NamedTuple):
+    """A store that is open for writing, and carries out what others hand in.
+
+    Attributes:
+        served: returns how many requests it has answered.
+        close: closes it.
+    """
+
+    served: Callable[[], int]
+    close: Callable[[], None]
+
+
+class Keeper:
+    """Takes the lock of a store when it is free. Any thread may call it.
+
+    Args:
+        open_store: opens the store for writing, to carry out what others hand in.
+    """
+
+    def __init__(self, root: Directory, open_store: Callable[[], Kept]) -> None:
+        self._root = root
+        self._open_store = open_store
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wakeups: Wakeups | None = None
+        self._is_stopped = False
+        self._failure: LogStoreError | None = None
+
+    def begin(self) -> None:
+        """Take the lock, in a thread, unless that is under way.
+
+        Raises:
+            LogStoreError: this process may not open the store for writing.
+        """
+        with self._lock:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            thread = self._thread
+            if self._is_stopped or (thread is not None and thread.is_alive()):
+                return
+            name = f"the keeper of {self._root.path}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            store = self._open_store()
+        except StoreLockedError:
+            return  # another process has been faster
+        except LogStoreError as error:
+            self._failure = error
+            return
+        try:
+            self._keep(store)
+        finally:
+            try:
+                store.close()
+            except LogStoreError as error:
+                logger.warning(
+                    "store %s was not closed cleanly: %s", self._root.path, error
+                )
+
+    def _keep(self, store: Kept) -> None:
+        """Return when the lock is to be given back."""
+        watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
+        self._wakeups = wakeups = Wakeups(
+            self._root.files, watches=[watch], is_wakeable=True
+        )
+        count, since = store.served(), time.monotonic()
+        try:
+            while not (self._is_stopped or state_of(self._root).is_awaited):
+                now = time.monotonic()
+                if store.served() != count:
+                    count, since = store.served(), now
+                elif now - since >= _IDLE_S:
+                    return
+                if wakeups.wait(_LOOK_S):
+                    wakeups.take()
+        finally:
+            self._wakeups = None
+            wakeups.close()
+
+    def stop(self) -> None:
+        """Give the lock back, and take it no more."""
+        with self._lock:
+            self._is_stopped = True
+            thread, wakeups = self._thread, self._wakeups
+        if wakeups is not None:
+            wakeups.wake()
+        if thread is not None and thread is not threading.current_thread():
+            wait_for_end(thread)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: the lock is the parent's."""
+        self._lock = threading.Lock()
+        self._thread = self._wakeups = None

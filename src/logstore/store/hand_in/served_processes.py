@@ -1,0 +1,229 @@
+"""The owner's side of requests that processes make by files of their own
+(`logstore.io.checkpoint.process_requests`).
+
+A process with a file is watched until it has ended. Its requests are taken in the order
+of their numbers, round robin over the processes. Those of a process that has ended are
+dropped, because their outcome would be unknown; then its files are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import CorruptCheckpointError, LogStoreError
+from logstore.io.checkpoint.process_requests import (
+    ServedProcess,
+    TakenRequest,
+    process_of,
+)
+from logstore.io.checkpoint.requests import Answer
+from logstore.io.directory import Directory
+from logstore.io.layout import PROCESS_PREFIX
+from logstore.io.wakeups import Wakeups, Watch
+from logstore.log.write.calls import (
+    Append,
+    Creation,
+    answer_bytes,
+    file_of,
+    identity_of,
+    unpacked,
+)
+from logstore.store.publication.publication import PublicationRequest
+
+__all__ = ["Call", "ServedProcesses"]
+
+# Taken for one commit.
+_BYTES_MAX: Final = 8 << 20
+# Each takes two descriptors of the owner.
+_PROCESSES_MAX: Final = 500
+
+
+class Call:
+    """A request of a process that the owner has taken.
+
+    Attributes:
+        name: of the file that it is in.
+        request: the publication that it asks for; None: it is another request.
+        creation: the topic that it asks for.
+        error: why it is refused.
+    """
+
+    __slots__ = ("_served", "_taken", "creation", "error", "name", "request")
+
+    def __init__(self, served: ServedProcess, taken: TakenRequest, path: str) -> None:
+        self._served, self._taken = served, taken
+        self.name = PROCESS_PREFIX + served.id
+        self.request: PublicationRequest | None = None
+        self.creation: Creation | None = None
+        self.error: LogStoreError | None = None
+        try:
+            asked = unpacked(path, taken.content)
+            if isinstance(asked, Append):
+                self.request = _request_of(served.id, taken.slot.number, asked)
+            else:
+                self.creation = asked
+        except LogStoreError as error:
+            self.error = error
+
+    @property
+    def size(self) -> int:
+        """Bytes of its content."""
+        return self._taken.slot.size
+
+    def answer(self, answer: Answer) -> None:
+        """Answer it.
+
+        Raises:
+            OSError: the answer cannot be written.
+        """
+        self._served.answer(self._taken.slot, answer_bytes(answer))
+
+    def remove(self) -> None:
+        """Its place is its process's."""
+
+
+def _request_of(process: str, number: int, asked: Append) -> PublicationRequest:
+    """The publication that an append is.
+
+    Raises:
+        ConfigError: it names no records that can be published.
+    """
+    file = file_of(process, number)
+    return PublicationRequest(
+        asked.named(file),
+        identity_of(process),
+        number,
+        contents={file: asked.data},
+        partitions=asked.partitions,
+        expected_offset=asked.expected_offset,
+    )
+
+
+class ServedProcesses:
+    """The processes that make requests of the owner of a store. The lock of
+    publications guards it.
+
+    Args:
+        wakeups: returns what the owner waits for; None: it does not.
+        ended: called with the identity of a process that has ended.
+    """
+
+    def __init__(
+        self,
+        root: Directory,
+        wakeups: Callable[[], Wakeups | None],
+        ended: Callable[[str], None],
+    ) -> None:
+        self._root = root
+        self._ended = ended
+        self._wakeups = wakeups
+        self._served: dict[str, ServedProcess] = {}
+        self._watches: dict[int, str] = {}
+        # Those that may have requests; the first one is taken from first.
+        self._due: deque[str] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no process may have requests."""
+        return not self._due
+
+    def note(self, names: Iterable[str]) -> None:
+        """Files of these names are there, or have changed."""
+        for name in names:
+            unique = process_of(name)
+            if unique is not None:
+                self._is_due(unique)
+
+    def reported(self, number: int) -> None:
+        """There is a report of a watch with a number."""
+        if number in self._watches:
+            self._is_due(self._watches[number])
+
+    def look_at_all(self) -> None:
+        """Reports were lost, or there are none."""
+        for unique in list(self._served):
+            self._is_due(unique)
+
+    def _is_due(self, unique: str) -> None:
+        if unique not in self._due:
+            self._due.append(unique)
+
+    def take(self, requests_max: int) -> list[Call]:
+        """Take requests, at most so many, from one process after the other. Those of a
+        process that has ended are dropped."""
+        calls: list[Call] = []
+        left = _BYTES_MAX
+        for _ in range(len(self._due)):
+            if len(calls) >= requests_max or left <= 0:
+                break
+            unique = self._due[0]
+            taken = self._take_from(unique, requests_max - len(calls), left)
+            self._due.popleft()
+            if taken:
+                # It may have more.
+                self._due.append(unique)
+            calls += taken
+            left -= sum([call.size for call in taken])
+        return calls
+
+    def _take_from(self, unique: str, most: int, bytes_max: int) -> list[Call]:
+        path = self._root.path_of(PROCESS_PREFIX + unique)
+        try:
+            served = self._served.get(unique) or self._open(unique)
+            if not served.is_alive:
+                self._forget(served)
+                return []
+            taken = served.take(most, bytes_max)
+        except FileNotFoundError:
+            self._close(unique)
+            return []
+        except (CorruptCheckpointError, OSError) as error:
+            logger.warning("cannot read the requests in %s: %s", path, error)
+            return []
+        return [Call(served, one, path) for one in taken]
+
+    def _open(self, unique: str) -> ServedProcess:
+        if len(self._served) >= _PROCESSES_MAX:
+            raise OSError(errno.EMFILE, f"{_PROCESSES_MAX} processes are served")
+        served = self._served[unique] = ServedProcess(self._root, unique)
+        wakeups = self._wakeups()
+        if wakeups is not None:
+            number = wakeups.add(Watch(served.fd, native.WATCH_WRITES))
+            if number is not None:
+                self._watches[number] = unique
+        return served
+
+    def _forget(self, served: ServedProcess) -> None:
+        """Remove the files of a process that has ended."""
+        with contextlib.suppress(OSError):
+            served.remove()
+            # Only then: a request that came back would be carried out twice.
+            self._ended(identity_of(served.id))
+        self._close(served.id)
+
+    def _close(self, unique: str) -> None:
+        served = self._served.pop(unique, None)
+        if served is None:
+            return
+        # The watch ends with the file.
+        served.close()
+        for number in [n for n, one in self._watches.items() if one == unique]:
+            del self._watches[number]
+
+    def close(self) -> None:
+        """Close all files: the next owner serves them."""
+        for unique in list(self._served):
+            self._close(unique)
+
+    def abandon(self) -> None:
+        """In the child of a fork."""
+        for served in self._served.values():
+            served.abandon()
+        self._served.clear()
+        self._watches.clear()

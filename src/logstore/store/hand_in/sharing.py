@@ -1,0 +1,110 @@
+"""A store that is open for sharing: its requests, and the lock that it takes for them.
+
+Reads are those of a store that is open read-only. Appends and new topics are handed in
+to the process that has the store's lock (`requester`); if there is none, this process
+takes the lock for a moment (`keeper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from logstore.config import TopicConfig
+from logstore.errors import StorageError
+from logstore.io import layout
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.publications import Publications
+from logstore.io.checkpoint.requests import Answer
+from logstore.io.filesystem import prepare_beside
+from logstore.log.write.calls import Append, Creation
+from logstore.log.write.staging import Stage
+from logstore.store.context import StoreContext
+from logstore.store.hand_in.keeper import Keeper, Kept
+from logstore.store.hand_in.requester import Requester
+from logstore.store.partition.shared_appends import HandIn
+
+__all__ = ["Sharing"]
+
+
+class Sharing:
+    """The shared use of one store. Any thread may call it.
+
+    Args:
+        timeout_ms: how long a call waits for the owner, in milliseconds.
+        stage: makes a stage.
+        open_keeper: opens the store for writing, to carry out what others hand in.
+
+    Attributes:
+        hand_in: appends.
+    """
+
+    def __init__(
+        self,
+        context: StoreContext,
+        publications: Publications,
+        timeout_ms: int,
+        stage: Callable[[], Stage],
+        open_keeper: Callable[[], Kept],
+    ) -> None:
+        self._context = context
+        self._timeout_ms = timeout_ms
+
+        def open_own() -> Kept:
+            _check_own(context)
+            return open_keeper()
+
+        self._keeper = Keeper(context.root, open_own)
+        self._requester = Requester(
+            context.root, self._keeper.begin, publications.outcome
+        )
+        self._is_prepared = False
+        self.hand_in = HandIn(self._begin, stage, context.files.now_ms)
+
+    def _begin(self, asked: Append | Creation) -> Callable[[], Answer]:
+        context = self._context
+        context.check_open()
+        if not self._is_prepared:
+            # The owner has to be able to write the answers.
+            prepare_beside(context.root, context.store_config)
+            self._is_prepared = True
+        return self._requester.begin(asked, self._timeout_ms)
+
+    def create_topic(
+        self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
+    ) -> None:
+        """As `Store.create_topic`. Without settings: with the defaults of this store,
+        if it has any, else with those of the owner."""
+        defaults = self._context.store_config.topic_defaults
+        if config is None and defaults != TopicConfig():
+            config = defaults
+        self._begin(Creation(name, partitions, config, exist_ok))()
+
+    def close(self) -> None:
+        """Hand in no more, and give the lock back."""
+        self._requester.close()
+        self._keeper.stop()
+
+    def after_fork(self) -> None:
+        """In the child of a fork, which has requests and a lock of its own."""
+        self._requester.after_fork()
+        self._keeper.after_fork()
+
+
+def _check_own(context: StoreContext) -> None:
+    """Raise unless logstore was the last to write to the store: a process that hands in
+    takes over no directory of another program."""
+    ownership = Ownership(context.root)
+    ownership.read_owner(lambda action: None)
+    kafkas = layout.KAFKA_STORE_FILES - {layout.LOCK}
+    is_used = any(
+        name in kafkas or layout.parse_partition_directory(name) is not None
+        for name in context.root.names()
+    )
+    if is_used and not ownership.is_own:
+        raise StorageError(
+            f"another program than logstore has written to {context.path} last; "
+            f"nothing was written. Open it for writing once (logstore.open), which "
+            f"takes it over",
+            path=context.path,
+            action="hand in to",
+        )

@@ -1,0 +1,362 @@
+"""Appends to partitions of a store that is open for sharing: they are handed in to the
+process that has the store's lock.
+
+The records are encoded here, with offsets from 0 on, as for a publication; the owner
+moves them to their offsets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from logstore import _native as native
+from logstore.config import TopicConfig
+from logstore.errors import ReadOnlyError, UnsupportedError
+from logstore.io.checkpoint.process_requests import REQUEST_BYTES_MAX
+from logstore.io.checkpoint.requests import Answer
+from logstore.io.layout import TopicPartition
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.write.calls import Append, OutdatedChoiceError
+from logstore.log.write.staged_files import StagedLog
+from logstore.log.write.staging import Stage
+from logstore.log.write.writer import PartitionWriter
+from logstore.record.arguments import as_offset
+from logstore.record.encoder import Encoder, check_payload_type, pack_rows
+from logstore.record.extras import arrow_module
+from logstore.record.producer_batches import prepare
+from logstore.store.partition.partition_appends import (
+    NothingPrepared,
+    PartitionAppends,
+)
+from logstore.store.partition.partition_views import PartitionViews
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = [
+    "Appends",
+    "HandIn",
+    "SharedAppends",
+    "append_shared",
+    "appends_to",
+    "begin_append",
+]
+
+Appended: TypeAlias = tuple[tuple[int, range], ...]
+Appends: TypeAlias = "PartitionAppends | SharedAppends"
+
+# A request has a line of text, too.
+_DATA_MAX: Final = REQUEST_BYTES_MAX - (64 << 10)
+
+
+class HandIn:
+    """How a shared store hands in.
+
+    Args:
+        begin: hands in, and returns a function that waits for the owner's answer.
+        stage: makes a stage for what is too large for a request.
+        now_ms: the time.
+    """
+
+    __slots__ = ("begin", "now_ms", "stage")
+
+    def __init__(
+        self,
+        begin: Callable[[Append], Callable[[], Answer]],
+        stage: Callable[[], Stage],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.begin, self.stage, self.now_ms = begin, stage, now_ms
+
+
+class SharedAppends:
+    """As `PartitionAppends`, of a store that is open for sharing."""
+
+    def __init__(
+        self,
+        views: PartitionViews,
+        config: TopicConfig,
+        topic_id: str,
+        begin: Callable[[], None],
+        hand_in: HandIn,
+    ) -> None:
+        self._views, self._begin = views, begin
+        self.config, self.topic_id, self.hand_in = config, topic_id, hand_in
+        self.prepared = NothingPrepared()
+        self.append_prepared = self.append_durable = self.prepared.append
+
+    @property
+    def topic(self) -> str:
+        """As a stage's destination."""
+        return self._views.topic
+
+    @property
+    def number(self) -> int:
+        """As a stage's destination."""
+        return self._views.number
+
+    @property
+    def magic(self) -> int:
+        """The format of its topic's records."""
+        self._begin()
+        if self.config.message_format == 0:
+            raise UnsupportedError(
+                f"{self._views.name} has message_format=0, into which nothing can be "
+                f"handed in; 1 or 2 can. Nothing was written"
+            )
+        return self.config.message_format
+
+    def writer(self) -> NoReturn:
+        """No other change can be handed in.
+
+        Raises:
+            ReadOnlyError: always.
+        """
+        self._begin()
+        path = self._views.log.directory.root.path
+        raise ReadOnlyError(
+            f"{self._views.name} belongs to a store that was opened with shared=True, "
+            f"which can append, and change nothing else: use "
+            f"logstore.open({path!r}). Nothing was written"
+        )
+
+    def append(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """As `Partition.append`; returns (offset, timestamp stored, -1 if that is the
+        time at which the owner writes it)."""
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        stamp = self.hand_in.now_ms() if timestamp_ms is None else timestamp_ms
+        rows = pack_rows(
+            (value,),
+            None if key is None else (key,),
+            (stamp,),
+            (headers,) if headers else None,
+            magic=self.magic,
+        )
+        span = self.append_rows([rows], expected_offset, durable)
+        is_stamped = self.config.message_timestamp_type == "LogAppendTime"
+        return span.start, -1 if is_stamped else stamp
+
+    def append_stamped(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """As `append`."""
+        return self.append(value, key, timestamp_ms, headers, None, durable)
+
+    def stamps(self, timestamp_ms: int | None) -> tuple[int, int] | None:
+        """As `PartitionAppends.stamps`."""
+        if self.config.message_timestamp_type == "LogAppendTime":
+            return None
+        if timestamp_ms is None:
+            timestamp_ms = self.hand_in.now_ms()
+        return timestamp_ms, timestamp_ms
+
+    def append_rows(
+        self, groups: Sequence[native.Rows], expected_offset: Any, durable: bool
+    ) -> range:
+        """Append the rows of all groups, or none."""
+        if expected_offset is not None:
+            expected_offset = as_offset("expected_offset", expected_offset)
+        rows = {self.number: (self, list(groups))}
+        ((_, span),) = append_shared(rows, {}, expected_offset) or (
+            (self.number, range(0)),
+        )
+        return span
+
+    def append_batches(
+        self,
+        buffer: ReadableBuffer,
+        *,
+        check_producers: bool,
+        transactions: bool,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> range:
+        """As `Partition.append_batches`, for batches without a producer."""
+        if expected_offset is not None:
+            expected_offset = as_offset("expected_offset", expected_offset)
+        prepared = prepare(
+            buffer,
+            max_bytes=self.config.max_message_bytes,
+            decompressed_max=self._views.decompressed_max,
+            is_append_time=False,
+            where=self._views.name,
+            transactions=transactions,
+            needs_keys=self.config.compacts,
+        )
+        if prepared.has_producer():
+            raise UnsupportedError(
+                f"batches of producers and transactions cannot be handed in to "
+                f"{self._views.name}: append them in the process that has the store "
+                f"open for writing. Nothing was written"
+            )
+        magics = {header.magic for header in prepared.headers()}
+        if not magics:
+            return range(0)
+        if len(magics) > 1 or 0 in magics:
+            raise UnsupportedError(
+                f"batches of several formats, or of magic 0, cannot be handed in to "
+                f"{self._views.name}; nothing was written"
+            )
+        parts, records = prepared.place(0, 0, None)
+        data = b"".join(parts)
+        log = self.log(magics.pop(), records, data, 0)
+        spans = _begun(self.hand_in, [log], data, {}, expected_offset)()
+        return spans[TopicPartition(self.topic, self.number)]
+
+    def log(self, magic: int, records: int, data: bytes, pos: int) -> StagedLog:
+        """The part of a request that is for this partition."""
+        runs = ((pos, len(data)),)
+        return StagedLog(
+            self.topic, self.number, magic, records, "", False, 0, runs, self.topic_id
+        )
+
+    def encoded(self, groups: Iterable[native.Rows]) -> tuple[bytes, int]:
+        """(whole batches with offsets from 0 on, how many records)."""
+        config = self.config
+        if config.message_timestamp_type != "CreateTime":
+            # The owner stamps them.
+            config = dataclasses.replace(config, message_timestamp_type="CreateTime")
+        now_ms = self.hand_in.now_ms()
+        encoder, data, count = Encoder(config), bytearray(), 0
+        for rows in groups:
+            encoder.measure(rows)
+            rows.set_time(now_ms)
+            mark = rows.mark()
+            for run, size in encoder.encode(rows, count, now_ms, 0):
+                data += native.buffer_of(run, size)
+            rows.restore(mark)
+            count += rows.count
+        return bytes(data), count
+
+    def rows_at_once(
+        self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
+    ) -> range | None:
+        """Nothing is done at once here."""
+        return None
+
+    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
+        """Rows of record batches, as `Partition.append_arrow` takes them."""
+        arrow, magic, now_ms = arrow_module(), self.magic, self.hand_in.now_ms()
+        return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
+
+    def next_offset(self) -> int:
+        """All that was appended is durable."""
+        self._begin()
+        self._views.check_alive()
+        return 0
+
+    def sync_upto(self, end: int) -> None:
+        """All that was appended is durable."""
+
+    def synced(self, offsets: range, durable: bool) -> range:
+        """All that was appended is durable."""
+        return offsets
+
+    def check_may_sync(self) -> None:
+        """The owner says what keeps an append from being made durable."""
+
+
+def appends_to(
+    log: PartitionWriter | ReadOnlyLog,
+    views: PartitionViews,
+    config: TopicConfig,
+    topic_id: str,
+    begin: Callable[[], None],
+    hand_in: HandIn | None,
+) -> Appends:
+    """The appends of a partition; `hand_in` is that of a shared store."""
+    if hand_in is None:
+        return PartitionAppends(log, views, begin)
+    return SharedAppends(views, config, topic_id, begin, hand_in)
+
+
+def append_shared(
+    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    partitions: Mapping[str, int],
+    expected_offset: int | None = None,
+) -> Appended:
+    """Append to partitions of one topic, to all or to none.
+
+    Args:
+        rows: by number of the partition.
+        partitions: how many the topic had when they were chosen.
+
+    Returns:
+        (partition, range of offsets) of each that got records, by number.
+
+    Raises:
+        OutdatedChoiceError: it has another number of partitions now.
+        LogStoreError: as the owner has raised it.
+    """
+    return begin_append(rows, partitions, expected_offset)()
+
+
+def begin_append(
+    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    partitions: Mapping[str, int],
+    expected_offset: int | None = None,
+) -> Callable[[], Appended]:
+    """Begin such an append. Returns a function that waits for the result, and is called
+    once, by the same thread."""
+    logs, data, large = list[StagedLog](), bytearray(), False
+    hand_in = None
+    for appends, groups in rows.values():
+        hand_in = appends.hand_in
+        magic = appends.magic
+        batches, count = appends.encoded(groups)
+        if count:
+            logs.append(appends.log(magic, count, batches, len(data)))
+            data += batches
+        large = large or len(data) > _DATA_MAX
+    if hand_in is None or not logs:
+        return tuple
+    if large:
+        logs, data = _staged(hand_in, rows), bytearray()
+    spans_of = _begun(hand_in, logs, bytes(data), partitions, expected_offset)
+    return lambda: tuple(
+        sorted((key.partition, span) for key, span in spans_of().items())
+    )
+
+
+def _staged(
+    hand_in: HandIn, rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]]
+) -> list[StagedLog]:
+    """The logs of records that are staged in files."""
+    with hand_in.stage() as stage:
+        for appends, groups in rows.values():
+            stage.add(appends, groups)
+        return list(stage.finish().logs)
+
+
+def _begun(
+    hand_in: HandIn,
+    logs: Sequence[StagedLog],
+    data: bytes,
+    partitions: Mapping[str, int],
+    expected_offset: int | None,
+) -> Callable[[], Mapping[TopicPartition, range]]:
+    finish = hand_in.begin(Append(tuple(logs), data, dict(partitions), expected_offset))
+
+    def spans() -> Mapping[TopicPartition, range]:
+        answer = finish()
+        if answer.is_outdated:
+            raise OutdatedChoiceError("the topic has another number of partitions now")
+        return dict(answer.offsets)
+
+    return spans
