@@ -384,9 +384,13 @@ class ServedProcess:
         finally:
             self.let_go(slot)
 
+    def keep(self, slot: Slot) -> None:
+        """Do not take a request again, which is answered later."""
+        self._done[slot.place] = slot.number
+
     def let_go(self, slot: Slot) -> None:
         """End carrying out a request; the next owner may."""
-        self._done[slot.place] = slot.number
+        self.keep(slot)
         with contextlib.suppress(OSError):
             self._files.unlock_byte(self._file.fd, _TAKEN + slot.place)
 

@@ -234,7 +234,8 @@ class HandIn:
         """Publish what waits, until nothing does."""
         # Without a lock as long as nothing waits: others may hold it, and must not find
         # it held from inside a call of theirs.
-        while not self._has_ended and self._look():
+        # A topic may be asked for by a request that a call of the owner has taken.
+        while not self._has_ended and (self._look() or self._creations):
             with self._publisher.lock:
                 waiting = self._waiting()
                 if waiting:
@@ -309,6 +310,7 @@ class HandIn:
                 self._names.update([one.name for one in waiting])
         for call in processes.take(_REQUESTS_MAX - len(waiting)):
             if call.creation is not None:
+                call.keep()
                 self._creations.append(call)
             else:
                 waiting.append(call)

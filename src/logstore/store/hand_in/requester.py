@@ -90,19 +90,15 @@ class Requester:
 
     # ------------------------------------------------------------ making one
 
-    def call(self, asked: Append | Creation, timeout_ms: int) -> Answer:
-        """Make a request, and wait for its answer.
+    def begin(self, asked: Append | Creation, timeout_ms: int) -> Callable[[], Answer]:
+        """Make a request. Returns a function that waits for its answer, and is called
+        once, by the same thread.
 
         Raises:
             PublicationTimeoutError: there was no answer in time.
             StoreLockedError: another program than logstore has the store.
             LogStoreError: the answer.
         """
-        return self.begin(asked, timeout_ms)()
-
-    def begin(self, asked: Append | Creation, timeout_ms: int) -> Callable[[], Answer]:
-        """Make a request. Returns a function that waits for its answer, and is called
-        once, by the same thread. Raises: as `call`."""
         deadline = time.monotonic() + timeout_ms / 1000
         content = asked.packed()
         with storage_errors("hand in to", self._root.path, "Nothing was handed in."):

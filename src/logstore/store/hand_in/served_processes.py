@@ -76,6 +76,10 @@ class Call:
         """Bytes of its content."""
         return self._taken.slot.size
 
+    def keep(self) -> None:
+        """Do not take it again: it is answered later."""
+        self._served.keep(self._taken.slot)
+
     def answer(self, answer: Answer) -> None:
         """Answer it.
 

@@ -19,6 +19,7 @@ import pytest
 import logstore
 from logstore import Store, StoreConfig, TopicConfig
 from logstore.io.checkpoint.process_requests import ServedProcess, process_of
+from logstore.store.hand_in.owner import HandIn
 from support.values import config_of
 
 SERVING = StoreConfig(publish_for_others=True)
@@ -437,6 +438,26 @@ def test_identities_of_processes_are_reserved(
         pytest.raises(logstore.ConfigError, match="not for callers"),
     ):
         call(store)
+
+
+def test_topic_that_a_call_of_the_owner_has_taken_is_made(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its thread, though no further request waits."""
+    monkeypatch.setattr(HandIn, "serve", lambda self: None)
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True, hand_in_timeout_ms=20_000) as shared,
+    ):
+        hand_in = owner._publishing.hand_in
+        thread = threading.Thread(target=shared.create_topic, args=("new",))
+        thread.start()
+        while not hand_in._creations:
+            owner.publish([], identity="x", sequence=1, metadata=b"m")
+        monkeypatch.undo()
+        hand_in.serve()
+        assert "new" in owner
+        thread.join()
 
 
 def test_child_of_a_fork_appends(path: str) -> None:
