@@ -26,6 +26,7 @@ from logstore._native.locks import Signal, logger
 from logstore.errors import StorageError, StoreClosedError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from logstore.io.service_calls import begin_call, end_call
 
 __all__ = ["Scheduler", "weakly"]
 
@@ -223,6 +224,7 @@ class Scheduler:
         it runs again later, after the others, when there may be some."""
         first = self._tasks[0]
         is_done = True
+        begin_call()
         try:
             first[2]()
         except (MemoryError, RecursionError):
@@ -235,6 +237,7 @@ class Scheduler:
                 heapq.heappop(self._tasks)
             else:
                 heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
+            end_call()
 
     def stop(self) -> None:
         """End the thread; tasks that are not due yet are dropped. It may be called

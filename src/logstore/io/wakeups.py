@@ -22,6 +22,7 @@ from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
+from logstore.io.service_calls import begin_call, end_call
 
 __all__ = [
     "INTERVAL_S_MIN",
@@ -331,10 +332,11 @@ class ServiceThread:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            method = self._method()
-            if method is None:
-                return
             try:
+                begin_call()
+                method = self._method()
+                if method is None:
+                    return
                 if self._is_due:
                     method()
             except BaseException as error:
@@ -346,6 +348,7 @@ class ServiceThread:
                 continue
             finally:
                 self._is_due, method = True, None
+                end_call()
             wakeups = self.wakeups
             if wakeups is not None and not self._is_stopped:
                 with contextlib.suppress(BaseException):

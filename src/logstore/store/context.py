@@ -7,10 +7,11 @@ it (`logstore.log.write.context.StoreServices`), and nobody outside the package 
 
 from __future__ import annotations
 
-import gc
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_STORE, new_group
@@ -31,9 +32,14 @@ from logstore.io.lock import StoreLock
 from logstore.io.lock_record import Purpose
 from logstore.io.lock_wait import take_lock
 from logstore.io.scheduler import Scheduler, weakly
+from logstore.io.service_calls import collect_garbage
 from logstore.store.state import StoreState
 
 __all__ = ["StoreContext"]
+
+# How long the threads of a forgotten store may still be inside a call.
+_INSIDE_S: Final = 0.2
+_LOOK_S: Final = 0.001
 
 
 class StoreContext:
@@ -106,7 +112,8 @@ class StoreContext:
 
     def take_lock(self, purpose: Purpose) -> None:
         """Take the writer's lock. An unclosed store in a reference cycle keeps it until
-        the garbage collector finds that store, so the collector is run once.
+        the garbage collector finds that store, so the collector is run: once, or as
+        long as a thread of such a store may keep it, at most 200 ms.
 
         Raises:
             StoreLockedError: another writer has it.
@@ -117,8 +124,16 @@ class StoreContext:
         except StoreLockedError as error:
             if error.holder_pid != os.getpid():
                 raise
-        gc.collect()
-        self._store_lock = take_lock(self.root, purpose)
+        deadline = time.monotonic() + _INSIDE_S
+        while True:
+            is_last = collect_garbage() or time.monotonic() >= deadline
+            try:
+                self._store_lock = take_lock(self.root, purpose)
+                return
+            except StoreLockedError:
+                if is_last:
+                    raise
+            time.sleep(_LOOK_S)
 
     def tell_others(self, doing: str) -> None:
         """Show other processes the present work of this one, which has the lock."""

@@ -7,11 +7,14 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import pytest
 
 import logstore
+from logstore.io.service_calls import begin_call, end_call
 
 
 def open_and_append(path: pathlib.Path) -> None:
@@ -42,6 +45,44 @@ def test_forgotten_store_gives_its_lock_to_the_next_opening(
     assert str(tmp_path) in str(warning.message)
     assert f"{__file__}:" in str(warning.message)
     assert isinstance(warning.source, logstore.Store)
+
+
+def test_forgotten_store_is_collected_though_a_thread_of_it_is_at_work(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The thread holds it until its call ends; a collection before that misses it."""
+    held = [logstore.open(tmp_path)]
+    is_inside = threading.Event()
+
+    def serve() -> None:
+        begin_call()
+        try:
+            is_inside.set()
+            time.sleep(0.05)
+            held.clear()
+        finally:
+            end_call()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    is_inside.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with logstore.open(tmp_path) as store:
+            assert not held
+            assert store.topics() == []
+    thread.join()
+
+
+def test_store_that_is_used_is_locked_though_its_thread_is_at_work(
+    tmp_path: pathlib.Path,
+) -> None:
+    begin_call()
+    try:
+        with logstore.open(tmp_path), pytest.raises(logstore.StoreLockedError):
+            logstore.open(tmp_path)
+    finally:
+        end_call()
 
 
 def test_forgotten_store_that_deleted_a_topic_is_collected(
