@@ -145,7 +145,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "store.hand_in": (
         ("keeper", "own_owner", "served_processes"),
-        ("owner", "requester", "submitting"),
+        ("owner", "requester"),
         ("sharing",),
     ),
     "store.copy": (

@@ -220,8 +220,8 @@ class Holder(NamedTuple):
         program: the name of the program that it runs; "" unknown.
         host: the name of its machine; "" unknown.
         since: when it took the lock, in Unix milliseconds; None: unknown.
-        doing: "owner"; "recovering" before it is one; "publishing" or "keeping": for
-            a moment; "": it is another program, such as a Kafka broker.
+        doing: "owner"; "recovering" before it is one; "keeping": for a moment; "": it
+            is another program, such as a Kafka broker.
         publishes_for_others: it publishes what other processes hand in.
     """
 

@@ -23,7 +23,6 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import logstore
@@ -37,9 +36,9 @@ from logstore import (
     StoreConfig,
     StoreLockedError,
 )
-from logstore.io import layout
-from logstore.io.checkpoint import ledger, requests
-from logstore.store.hand_in import submitting
+from logstore.io.checkpoint import ledger
+from logstore.io.checkpoint.process_requests import ProcessFile, Slot, process_of
+from logstore.store.hand_in import requester
 from support.values import FORMATS, config_of
 
 __all__ = ["COUNTS", "NAME", "UNIT", "run", "store_of"]
@@ -196,24 +195,28 @@ def _work(path: Path, worker: int, rng: random.Random, shared: _Shared) -> None:
                     timeout_ms=_TIMEOUT_MS,
                 )  # fmt: skip
                 shared.set(worker, _DONE, max(sequence, shared.get(worker, _DONE)))
-            except PublicationTimeoutError:
+            except PublicationTimeoutError as error:
+                if error.outcome == "not written":
+                    # It has been taken back.
+                    shared.set(worker, _PLACED, shared.get(worker, _DONE))
                 return
             except PublicationConflictError as error:
-                # The request of the one before this process was served meanwhile.
-                if not sequence < error.last <= shared.get(worker, _PLACED):
+                # What the process before this one had begun was completed meanwhile.
+                if not sequence < error.last <= shared.get(worker, _BEGUN):
                     raise
                 return
 
 
 def _note_request(worker: int, sequence: int, shared: _Shared) -> None:
-    """Note when the next request of this process is in the directory."""
+    """Note when the next request of this process is in its file."""
 
-    class Noted(requests.RequestFile):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+    class Noted(ProcessFile):
+        def put(self, content: bytes) -> Slot | None:
+            slot = super().put(content)
             shared.set(worker, _PLACED, max(sequence, shared.get(worker, _PLACED)))
+            return slot
 
-    submitting.RequestFile = Noted  # type: ignore[misc]
+    requester.ProcessFile = Noted  # type: ignore[misc]
 
 
 def _check(path: Path, shared: _Shared) -> int:
@@ -221,11 +224,8 @@ def _check(path: Path, shared: _Shared) -> int:
     the number of publications."""
     with logstore.open(path, config=StoreConfig(publish_for_others=True)) as store:
         until = time.monotonic() + _SECONDS
-        while any(name.startswith(layout.REQUEST_PREFIX) for name in os.listdir(path)):
+        while any(map(process_of, os.listdir(path))):
             store._publishing.hand_in.serve()
-            leftovers = [n for n in os.listdir(path) if n.endswith(".tmp")]
-            if leftovers and not any(map(requests.is_request, os.listdir(path))):
-                break  # of one who was killed before it had its name
             assert time.monotonic() < until, "a request is not served"
         found: dict[int, dict[int, list[set[int]]]] = defaultdict(dict)
         for partition in store.topic("orders"):

@@ -149,12 +149,11 @@ def hunt_all(
 
 BUGS_OF_HAND_IN = (
     Bug(
-        "a request is removed before it is published",
-        "store/hand_in/owner.py",
-        (("        outcomes = self._publisher.publish_all(requests) if requests",
-          "        for one, _ in asked:\n"
-          "            self._root.unlink(one.name, missing_ok=True)\n"
-          "        outcomes = self._publisher.publish_all(requests) if requests"),),
+        "publications of a process that has ended are dropped",
+        "store/hand_in/served_processes.py",
+        (("            if not call.is_named:\n                call.drop()\n"
+          "        return [call for call in calls if call.is_named]\n",
+          "            call.drop()\n        return []\n"),),
         "hand_ins",
         quick=1,
     ),

@@ -230,12 +230,11 @@ BUGS_OF_IO = (
         "io/checkpoint/test_publications.py",
     ),
     unit_bug(
-        "a request that was handed in anew is removed with the answered one",
-        "io/checkpoint/requests.py",
-        "            if self._root.stat(self.name).inode == self._inode:\n"
-        "                self._root.unlink(self.name)\n",
-        "            self._root.unlink(self.name)\n",
-        "io/checkpoint/test_requests.py",
+        "the answer to another request in the same slot counts",
+        "io/checkpoint/process_requests.py",
+        " or found[0] != slot.number else found[1]\n",
+        " else found[1]\n",
+        "io/checkpoint/test_process_requests.py",
     ),
     unit_bug(
         "a snapshot that waits for its removal counts",

@@ -22,8 +22,8 @@ BUGS_OF_STORES = (
     unit_bug(
         "requests of a process that has ended are carried out",
         "store/hand_in/served_processes.py",
-        "            if not served.is_alive:\n",
-        "            if not served.id:\n",
+        "            is_alive = served.is_alive\n",
+        "            is_alive = True\n",
         "store/hand_in/test_sharing.py",
     ),
     unit_bug(
@@ -36,7 +36,7 @@ BUGS_OF_STORES = (
     unit_bug(
         "a request that may have been carried out is taken back",
         "store/hand_in/requester.py",
-        "        return found.spans is not None or not found.is_known\n",
+        "        return found.entry is not None or not found.is_known\n",
         "        return not found.is_known\n",
         "store/hand_in/test_sharing.py",
     ),
@@ -62,11 +62,11 @@ BUGS_OF_STORES = (
         "store/hand_in/test_sharing.py",
     ),
     unit_bug(
-        "requests that wait behind answered ones wait for the next report",
-        "store/hand_in/owner.py",
-        "        while self._names and not waiting:\n",
-        "        if self._names:\n",
-        "store/hand_in/test_submitting.py",
+        "requests of a process that has ended come after those of the others",
+        "store/hand_in/served_processes.py",
+        "                        self._due.appendleft(unique)\n",
+        "                        self._due.append(unique)\n",
+        "store/hand_in/test_requester.py",
     ),
     unit_bug(
         "the active segment of an idle log is not counted",

@@ -47,7 +47,9 @@ def run(hostile: Path, what: str) -> None:
     source = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
     done = subprocess.run(
         [sys.executable, "-m", "support.hostile", str(hostile), what],
-        env={**os.environ, "PYTHONPATH": source},
+        # The limit counts address space. An arena, which glibc gives to a thread that
+        # happens to wait for another one's, reserves 64 MiB of it.
+        env={**os.environ, "PYTHONPATH": source, "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         text=True,
         errors="replace",

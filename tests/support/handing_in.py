@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,11 +14,16 @@ import pytest
 
 import logstore
 from logstore import Publication, Store, StoreConfig
-from logstore.io import layout
-from logstore.io.checkpoint.requests import is_request
+from logstore.io.checkpoint.process_requests import (
+    ProcessFile,
+    ServedProcess,
+    process_of,
+)
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.wakeups import ServiceThread
 from logstore.log.write.staged_files import Staged
-from logstore.store.hand_in import submitting
+from logstore.store.hand_in import requester
 from support.staging import stage
 from support.values import config_of
 
@@ -27,14 +33,41 @@ DEAF = StoreConfig(publish_for_others=False)
 LONG_MS = 120_000
 
 
-def requests_in(path: str | Path) -> list[str]:
-    """The files of requests, also those that are being written."""
-    return [n for n in os.listdir(path) if n.startswith(layout.REQUEST_PREFIX)]
+def waiting_in(path: str | Path) -> list[int]:
+    """The numbers of requests that no owner has answered, of each process."""
+    found: list[int] = []
+    root = Directory.open_root(Files(), str(path))
+    try:
+        for unique in filter(None, map(process_of, sorted(os.listdir(path)))):
+            with contextlib.suppress(FileNotFoundError):
+                served = ServedProcess(root, unique)
+                found += [slot.number for slot, _ in served._waiting()]
+                served.abandon()
+    finally:
+        root.close()
+    return found
 
 
-def waiting_in(path: str | Path) -> list[str]:
-    """The requests that have their names."""
-    return list(filter(is_request, requests_in(path)))
+def processes_in(path: str | Path) -> list[str]:
+    """The ids of processes that have files of requests."""
+    return list(filter(None, map(process_of, sorted(os.listdir(path)))))
+
+
+@contextlib.contextmanager
+def making(store: Store) -> Iterator[ProcessFile]:
+    """The file of requests of a process that lives."""
+    file = ProcessFile(store._context.root, os.urandom(16).hex(), {})
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def left_by_ended(store: Store, *contents: bytes) -> str:
+    """The id of a process that has ended, and has left requests."""
+    with making(store) as file:
+        assert all(file.put(content) for content in contents)
+        return file.id
 
 
 def made(path: Path, partitions: int = 1) -> str:
@@ -65,7 +98,7 @@ def reader(path: str) -> Iterator[Store]:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner in this process is taken for one in another process."""
-    monkeypatch.setattr(submitting, "waits_for_itself", lambda *_: None)
+    monkeypatch.setattr(requester, "waits_for_itself", lambda *_: None)
 
 
 def staged_by(store: Store, count: int = 2, sequence: int = 1) -> Staged:

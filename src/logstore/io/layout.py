@@ -43,8 +43,6 @@ __all__ = [
     "PUBLICATION",
     "PUBLISHED",
     "RECOVERY_CHECKPOINT",
-    "REFUSED_PREFIX",
-    "REQUEST_PREFIX",
     "SNAPSHOT",
     "STAGED_PREFIX",
     "SWAP",
@@ -115,10 +113,8 @@ PUBLICATION = ".logstore-publication"
 PUBLISHED = ".logstore-published"
 UNKNOWN = ".logstore-unknown"
 STAGED_PREFIX = ".logstore-staged-"
-REQUEST_PREFIX = ".logstore-request-"
 PROCESS_PREFIX = ".logstore-process-"
 ANSWERS_PREFIX = ".logstore-answers-"
-REFUSED_PREFIX = ".logstore-refused-"
 GROUP_PREFIX = ".logstore-group-"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"

@@ -31,10 +31,11 @@ from logstore.io.files import held_open
 from logstore.io.layout import LOCK_RECORD
 
 __all__ = [
+    "KEEPER",
     "KEEPING",
     "LOCK_TIMEOUT_MS",
+    "OWN",
     "OWNER",
-    "PUBLISHING",
     "RECOVERING",
     "TAKING",
     "TOOL",
@@ -51,7 +52,6 @@ LOCK_TIMEOUT_MS: Final = 5_000
 # The values of `Holder.doing`.
 OWNER: Final = "owner"
 RECOVERING: Final = "recovering"
-PUBLISHING: Final = "publishing"
 KEEPING: Final = "keeping"
 # It takes the lock, or gives it back, and has not described itself.
 TAKING: Final = "taking"
@@ -75,7 +75,7 @@ class Purpose(NamedTuple):
     """For what a process takes the lock of a store.
 
     Attributes:
-        doing: OWNER, PUBLISHING or KEEPING.
+        doing: OWNER or KEEPING.
         publishes_for_others: it publishes what other processes hand in.
         timeout_ms: how long it waits for the lock, in milliseconds; 0: it looks once.
     """
@@ -85,6 +85,9 @@ class Purpose(NamedTuple):
     timeout_ms: int = 0
 
 
+OWN: Final = Purpose()
+# A process without the lock carries out what is handed in.
+KEEPER: Final = Purpose(KEEPING, publishes_for_others=True)
 # A tool that a person waits for.
 TOOL: Final = Purpose(timeout_ms=1_000)
 

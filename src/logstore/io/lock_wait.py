@@ -1,12 +1,12 @@
 """Waiting for the lock of a store.
 
 A process that wants to own the store waits until the lock is free. If its holder has it
-for a moment only (it publishes, or keeps the lock between two publications), the waiter
-locks byte 0 of `.logstore-lock`: the holder then gives the lock back, and processes
-that take the lock for a moment let the waiter go first. So an owner that restarts comes
-back, however many other processes publish meanwhile. A process that waits for an owner
-does not lock that byte: there may be a holder for a moment after it, so the waiter
-looks again now and then.
+for a moment only (it carries out what is handed in), the waiter locks byte 0 of
+`.logstore-lock`: the holder then gives the lock back, and processes that take the lock
+for a moment let the waiter go first. So an owner that restarts comes back, however many
+other processes publish meanwhile. A process that waits for an owner does not lock that
+byte: there may be a holder for a moment after it, so the waiter looks again now and
+then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from logstore.io.layout import LOCK
 from logstore.io.lock import StoreLock, holder_of
 from logstore.io.lock_record import (
     KEEPING,
-    PUBLISHING,
     TAKING,
     LockRecord,
     Purpose,
@@ -33,10 +32,8 @@ from logstore.io.wakeups import Wakeups, Watch
 
 __all__ = ["let_waiter_first", "take_lock"]
 
-# Holders for a moment.
-_BRIEF: Final = (PUBLISHING, KEEPING)
 # For these a call waits in their own process, too.
-_PASSING: Final = (*_BRIEF, TAKING)
+_PASSING: Final = (KEEPING, TAKING)
 # How often a waiter looks by itself. After a report it looks sooner, a few times: the
 # lock falls a moment after its file was closed.
 _LOOK_S: Final = 0.1
@@ -57,7 +54,7 @@ def take_lock(root: Directory, purpose: Purpose) -> StoreLock:
         StorageError: the system refuses.
     """
     begun = time.monotonic()
-    if purpose.doing in _BRIEF:
+    if purpose.doing == KEEPING:
         let_waiter_first(root)
     try:
         return StoreLock(root, purpose)
@@ -139,7 +136,7 @@ class _Waiter:
     def _ask(self) -> None:
         """Ask a holder that has the lock for a moment to give it back."""
         holder = self._record.state().holder
-        if holder is not None and holder.doing in _BRIEF:
+        if holder is not None and holder.doing == KEEPING:
             self._record.wait_for_lock()
         else:
             self._record.end_wait()

@@ -77,7 +77,7 @@ def submit_for_group(
     request = request_of(
         logs_of(staged), identity, sequence, metadata=metadata, pinned=pinned
     )
-    return store._publishing.submit(request, timeout_ms, store._publish_as_owner)
+    return store._submit(request, timeout_ms)
 
 
 def recover_unclean(store: Store) -> None:

@@ -43,9 +43,12 @@ class Lifetime:
         topics: OpenTopics,
         publishing: Publishing,
         sharing: Sharing | None,
+        *,
+        is_shared: bool,
     ) -> None:
         self._context = context
-        self._sharing = sharing
+        # Of a store without its lock.
+        self._sharing, self._is_shared = sharing, is_shared
         self._topics = topics
         self._publishing = publishing
         self._snapshots = SnapshotServer(context, topics, publishing.publisher)
@@ -195,7 +198,6 @@ class Lifetime:
 
     def _let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
-        self._publishing.end_watches()
         self._context.let_go()
         self.is_finished = True
 
@@ -204,6 +206,7 @@ class Lifetime:
         fork. One that is shared is used on, with requests of the child's own."""
         if self._sharing is not None:
             self._sharing.after_fork()
+        if self._is_shared:
             self._context.use_in_child()
             return
         self._snapshots.abandon()

@@ -1,14 +1,13 @@
-"""What a store offers of publications: stage, publish, hand in, remember.
+"""What a store offers of publications: stage, publish, remember.
 
-`publisher.py` is the writing side, `hand_in.py` the way to it from other processes.
+`publisher.py` is the writing side, `hand_in/` the way to it from other processes.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 
-from logstore.errors import ConfigError, LogStoreError, storage_errors
+from logstore.errors import LogStoreError, storage_errors
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.filesystem import prepare_beside
@@ -22,7 +21,6 @@ from logstore.log.write.staged_files import (
 from logstore.log.write.staging import Destination, Stage
 from logstore.store.context import StoreContext
 from logstore.store.hand_in.owner import HandIn
-from logstore.store.hand_in.submitting import OwnerWatch, hand_in
 from logstore.store.partition.partition import Partition
 from logstore.store.publication.discarding import (
     discard,
@@ -43,7 +41,6 @@ class Publishing:
         publications: the remembered publications, in files of the root.
         publisher: writes them, if the store is open for writing.
         hand_in: publishes with it, for other processes, too.
-        watches: of the store's owner; free for the next call of `submit`.
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class Publishing:
         self.publications = publications
         self.publisher = Publisher(context, topics, publications, journal)
         self.hand_in = HandIn(context.root, self.publisher, create)
-        self.watches: deque[OwnerWatch] = deque()
 
     def stage(self, identity: str, sequence: int) -> Stage:
         """As `Store.stage`, also under the identity of a group."""
@@ -80,55 +76,14 @@ class Publishing:
             return destination.topic_id
         return self._topics.topic_id(destination.topic)
 
-    def publish(
-        self, request: PublicationRequest, *, is_last: bool = False
-    ) -> Publication:
+    def publish(self, request: PublicationRequest) -> Publication:
         """Publish, together with what others have handed in. The store is open for
-        writing.
-
-        Args:
-            is_last: this store is closed afterwards.
-        """
-        publish = self.hand_in.publish_as_last if is_last else self.hand_in.publish
+        writing."""
         with storage_errors("publish to", self._context.path):
-            (outcome,) = publish([request])
+            (outcome,) = self.hand_in.publish([request])
         if isinstance(outcome, LogStoreError):
             raise outcome
         return outcome
-
-    def submit(
-        self,
-        request: PublicationRequest,
-        timeout_ms: int | None,
-        publish_as_owner: Callable[[PublicationRequest], Publication],
-    ) -> Publication:
-        """As `Store.submit`, also under the identity of a group.
-
-        Args:
-            publish_as_owner: opens the store for writing, publishes, and closes it;
-                raises `StoreLockedError` if another one has it.
-        """
-        context, identity = self._context, request.identity
-        if not identity:
-            raise ConfigError(
-                "a publication that is handed in needs an identity, by which it is "
-                "known whether it was published; nothing was done",
-                name="identity",
-                value=identity,
-            )
-        if not context.read_only:
-            self._topics.check_writable("publish")
-            return self.publish(request)
-        prepare_beside(context.root, context.store_config)
-        with storage_errors("hand in a publication to", context.path):
-            return hand_in(
-                context.root, request, timeout_ms, publish_as_owner, self.watches
-            )
-
-    def end_watches(self) -> None:
-        """Watch no owner any more."""
-        while self.watches:
-            self.watches.pop().close()
 
     def last(self, identity: str) -> Publication | None:
         """As `Store.last_publication`."""

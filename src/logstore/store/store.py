@@ -29,7 +29,7 @@ from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
-from logstore.io.lock_record import KEEPING, OWNER, PUBLISHING, Purpose
+from logstore.io.lock_record import KEEPER, KEEPING, OWN, Purpose
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.write.staged_files import Staged
 from logstore.log.write.staging import Stage
@@ -111,24 +111,28 @@ class Store:
             ),
         )
         self._sharing: Sharing | None = None
-        if hand_in_timeout_ms is not None:
+        self._is_shared = hand_in_timeout_ms is not None
+        if read_only:
             self._sharing = Sharing(
                 context,
                 publications,
-                hand_in_timeout_ms,
+                hand_in_timeout_ms or 0,
                 lambda: self._publishing.stage("", 0),
-                lambda: _kept(self._opened_at_once(KEEPING)),
+                lambda: _kept(self._opened_at_once(KEEPER)),
             )
-            topics.hand_in = self._sharing.hand_in
+            if self._is_shared:
+                topics.hand_in = self._sharing.hand_in
         self._producers = NamedProducers(context, topics.now)
-        self._lifetime = Lifetime(context, topics, self._publishing, self._sharing)
+        self._lifetime = Lifetime(
+            context, topics, self._publishing, self._sharing, is_shared=self._is_shared
+        )
         open_stores.add(self)
         examines_all = on_recovery is not None or on_progress is not None
         self._lifetime.open(purpose, on_progress, examines_all=examines_all)
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
-        mode = mode if self._sharing is None else "shared"
+        mode = "shared" if self._is_shared else mode
         return f"<logstore.Store {self.path} ({mode})>"
 
     def __reduce__(self) -> NoReturn:
@@ -339,7 +343,7 @@ class Store:
             TopicExistsError: it exists (and differs, with `exist_ok`), or its name
                 differs from another's only by ``.`` and ``_``, as in Kafka.
         """
-        if self._sharing is not None:
+        if self._sharing is not None and self._is_shared:
             self._topics.begin_call()
             self._sharing.create_topic(name, partitions, config, exist_ok)
             return self._topics.now(name)
@@ -485,35 +489,38 @@ class Store:
     ) -> Publication:
         """Publish from any process, also if another one has the store open for writing.
 
-        A read-only store takes the writer's lock if it is free, publishes, and releases
-        it. Else it hands a request in to the owner, and waits: an owner with
-        ``StoreConfig.publish_for_others`` publishes it; if the owner ends, this
-        call, or another one that waits, takes the lock. A store that is open for
-        writing publishes as `publish` does.
+        A read-only store hands a request in to the owner, and waits: an owner with
+        ``StoreConfig.publish_for_others`` publishes it. If there is no owner, or it
+        ends, this process, or another one that waits, takes the writer's lock, and
+        keeps it for two seconds, unless another process waits for it. A store that is
+        open for writing publishes as `publish` does.
 
         Whatever ends first, the process or the owner: a request that was handed in is
-        published once or not at all, and the same call, made again, tells. It may be
-        published after the process that handed it in has ended.
+        published once or not at all, and the same call, made again, tells. If the
+        process ends while it waits, the next owner publishes it.
 
         Args:
             staged, sequence, note, metadata, pinned: as in `publish`.
             identity: names the publisher, as in `publish`, 1 to 1000 characters.
             timeout_ms: how long to wait for another process, in milliseconds; None: no
-                limit. An owner that does not publish for others, or a Kafka broker,
-                lets the call wait until it ends.
+                limit. An owner that does not publish for others lets the call wait
+                until it ends.
 
         Returns:
             As `publish`. The offsets are empty, too, if its publisher has died after
             the commit.
 
         Raises:
-            PublicationTimeoutError: it is unknown whether it will be published; ask
+            PublicationTimeoutError: its `outcome` is "not written" if the request was
+                taken back; else it is unknown whether it will be published: ask
                 `published`, or submit the same again.
+            StoreLockedError: another program than logstore, such as a Kafka broker, has
+                the store open for writing; nothing was published.
             ConfigError: as `publish`, and for an empty identity. Also if this process
                 may not open the store for writing, and its lock is free.
             StorageError: as `publish`; or the request cannot be written (a read-only
-                file system, a full disk): nothing was handed in, unless the message
-                says that it was before.
+                file system, a full disk): nothing was handed in. Also if another
+                program was the last to write to the store, and its lock is free.
             CorruptCheckpointError: the request was damaged; nothing was published.
             PublicationConflictError, SyncFailedError, CorruptRecordError,
                 RecordTooLargeError, TopicNotFoundError, PartitionNotFoundError: as
@@ -524,7 +531,23 @@ class Store:
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, 0, INT64_MAX)
         request = own_request(staged, identity, sequence, note, metadata, pinned)
-        return self._publishing.submit(request, timeout_ms, self._publish_as_owner)
+        return self._submit(request, timeout_ms)
+
+    def _submit(
+        self, request: PublicationRequest, timeout_ms: int | None
+    ) -> Publication:
+        """As `submit`, also under the identity of a group."""
+        if not request.identity:
+            raise ConfigError(
+                "a publication that is handed in needs an identity, by which it is "
+                "known whether it was published; nothing was done",
+                name="identity",
+                value=request.identity,
+            )
+        if self._sharing is not None:
+            return self._sharing.submit(request, timeout_ms)
+        self._topics.check_writable("publish")
+        return self._publishing.publish(request)
 
     def published(self, identity: str) -> int | None:
         """The last sequence number that an identity has published; None: none.
@@ -552,7 +575,7 @@ class Store:
     ) -> None:
         """Remove staged files that will not be published: these, all of an identity
         with a sequence below `before`, and those of any identity that were not written
-        to for `older_than_ms`; of the latter two also the requests that were handed in.
+        to for `older_than_ms`. A request to publish them that still waits is refused.
 
         Raises:
             ConfigError: an argument is invalid; nothing was removed.
@@ -560,32 +583,21 @@ class Store:
         self._context.check_open()
         self._publishing.discard(staged, identity, before, older_than_ms)
 
-    def _opened_at_once(self, doing: str = OWNER) -> Store:
-        """The store, opened for writing for one call, unless another process has it.
+    def _opened_at_once(self, purpose: Purpose = OWN) -> Store:
+        """The store, opened for writing for a while, unless another process has it.
         Raises: as `open_store`."""
         return Store(
             self.path,
             read_only=False,
             create=False,
             config=dataclasses.replace(
-                self.config, publish_for_others=doing == KEEPING
+                self.config, publish_for_others=purpose.publishes_for_others
             ),
-            purpose=Purpose(doing, doing == KEEPING),
+            purpose=purpose,
             on_recovery=None,
             on_progress=None,
             files=self._context.files,
         )
-
-    def _publish_as_owner(self, request: PublicationRequest) -> Publication:
-        owner = self._opened_at_once(PUBLISHING)
-        try:
-            return owner._publishing.publish(request, is_last=True)
-        finally:
-            try:
-                owner.close()
-            except LogStoreError as error:
-                # The publication is durable, and says so by itself.
-                logger.warning("store %s was not closed cleanly: %s", self.path, error)
 
     def close(self) -> None:
         """Flush everything, mark the store as cleanly closed, release the lock.
@@ -606,4 +618,4 @@ class Store:
 def _kept(store: Store) -> Kept:
     """A store that this process has opened for others, too."""
     hand_in = store._publishing.hand_in
-    return Kept(lambda: hand_in.served, store.close)
+    return Kept(lambda: hand_in.served, store._publishing.publish, store.close)

@@ -22,7 +22,6 @@ from logstore.io.lock import StoreLock, description
 from logstore.io.lock_record import (
     KEEPING,
     OWNER,
-    PUBLISHING,
     TAKING,
     LockRecord,
     Purpose,
@@ -202,12 +201,11 @@ def test_process_does_not_wait_for_itself(tmp_path: Path) -> None:
         assert time.monotonic() - begun < 30
 
 
-@pytest.mark.parametrize("doing", [PUBLISHING, KEEPING])
 def test_holder_for_a_moment_is_asked_to_let_go(
-    tmp_path: Path, root: Directory, doing: str
+    tmp_path: Path, root: Directory
 ) -> None:
     """By a lock on a byte, which it sees."""
-    with holder(tmp_path, doing, ends="lets go"):
+    with holder(tmp_path, KEEPING, ends="lets go"):
         take_lock(root, Purpose(OWNER, timeout_ms=60_000)).release()
     assert not state_of(root).is_awaited
 
@@ -238,13 +236,13 @@ def test_waiter_goes_first(tmp_path: Path, root: Directory) -> None:
     waiter = LockRecord(root, may_create=True)
     assert waiter.wait_for_lock()
     begun = time.monotonic()
-    held = take_lock(root, Purpose(PUBLISHING))
+    held = take_lock(root, Purpose(KEEPING))
     assert time.monotonic() - begun >= 0.2
     held.release()
     with holder(tmp_path):
         begun = time.monotonic()
         with pytest.raises(logstore.StoreLockedError):
-            take_lock(root, Purpose(PUBLISHING))
+            take_lock(root, Purpose(KEEPING))
         assert time.monotonic() - begun < 0.2
     waiter.end_wait()
     assert not state_of(root).is_awaited
@@ -284,7 +282,7 @@ def test_interrupted_wait_leaves_nothing_locked(
     def interrupt(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    with holder(tmp_path, PUBLISHING):
+    with holder(tmp_path, KEEPING):
         monkeypatch.setattr(lock_wait.Wakeups, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             take_lock(root, Purpose(OWNER, timeout_ms=60_000))

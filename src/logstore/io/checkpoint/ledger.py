@@ -28,6 +28,8 @@ _ENTRY_BYTES: Final = 100
 Call: TypeAlias = "tuple[int, tuple[tuple[str, int, int, int], ...]]"
 # So many of a process are remembered: it has no more that wait.
 CALLS_MAX: Final = 64
+# The identities of processes that hand in begin so.
+PROCESS_IDENTITY: Final = "process:"
 _CALL_BYTES: Final = 30
 # With the name of a topic, at most.
 _SPAN_BYTES: Final = 330

@@ -3,7 +3,8 @@
 
     .logstore-process-<id>   written by the process: a slot for each request that waits,
                              and a ring with their contents
-    .logstore-answers-<id>   written by the owner of the store: a slot for each answer
+    .logstore-answers-<id>   written by the owner of the store: a slot for each answer,
+                             and room for long ones
 
 Each side writes a file of its own, so a report that a file has changed wakes the other
 side alone. Neither file is synced: after a power failure no process waits for an
@@ -21,7 +22,7 @@ import itertools
 import operator
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -31,10 +32,11 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import first_entry, split_entries
 from logstore.io.directory import Directory
-from logstore.io.files import held_open
+from logstore.io.files import Files, held_open
 
 __all__ = [
     "ANSWER_BYTES_MAX",
+    "LONG_ANSWER_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "SLOTS",
     "ProcessFile",
@@ -42,13 +44,13 @@ __all__ = [
     "Slot",
     "TakenRequest",
     "process_of",
+    "remove_leftovers",
 ]
 
 # So many requests of a process wait at once, with so many bytes.
 SLOTS: Final = 64
 RING_BYTES: Final = 16 << 20
-# Larger contents are staged in a file of their own, which the request names.
-REQUEST_BYTES_MAX: Final = (1 << 20) + (64 << 10)
+REQUEST_BYTES_MAX: Final = 8 << 20
 
 _HEADER_BYTES: Final = 4096
 _SLOTS_POS: Final = 4096
@@ -68,8 +70,33 @@ _TAKEN: Final = 64
 _ANSWER: Final = struct.Struct("<QIQ")
 _ANSWER_SLOT: Final = 2048
 ANSWER_BYTES_MAX: Final = _ANSWER_SLOT - _ANSWER.size
+# Longer ones have a place of their own behind the slots, which takes no space before.
+LONG_ANSWER_BYTES_MAX: Final = 1 << 20
+_LONG_POS: Final = SLOTS * _ANSWER_SLOT
 
 _NAME: Final = re.compile(re.escape(layout.PROCESS_PREFIX) + r"([0-9a-f]{32})")
+
+
+def remove_leftovers(root: Directory, names: Iterable[str], before_ms: int) -> None:
+    """Remove what is left of processes that ended before their requests had a name.
+
+    Args:
+        names: all that is in the root.
+        before_ms: only what was not written to since then, in Unix milliseconds.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    known = frozenset(names)
+    for name in known:
+        unique = name.removeprefix(layout.ANSWERS_PREFIX)
+        if unique == name or layout.PROCESS_PREFIX + unique in known:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if root.stat(name).mtime_ns < before_ms * 1_000_000:
+                temporary = f"{layout.PROCESS_PREFIX}{unique}.tmp"
+                for one in (temporary, name):
+                    root.unlink(one, missing_ok=True)
 
 
 def process_of(name: str) -> str | None:
@@ -147,8 +174,9 @@ class ProcessFile:
     @property
     def is_there(self) -> bool:
         """Whether the files still have their names."""
+        both = zip((self._answers, self._file), self._names, strict=True)
         with contextlib.suppress(OSError), self._root.use() as at:
-            return self._files.links_of(self._file.fd, at, self._names[1]) > 0
+            return all(self._files.links_of(one.fd, at, name) > 0 for one, name in both)
         return False
 
     def put(self, content: bytes) -> Slot | None:
@@ -188,9 +216,8 @@ class ProcessFile:
 
     def answer(self, slot: Slot) -> bytes | None:
         """The answer to a request; None: there is none yet, or not all of it."""
-        data = bytearray(_ANSWER_SLOT)
-        n = self._files.read(self._answers.fd, data, slot.place * _ANSWER_SLOT)
-        return _answered(bytes(data[:n]), slot.number)
+        found = _answered(self._files, self._answers.fd, slot.place)
+        return None if found is None or found[0] != slot.number else found[1]
 
     def withdraw(self, slot: Slot, may_be_done: Callable[[], bool]) -> bool:
         """Take a request back, which then will never be carried out; False: the owner
@@ -238,15 +265,31 @@ class ProcessFile:
         self._answers.close()
 
 
-def _answered(data: bytes, number: int) -> bytes | None:
-    """The content of an answer slot, if it is the one of a request."""
-    if len(data) < _ANSWER.size:
+def _answered(files: Files, fd: int, place: int) -> tuple[int, bytes] | None:
+    """(number of the request, content) of the answer in a slot; None: there is none, or
+    not all of it."""
+    slot = _read(files, fd, _ANSWER_SLOT, place * _ANSWER_SLOT)
+    if len(slot) < _ANSWER.size:
         return None
-    found, size, checksum = _ANSWER.unpack_from(data)
-    content = data[_ANSWER.size : _ANSWER.size + size]
-    if found != number or checksum != _checksum(number, content):
+    number, size, checksum = _ANSWER.unpack_from(slot)
+    if size <= ANSWER_BYTES_MAX:
+        content = slot[_ANSWER.size : _ANSWER.size + size]
+    elif size <= LONG_ANSWER_BYTES_MAX:
+        content = _read(files, fd, size, _long_pos(place))
+    else:
         return None
-    return content
+    is_whole = len(content) == size and checksum == _checksum(number, content)
+    return (number, content) if is_whole else None
+
+
+def _long_pos(place: int) -> int:
+    return _LONG_POS + place * LONG_ANSWER_BYTES_MAX
+
+
+def _read(files: Files, fd: int, size: int, pos: int) -> bytes:
+    data = bytearray(size)
+    n = files.read(fd, data, pos)
+    return bytes(data) if n == size else bytes(data[:n])
 
 
 # ------------------------------------------------------------------ of the owner
@@ -301,14 +344,8 @@ class ServedProcess:
         self._done = self._answered_before()
 
     def _answered_before(self) -> list[int]:
-        data = bytearray(SLOTS * _ANSWER_SLOT)
-        n = self._files.read(self._answers.fd, data, 0)
-        done = []
-        for begin in range(0, SLOTS * _ANSWER_SLOT, _ANSWER_SLOT):
-            part = bytes(data[begin : min(begin + _ANSWER_SLOT, n)])
-            number = _ANSWER.unpack_from(part)[0] if len(part) >= _ANSWER.size else 0
-            done.append(number if _answered(part, number) is not None else 0)
-        return done
+        found = [_answered(self._files, self._answers.fd, n) for n in range(SLOTS)]
+        return [0 if one is None else one[0] for one in found]
 
     @property
     def fd(self) -> int:
@@ -363,26 +400,29 @@ class ServedProcess:
     def _content(self, slot: Slot, checksum: int) -> bytes | None:
         if slot.size > REQUEST_BYTES_MAX or slot.pos > RING_BYTES - slot.size:
             return None
-        data = bytearray(slot.size)
-        n = self._files.read(self._file.fd, data, _RING_POS + slot.pos)
-        content = bytes(data)
-        is_whole = n == slot.size and checksum == _checksum(slot.number, content)
+        content = _read(self._files, self._file.fd, slot.size, _RING_POS + slot.pos)
+        is_whole = len(content) == slot.size
+        is_whole = is_whole and checksum == _checksum(slot.number, content)
         return content if is_whole else None
 
     def answer(self, slot: Slot, content: bytes) -> None:
-        """Answer a request that was taken.
+        """Answer a request that was taken, and let it go.
+
+        Args:
+            content: at most `LONG_ANSWER_BYTES_MAX`; the disk has room for
+                `ANSWER_BYTES_MAX`.
 
         Raises:
-            OSError: the answer may be there in part; then its checksum differs.
+            OSError: the answer may be there in part; then its checksum differs. The
+                request is still taken.
         """
-        try:
-            head = _ANSWER.pack(
-                slot.number, len(content), _checksum(slot.number, content)
-            )
-            pos = slot.place * _ANSWER_SLOT
-            self._files.write(self._answers.fd, head + content, pos)
-        finally:
-            self.let_go(slot)
+        files, fd = self._files, self._answers.fd
+        head = _ANSWER.pack(slot.number, len(content), _checksum(slot.number, content))
+        if len(content) > ANSWER_BYTES_MAX:
+            files.write(fd, content, _long_pos(slot.place))
+            content = b""
+        files.write(fd, head + content, slot.place * _ANSWER_SLOT)
+        self.let_go(slot)
 
     def keep(self, slot: Slot) -> None:
         """Do not take a request again, which is answered later."""

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import FileEnd
-from logstore.io.checkpoint.ledger import Call, Changes, Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Call, Changes, Entry
 from logstore.io.checkpoint.log_spans import LogSpan, has_all, spans_of
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.state_fields import (
@@ -156,14 +156,15 @@ def _text(data: bytes) -> str:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a request of a process.
+    """The outcome of a request.
 
     Attributes:
-        spans: the offsets of its records, by partition; None: it was not carried out.
-        is_known: False if it may be carried out by what an owner has begun.
+        entry: what is remembered of its identity; None: it was not carried out.
+        is_known: False if it may be carried out by what an owner has begun, or was not
+            the last one of a caller's identity.
     """
 
-    spans: Mapping[TopicPartition, range] | None = None
+    entry: Entry | None = None
     is_known: bool = True
 
 
@@ -282,14 +283,20 @@ class Publications:
             return journal.bases
         return {key: journal.bases[key] for key in journal.synced}
 
-    def outcome(self, identity: str, number: int) -> Outcome:
-        """The outcome of a request of a process. Raises: as `published`."""
+    def outcome(self, identity: str, sequence: int) -> Outcome:
+        """The outcome of a request of a process, or of a publication. Raises: as
+        `published`."""
         journal = self.journal()
         pending = None if journal is None else journal.pending
         if pending and any(row[0] == identity for row in pending["changes"]):
             return Outcome(is_known=False)
         entry = self.published().get(identity)
-        return Outcome(entry and entry.call(number))
+        if entry is None:
+            return Outcome()
+        if identity.startswith(PROCESS_IDENTITY):
+            return Outcome(entry if entry.call(sequence) is not None else None)
+        is_last = entry.sequence == sequence
+        return Outcome(entry if is_last else None, entry.sequence <= sequence)
 
     def last_ends(self) -> dict[str, tuple[int, dict[TopicPartition, int]]]:
         """Of each identity that the journal has: the sequence of its last publication,

@@ -6,32 +6,33 @@ The content of a request is a line of JSON, followed by the bytes of its batches
 
 from __future__ import annotations
 
+import base64
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from logstore.config import TopicConfig, from_stored, to_stored
 from logstore.errors import ConfigError, CorruptCheckpointError, LogStoreError
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.process_requests import ANSWER_BYTES_MAX
-from logstore.io.checkpoint.requests import Answer, answer_of, answer_text
+from logstore.io.checkpoint.answers import Answer, answer_of, answer_text
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY
+from logstore.io.checkpoint.process_requests import LONG_ANSWER_BYTES_MAX
 from logstore.io.checkpoint.state_fields import integer
 from logstore.io.layout import OFFSET_MAX
 from logstore.log.write.staged_files import Staged, StagedLog, logs_of, staged_prefix
 
 __all__ = [
-    "PROCESS_IDENTITY",
     "Append",
     "Creation",
+    "Asked",
     "OutdatedChoiceError",
+    "Submission",
     "answer_bytes",
     "answer_in",
     "file_of",
     "identity_of",
+    "short_answer_bytes",
     "unpacked",
 ]
-
-# The identities of processes begin so.
-PROCESS_IDENTITY: Final = "process:"
 
 
 def identity_of(process: str) -> str:
@@ -107,13 +108,45 @@ class Creation(NamedTuple):
         )
 
 
+class Submission(NamedTuple):
+    """Staged records that are to be published, under an identity of their publisher.
+
+    Attributes:
+        logs: what was staged.
+        identity, sequence, note, metadata, pinned: as in `Store.submit`.
+    """
+
+    logs: tuple[StagedLog, ...]
+    identity: str
+    sequence: int
+    note: str = ""
+    metadata: bytes = b""
+    pinned: bool | None = None
+
+    def packed(self) -> bytes:
+        """The content of a request."""
+        return _packed(
+            {
+                "version": 1,
+                "kind": "publish",
+                **self._asdict(),
+                "logs": [list(log) for log in self.logs],
+                "metadata": base64.b64encode(self.metadata).decode("ascii"),
+            }
+        )
+
+
+Asked: TypeAlias = Append | Creation | Submission
+
+
 def _packed(value: dict[str, Any], data: bytes = b"") -> bytes:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass") + b"\n" + data
 
 
-def unpacked(path: str, content: bytes | None) -> Append | Creation:
-    """The value of a request.
+def unpacked(path: str, content: bytes | None) -> Asked:
+    """The value of a request. The fields of a `Submission` are checked as those of a
+    caller.
 
     Raises:
         CorruptCheckpointError: its bytes are damaged.
@@ -138,6 +171,15 @@ def unpacked(path: str, content: bytes | None) -> Append | Creation:
                 None if config is None else from_stored(config),
                 bool(value["exist_ok"]),
             )
+        if value["kind"] == "publish":
+            return Submission(
+                tuple([StagedLog(*row) for row in value["logs"]]),
+                value["identity"],
+                value["sequence"],
+                value["note"],
+                base64.b64decode(value["metadata"], validate=True),
+                value["pinned"],
+            )
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise _damaged(path, str(error)) from error
     raise _damaged(path, f"its kind is {value['kind']!r:.100}")
@@ -152,21 +194,25 @@ def _damaged(path: str, reason: str) -> CorruptCheckpointError:
 
 
 def answer_bytes(answer: Answer) -> bytes:
-    """The content of an answer. One that is too long says so, and the process asks what
+    """The content of an answer; a short one if it would be too long."""
+    content = _bytes(answer)
+    if len(content) > LONG_ANSWER_BYTES_MAX:
+        return short_answer_bytes(answer)
+    return content
+
+
+def short_answer_bytes(answer: Answer) -> bytes:
+    """The content of an answer that says that it is too long: the process asks for what
     is remembered of its request."""
-    for short in (answer, _shortened(answer)):
-        content = answer_text(short).encode("utf-8", "surrogatepass")
-        if len(content) <= ANSWER_BYTES_MAX:
-            return content
-    raise AssertionError("a short answer is too long")
-
-
-def _shortened(answer: Answer) -> Answer:
     error = answer.error
     if error is None:
-        # Its offsets are asked for.
-        return Answer(None, answer.records, (), answer.is_new)
-    return Answer(LogStoreError(f"{type(error).__name__}: {str(error)[:400]}"))
+        return _bytes(Answer(None, answer.records, (), answer.is_new, is_short=True))
+    text = f"{type(error).__name__}: {str(error)[:400]}"
+    return _bytes(Answer(LogStoreError(text)))
+
+
+def _bytes(answer: Answer) -> bytes:
+    return answer_text(answer).encode("utf-8", "surrogatepass")
 
 
 def answer_in(path: str, content: bytes) -> Answer:

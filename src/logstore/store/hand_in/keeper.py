@@ -8,6 +8,7 @@ to be done for two seconds.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -15,11 +16,12 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore._native.locks import logger, wait_for_end
-from logstore.errors import LogStoreError, StoreLockedError
+from logstore.errors import LogStoreError, StoreClosedError, StoreLockedError
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK_RECORD
 from logstore.io.lock_record import state_of
 from logstore.io.wakeups import Wakeups, Watch
+from logstore.store.publication.publication import Publication, PublicationRequest
 
 __all__ = ["Keeper", "Kept"]
 
@@ -34,10 +36,12 @@ class Kept(NamedTuple):
 
     Attributes:
         served: returns how many requests it has answered.
+        publish: publishes to it, as `Store.publish`.
         close: closes it.
     """
 
     served: Callable[[], int]
+    publish: Callable[[PublicationRequest], Publication]
     close: Callable[[], None]
 
 
@@ -56,6 +60,16 @@ class Keeper:
         self._wakeups: Wakeups | None = None
         self._is_stopped = False
         self._failure: LogStoreError | None = None
+        self._kept: Kept | None = None
+
+    def publish(self, request: PublicationRequest) -> Publication | None:
+        """Publish with the lock that this process keeps; None: it keeps none, and
+        nothing was done. Raises: as `Store.publish`."""
+        kept = self._kept
+        if kept is not None:
+            with contextlib.suppress(StoreClosedError):
+                return kept.publish(request)
+        return None
 
     def begin(self) -> None:
         """Take the lock, in a thread, unless that is under way.
@@ -83,8 +97,10 @@ class Keeper:
             self._failure = error
             return
         try:
+            self._kept = store
             self._keep(store)
         finally:
+            self._kept = None
             try:
                 store.close()
             except LogStoreError as error:

@@ -1,5 +1,5 @@
 """The requests of one process that has not the lock of the store: they are made, waited
-for, and taken back (the side of the owner: `serving`).
+for, and taken back (the side of the owner: `owner`).
 
 Any number of threads make requests at once. Each has a number, in the order in which
 they stand in the file of the process; the owner carries them out in that order. One of
@@ -9,6 +9,7 @@ the threads that wait reads what the system reports, and wakes the others.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Final
 from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import (
+    ConfigError,
     ForkedError,
     LogStoreError,
     PublicationTimeoutError,
@@ -25,15 +27,19 @@ from logstore.errors import (
     StoreLockedError,
     storage_errors,
 )
-from logstore.io.checkpoint.process_requests import ProcessFile, Slot
-from logstore.io.checkpoint.publications import Outcome
-from logstore.io.checkpoint.requests import Answer
+from logstore.io.checkpoint.answers import Answer
+from logstore.io.checkpoint.process_requests import (
+    REQUEST_BYTES_MAX,
+    ProcessFile,
+    Slot,
+)
+from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK
 from logstore.io.lock import description, holder_of
 from logstore.io.lock_record import OWNER, program, state_of
 from logstore.io.wakeups import Wakeups, Watch
-from logstore.log.write.calls import Append, Creation, answer_in, identity_of
+from logstore.log.write.calls import Asked, Submission, answer_in, identity_of
 from logstore.store.hand_in.own_owner import waits_for_itself
 
 __all__ = ["Requester"]
@@ -41,23 +47,49 @@ __all__ = ["Requester"]
 # How often a waiter looks by itself whether there is an owner, and an answer.
 _LOOK_S: Final = 0.1
 _UNREPORTED_S: Final = 0.01
+# How long the end of a killed owner may take.
+_DYING_S: Final = 0.5
+_DYING_LOOK_S: Final = 0.005
 # After the end of the time an owner that has taken a request may still answer it.
 _GRACE_S: Final = 0.2
 # Calls that wait when the store is closed have so long to take their requests back.
 _CLOSE_S: Final = 5.0
-# A longer wait is logged, once.
+# A longer wait is logged, once; and what the store remembers is looked at, and again
+# after each time that is twice as long: the owner may not have been able to answer.
 _TOLD_S: Final = 1.0
 
 
 class _Pending:
-    """A request that waits for its answer."""
+    """A request that waits for its answer.
 
-    __slots__ = ("answer", "file", "is_woken", "slot")
+    Attributes:
+        identity, sequence: by which the store remembers it.
+        is_named: they are the caller's.
+    """
 
-    def __init__(self, file: ProcessFile, slot: Slot) -> None:
+    __slots__ = (
+        "answer",
+        "file",
+        "identity",
+        "is_named",
+        "is_woken",
+        "sequence",
+        "slot",
+    )
+
+    def __init__(self, asked: Asked, file: ProcessFile, slot: Slot) -> None:
         self.file, self.slot = file, slot
+        self.identity, self.sequence = _name_of(asked, file, slot.number)
+        self.is_named = isinstance(asked, Submission)
         self.answer: bytes | None = None
         self.is_woken = threading.Event()
+
+
+def _name_of(asked: Asked, file: ProcessFile, number: int) -> tuple[str, int]:
+    """(identity, sequence) by which the store remembers a request."""
+    if isinstance(asked, Submission):
+        return asked.identity, asked.sequence
+    return identity_of(file.id), number
 
 
 class Requester:
@@ -66,17 +98,17 @@ class Requester:
     Args:
         become_owner: begins to take the lock of the store, if it is free, to carry out
             what waits.
-        outcome_of: what the store remembers of a request of an identity.
+        publications: what the store remembers.
     """
 
     def __init__(
         self,
         root: Directory,
         become_owner: Callable[[], None],
-        outcome_of: Callable[[str, int], Outcome],
+        publications: Publications,
     ) -> None:
         self._root = root
-        self._outcome_of = outcome_of
+        self._publications = publications
         self._become_owner = become_owner
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
@@ -90,20 +122,32 @@ class Requester:
 
     # ------------------------------------------------------------ making one
 
-    def begin(self, asked: Append | Creation, timeout_ms: int) -> Callable[[], Answer]:
+    def begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
         """Make a request. Returns a function that waits for its answer, and is called
         once, by the same thread.
 
+        Args:
+            timeout_ms: how long to wait for the owner, in milliseconds; None: no limit.
+
         Raises:
+            ConfigError: it is too large.
             PublicationTimeoutError: there was no answer in time.
             StoreLockedError: another program than logstore has the store.
             LogStoreError: the answer.
         """
-        deadline = time.monotonic() + timeout_ms / 1000
+        wait_s = math.inf if timeout_ms is None else timeout_ms / 1000
+        deadline = time.monotonic() + wait_s
         content = asked.packed()
+        if len(content) > REQUEST_BYTES_MAX:
+            raise ConfigError(
+                f"a request has {len(content)} bytes, and may have "
+                f"{REQUEST_BYTES_MAX}; nothing was handed in. Hand in fewer partitions "
+                f"at once",
+                name="staged",
+            )
         with storage_errors("hand in to", self._root.path, "Nothing was handed in."):
-            pending = self._made(content, deadline, timeout_ms)
-        return lambda: self._finish(pending, deadline, timeout_ms)
+            pending = self._made(asked, content, deadline, timeout_ms or 0)
+        return lambda: self._finish(pending, deadline, timeout_ms or 0)
 
     def _finish(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
         is_over = False
@@ -118,42 +162,49 @@ class Requester:
             self._end(pending)
         if answer.error is not None:
             raise answer.error
-        if answer.records and not answer.offsets:
-            # They were too many for the answer.
-            return self._remembered(pending) or answer
+        if answer.is_short:
+            found = self._remembered(pending)
+            return answer if found is None else found._replace(is_new=answer.is_new)
         return answer
 
     def _remembered(self, pending: _Pending) -> Answer | None:
         """The answer to a request that was carried out, from what is remembered."""
-        identity, number = identity_of(pending.file.id), pending.slot.number
         with storage_errors("read", self._root.path):
-            spans = self._outcome_of(identity, number).spans
-        if spans is None:
+            found = self._publications.outcome(pending.identity, pending.sequence)
+        entry = found.entry
+        if entry is None:
             return None
+        if pending.is_named:
+            return Answer(
+                None, entry.records, (), False, entry.note, entry.metadata,
+                entry.is_pinned,
+            )  # fmt: skip
+        spans = entry.call(pending.sequence) or {}
         records = sum(map(len, spans.values()))
         return Answer(None, records, tuple(spans.items()), is_new=True)
 
     def _may_be_done(self, pending: _Pending) -> bool:
-        identity, number = identity_of(pending.file.id), pending.slot.number
         try:
-            found = self._outcome_of(identity, number)
+            found = self._publications.outcome(pending.identity, pending.sequence)
         except (LogStoreError, OSError):
             return True
-        return found.spans is not None or not found.is_known
+        return found.entry is not None or not found.is_known
 
-    def _made(self, content: bytes, deadline: float, timeout_ms: int) -> _Pending:
+    def _made(
+        self, asked: Asked, content: bytes, deadline: float, timeout_ms: int
+    ) -> _Pending:
         with self._has_room:
             while True:
                 file = self._opened()
                 slot = file.put(content)
                 if slot is not None:
-                    pending = self._pending[slot.number] = _Pending(file, slot)
+                    pending = _Pending(asked, file, slot)
+                    self._pending[slot.number] = pending
                     return pending
                 rest = deadline - time.monotonic()
                 if rest <= 0:
                     raise PublicationTimeoutError(
-                        identity_of(file.id),
-                        0,
+                        *_name_of(asked, file, 0),
                         timeout_ms=timeout_ms,
                         outcome="not written",
                         holder=state_of(self._root).holder,
@@ -202,7 +253,7 @@ class Requester:
 
     def _waited(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
         """The answer to a request."""
-        path, begun, is_told = self._root.path, time.monotonic(), False
+        path, begun, look_s = self._root.path, time.monotonic(), _TOLD_S
         look_at_owner = True
         while True:
             content = pending.answer or self._answer_of(pending)
@@ -216,9 +267,13 @@ class Requester:
             if look_at_owner:
                 look_at_owner = False
                 self._check_owner(pending)
-            if now - begun >= _TOLD_S and not is_told:
-                is_told = True
-                self._tell(timeout_ms)
+            if now - begun >= look_s:
+                if look_s == _TOLD_S:
+                    self._tell(deadline, timeout_ms)
+                look_s *= 2
+                remembered = self._remembered(pending)
+                if remembered is not None:
+                    return remembered
             look_at_owner = self._step(pending, min(deadline - now, _LOOK_S))
 
     def _step(self, pending: _Pending, seconds: float) -> bool:
@@ -285,9 +340,7 @@ class Requester:
         if holder is None:
             self._become_owner()
             return
-        again = state_of(self._root)
-        is_known = again.holder is not None or again.is_changing
-        if not is_known and self._holder() == holder and self._withdraw(pending):
+        if self._is_foreign(holder) and self._withdraw(pending):
             raise StoreLockedError(
                 f"store {self._root.path} is open for writing in process {holder} of "
                 f"another program than logstore, such as a Kafka broker, which takes "
@@ -296,13 +349,26 @@ class Requester:
                 holder_pid=holder or None,
             )
 
+    def _is_foreign(self, holder: int) -> bool:
+        """Whether a holder that does not describe itself is another program. One that
+        was killed may have lost its record a moment before its lock."""
+        deadline = time.monotonic() + _DYING_S
+        while self._holder() == holder:
+            state = state_of(self._root)
+            if state.holder is not None or state.is_changing:
+                return False
+            if time.monotonic() >= deadline:
+                return True
+            time.sleep(_DYING_LOOK_S)
+        return False
+
     def _holder(self) -> int | None:
         try:
             return holder_of(self._root)
         except FileNotFoundError:
             return None
 
-    def _tell(self, timeout_ms: int) -> None:
+    def _tell(self, deadline: float, timeout_ms: int) -> None:
         holder = state_of(self._root).holder
         if holder is None:
             whom = "an owner"
@@ -310,12 +376,8 @@ class Requester:
             whom = f"process {holder.pid}{description(holder)}"
             if holder.doing == OWNER and not holder.publishes_for_others:
                 whom += ", which does not publish for others,"
-        logger.warning(
-            "a request to %s waits for %s, for %g s at most",
-            self._root.path,
-            whom,
-            timeout_ms / 1000,
-        )
+        long = "" if deadline == math.inf else f", for {timeout_ms / 1000:g} s at most"
+        logger.warning("a request to %s waits for %s%s", self._root.path, whom, long)
 
     # ------------------------------------------------------------ the end
 
@@ -328,11 +390,11 @@ class Requester:
         return False
 
     def _too_late(self, pending: _Pending, timeout_ms: int) -> Answer:
-        identity, number = identity_of(pending.file.id), pending.slot.number
+        identity, sequence = pending.identity, pending.sequence
         holder = state_of(self._root).holder
         if self._withdraw(pending):
             raise PublicationTimeoutError(
-                identity, number, timeout_ms=timeout_ms, outcome="not written",
+                identity, sequence, timeout_ms=timeout_ms, outcome="not written",
                 holder=holder,
             )  # fmt: skip
         deadline = time.monotonic() + _GRACE_S
@@ -345,7 +407,7 @@ class Requester:
         if answer is not None:
             return answer
         raise PublicationTimeoutError(
-            identity, number, timeout_ms=timeout_ms, holder=holder
+            identity, sequence, timeout_ms=timeout_ms, holder=holder
         )
 
     def _interrupted(self, pending: _Pending, error: BaseException) -> None:
@@ -355,8 +417,7 @@ class Requester:
         if isinstance(error, LogStoreError):
             return
         facts = vars(error)
-        facts["identity"] = identity_of(pending.file.id)
-        facts["sequence"] = pending.slot.number
+        facts["identity"], facts["sequence"] = pending.identity, pending.sequence
         facts["outcome"] = outcome
 
     def _end(self, pending: _Pending) -> None:

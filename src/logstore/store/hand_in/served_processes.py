@@ -2,8 +2,10 @@
 (`logstore.io.checkpoint.process_requests`).
 
 A process with a file is watched until it has ended. Its requests are taken in the order
-of their numbers, round robin over the processes. Those of a process that has ended are
-dropped, because their outcome would be unknown; then its files are removed.
+of their numbers, round robin over the processes. Of a process that has ended,
+publications under an identity of a caller are carried out: the caller may hand the same
+in again. The rest is dropped, because its outcome would be unknown. Then the files are
+removed.
 """
 
 from __future__ import annotations
@@ -16,30 +18,37 @@ from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import CorruptCheckpointError, LogStoreError
+from logstore.errors import ConfigError, CorruptCheckpointError, LogStoreError
+from logstore.io.checkpoint.answers import Answer
 from logstore.io.checkpoint.process_requests import (
+    ANSWER_BYTES_MAX,
     ServedProcess,
     TakenRequest,
     process_of,
+    remove_leftovers,
 )
-from logstore.io.checkpoint.requests import Answer
 from logstore.io.directory import Directory
 from logstore.io.layout import PROCESS_PREFIX
 from logstore.io.wakeups import Wakeups, Watch
 from logstore.log.write.calls import (
     Append,
     Creation,
+    Submission,
     answer_bytes,
     file_of,
     identity_of,
+    short_answer_bytes,
     unpacked,
 )
-from logstore.store.publication.publication import PublicationRequest
+from logstore.log.write.staged_files import Staged, logs_of
+from logstore.store.publication.publication import PublicationRequest, request_of
 
 __all__ = ["Call", "ServedProcesses"]
 
 # Taken for one commit.
 _BYTES_MAX: Final = 8 << 20
+# A process makes its files in less time.
+_LEFT_MS: Final = 60_000
 # Each takes two descriptors of the owner.
 _PROCESSES_MAX: Final = 500
 
@@ -66,10 +75,19 @@ class Call:
             asked = unpacked(path, taken.content)
             if isinstance(asked, Append):
                 self.request = _request_of(served.id, taken.slot.number, asked)
+            elif isinstance(asked, Submission):
+                self.request = _submitted(asked)
             else:
                 self.creation = asked
+        except TypeError as error:
+            self.error = ConfigError(f"{error}; nothing was written")
         except LogStoreError as error:
             self.error = error
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a caller can hand the same in again, under an identity of its own."""
+        return self.request is not None and not self.request.is_call
 
     @property
     def size(self) -> int:
@@ -86,10 +104,21 @@ class Call:
         Raises:
             OSError: the answer cannot be written.
         """
-        self._served.answer(self._taken.slot, answer_bytes(answer))
+        served, slot, content = self._served, self._taken.slot, answer_bytes(answer)
+        try:
+            if len(content) > ANSWER_BYTES_MAX:
+                with contextlib.suppress(OSError):
+                    served.answer(slot, content)
+                    return
+                content = short_answer_bytes(answer)
+            served.answer(slot, content)
+        except BaseException:
+            served.let_go(slot)
+            raise
 
-    def remove(self) -> None:
-        """Its place is its process's."""
+    def drop(self) -> None:
+        """Do not carry it out."""
+        self._served.let_go(self._taken.slot)
 
 
 def _request_of(process: str, number: int, asked: Append) -> PublicationRequest:
@@ -107,6 +136,26 @@ def _request_of(process: str, number: int, asked: Append) -> PublicationRequest:
         partitions=asked.partitions,
         expected_offset=asked.expected_offset,
     )
+
+
+def _submitted(asked: Submission) -> PublicationRequest:
+    """The publication that a caller asks for.
+
+    Raises:
+        ConfigError: an argument is invalid.
+        TypeError: a field is of another type.
+    """
+    logs, identity, sequence, note, metadata, pinned = asked
+    found = request_of(
+        logs_of([Staged(tuple(logs))]), identity, sequence, note, metadata, pinned
+    )
+    if found.is_call or not identity:
+        raise ConfigError(
+            f"identity {identity!r:.100} is not for callers; nothing was published",
+            name="identity",
+            value=identity,
+        )
+    return found
 
 
 class ServedProcesses:
@@ -144,6 +193,13 @@ class ServedProcesses:
             if unique is not None:
                 self._is_due(unique)
 
+    def clean(self, names: Iterable[str]) -> None:
+        """Remove what is left of processes that were killed when they made their files;
+        `names` are all in the root."""
+        now_ms = self._root.files.now_ms()
+        with contextlib.suppress(OSError):
+            remove_leftovers(self._root, names, now_ms - _LEFT_MS)
+
     def reported(self, number: int) -> None:
         """There is a report of a watch with a number."""
         if number in self._watches:
@@ -159,8 +215,8 @@ class ServedProcesses:
             self._due.append(unique)
 
     def take(self, requests_max: int) -> list[Call]:
-        """Take requests, at most so many, from one process after the other. Those of a
-        process that has ended are dropped."""
+        """Take requests, at most so many, from one process after the other."""
+        self._open_new()
         calls: list[Call] = []
         left = _BYTES_MAX
         for _ in range(len(self._due)):
@@ -169,28 +225,48 @@ class ServedProcesses:
             unique = self._due[0]
             taken = self._take_from(unique, requests_max - len(calls), left)
             self._due.popleft()
-            if taken:
-                # It may have more.
-                self._due.append(unique)
+            if taken is None:
+                continue
+            # It may have more.
+            self._due.append(unique)
             calls += taken
             left -= sum([call.size for call in taken])
         return calls
 
-    def _take_from(self, unique: str, most: int, bytes_max: int) -> list[Call]:
+    def _open_new(self) -> None:
+        """Begin with processes that have ended: another one continues with what they
+        have handed in under an identity of a caller."""
+        for unique in list(self._due):
+            if unique not in self._served:
+                # What fails here fails again when its requests are taken.
+                with contextlib.suppress(LogStoreError, OSError):
+                    if not self._open(unique).is_alive:
+                        self._due.remove(unique)
+                        self._due.appendleft(unique)
+
+    def _take_from(self, unique: str, most: int, bytes_max: int) -> list[Call] | None:
+        """The requests of a process that are to be carried out; None: it has none."""
         path = self._root.path_of(PROCESS_PREFIX + unique)
         try:
             served = self._served.get(unique) or self._open(unique)
-            if not served.is_alive:
-                self._forget(served)
-                return []
+            # In this order: it may end after it has made a request.
+            is_alive = served.is_alive
             taken = served.take(most, bytes_max)
         except FileNotFoundError:
             self._close(unique)
-            return []
+            return None
         except (CorruptCheckpointError, OSError) as error:
             logger.warning("cannot read the requests in %s: %s", path, error)
-            return []
-        return [Call(served, one, path) for one in taken]
+            return None
+        calls = [Call(served, one, path) for one in taken]
+        if is_alive or not calls:
+            if not is_alive:
+                self._forget(served)
+            return calls or None
+        for call in calls:
+            if not call.is_named:
+                call.drop()
+        return [call for call in calls if call.is_named]
 
     def _open(self, unique: str) -> ServedProcess:
         if len(self._served) >= _PROCESSES_MAX:

@@ -1,8 +1,9 @@
-"""A store that is open for sharing: its requests, and the lock that it takes for them.
+"""A store that is open without its lock: its requests, and the lock that it takes for
+them.
 
-Reads are those of a store that is open read-only. Appends and new topics are handed in
-to the process that has the store's lock (`requester`); if there is none, this process
-takes the lock for a moment (`keeper`).
+Publications (`Store.submit`), and if it is open for sharing also appends and new
+topics, are handed in to the process that has the lock (`requester`); if there is none,
+this process takes the lock for a moment (`keeper`).
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ from collections.abc import Callable
 from logstore.config import TopicConfig
 from logstore.errors import StorageError
 from logstore.io import layout
+from logstore.io.checkpoint.answers import Answer
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import Publications
-from logstore.io.checkpoint.requests import Answer
 from logstore.io.filesystem import prepare_beside
-from logstore.log.write.calls import Append, Creation
+from logstore.log.write.calls import Append, Asked, Creation, Submission
 from logstore.log.write.staging import Stage
 from logstore.store.context import StoreContext
 from logstore.store.hand_in.keeper import Keeper, Kept
 from logstore.store.hand_in.requester import Requester
 from logstore.store.partition.shared_appends import HandIn
+from logstore.store.publication.publication import Publication, PublicationRequest
 
 __all__ = ["Sharing"]
 
 
 class Sharing:
-    """The shared use of one store. Any thread may call it.
+    """What a store without its lock hands in. Any thread may call it.
 
     Args:
-        timeout_ms: how long a call waits for the owner, in milliseconds.
+        timeout_ms: how long an append waits for the owner, in milliseconds.
         stage: makes a stage.
         open_keeper: opens the store for writing, to carry out what others hand in.
 
@@ -54,20 +56,21 @@ class Sharing:
             return open_keeper()
 
         self._keeper = Keeper(context.root, open_own)
-        self._requester = Requester(
-            context.root, self._keeper.begin, publications.outcome
-        )
+        self._requester = Requester(context.root, self._keeper.begin, publications)
         self._is_prepared = False
-        self.hand_in = HandIn(self._begin, stage, context.files.now_ms)
+        self.hand_in = HandIn(self._append, stage, context.files.now_ms)
 
-    def _begin(self, asked: Append | Creation) -> Callable[[], Answer]:
+    def _append(self, asked: Append) -> Callable[[], Answer]:
+        return self._begin(asked, self._timeout_ms)
+
+    def _begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
         context = self._context
         context.check_open()
         if not self._is_prepared:
             # The owner has to be able to write the answers.
             prepare_beside(context.root, context.store_config)
             self._is_prepared = True
-        return self._requester.begin(asked, self._timeout_ms)
+        return self._requester.begin(asked, timeout_ms)
 
     def create_topic(
         self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
@@ -77,7 +80,28 @@ class Sharing:
         defaults = self._context.store_config.topic_defaults
         if config is None and defaults != TopicConfig():
             config = defaults
-        self._begin(Creation(name, partitions, config, exist_ok))()
+        self._begin(Creation(name, partitions, config, exist_ok), self._timeout_ms)()
+
+    def submit(
+        self, request: PublicationRequest, timeout_ms: int | None
+    ) -> Publication:
+        """As `Store.submit`, also under the identity of a group."""
+        self._context.check_open()
+        published = self._keeper.publish(request)
+        if published is not None:
+            return published
+        identity, sequence = request.identity, request.sequence
+        answer = self._begin(Submission(*request[:6]), timeout_ms)()
+        return Publication(
+            identity,
+            sequence,
+            answer.records,
+            dict(answer.offsets),
+            answer.is_new,
+            answer.note,
+            answer.metadata,
+            answer.pinned,
+        )
 
     def close(self) -> None:
         """Hand in no more, and give the lock back."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from logstore import _native as native
 from logstore.config import TopicConfig
 from logstore.errors import ReadOnlyError, UnsupportedError
-from logstore.io.checkpoint.process_requests import REQUEST_BYTES_MAX
-from logstore.io.checkpoint.requests import Answer
+from logstore.io.checkpoint.answers import Answer
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.calls import Append, OutdatedChoiceError
@@ -47,8 +46,8 @@ __all__ = [
 Appended: TypeAlias = tuple[tuple[int, range], ...]
 Appends: TypeAlias = "PartitionAppends | SharedAppends"
 
-# A request has a line of text, too.
-_DATA_MAX: Final = REQUEST_BYTES_MAX - (64 << 10)
+# More is staged in files, which the request names.
+_DATA_MAX: Final = 1 << 20
 
 
 class HandIn:

@@ -1,4 +1,4 @@
-"""Removes staged files, and requests, that will not be published any more."""
+"""Removes staged files that will not be published any more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from logstore._native.locks import logger
 from logstore.io import layout
-from logstore.io.checkpoint.requests import requested_sequence
 from logstore.io.directory import Directory
 from logstore.log.write.staged_files import StagedLog, staged_sequence
 
@@ -21,24 +20,20 @@ def discard(root: Directory, logs: Iterable[StagedLog]) -> None:
 
 
 def discard_leftovers(root: Directory, identity: str, before: int) -> None:
-    """Remove the staged files of an identity with a sequence below `before`, and the
-    requests to publish them."""
+    """Remove the staged files of an identity with a sequence below `before`."""
     with contextlib.suppress(OSError):
         for name in root.names():
             sequence = staged_sequence(name, identity)
-            if sequence is None:
-                sequence = requested_sequence(name, identity)
             if sequence is not None and sequence < before:
                 _remove(root, name)
 
 
 def discard_older(root: Directory, before_ms: int) -> None:
     """Remove the staged files of all identities that were last written to before a
-    time, and the requests: they will not be published any more."""
-    prefixes = layout.STAGED_PREFIX, layout.REQUEST_PREFIX, layout.REFUSED_PREFIX
+    time: they will not be published any more."""
     with contextlib.suppress(OSError):
         for name in root.names():
-            if not name.startswith(prefixes):
+            if not name.startswith(layout.STAGED_PREFIX):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 if root.stat(name).mtime_ns < before_ms * 1_000_000:

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError, LogStoreError
-from logstore.io.checkpoint.ledger import Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Entry
 from logstore.io.checkpoint.state_fields import METADATA_BYTES_MAX
 from logstore.io.layout import TopicPartition
-from logstore.log.write.calls import PROCESS_IDENTITY
 from logstore.log.write.staged_files import (
     Staged,
     StagedLog,

@@ -27,11 +27,11 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ledger import Changes, Entry
+from logstore.io.checkpoint.ledger import PROCESS_IDENTITY, Changes, Entry
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.checkpoint.publications import Publications, unknown_publications
 from logstore.io.layout import TopicPartition
-from logstore.log.write.calls import PROCESS_IDENTITY, OutdatedChoiceError
+from logstore.log.write.calls import OutdatedChoiceError
 from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
     StagedLog,

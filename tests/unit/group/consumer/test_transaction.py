@@ -21,6 +21,7 @@ from logstore import OffsetAndMetadata
 from logstore.group.consumer import transaction as transaction_module
 from logstore.group.consumer.transaction import GroupPositions, Positioned, identity_of
 from logstore.io.files import Files
+from logstore.store.hand_in.requester import Requester
 from logstore.store.inside import stage_for_group, submit_for_group
 from logstore.store.opening import open_store
 from support import handing_in
@@ -34,7 +35,7 @@ from support.groups import (
     settle,
     store_with,
 )
-from support.handing_in import DEAF
+from support.handing_in import DEAF, until
 
 elsewhere = handing_in.elsewhere
 
@@ -505,9 +506,14 @@ def test_commit_waits_no_longer_than_it_may(
 
 
 def test_first_commit_that_is_published_after_its_time_is_found(
-    path: Path, opened: Callable[..., Any], elsewhere: None
+    path: Path,
+    opened: Callable[..., Any],
+    elsewhere: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The consumer has seen no commit so far: it continues behind this one."""
+    """The consumer has seen no commit so far: it continues behind this one. An owner
+    that is stopped has taken the request."""
+    monkeypatch.setattr(Requester, "_withdraw", lambda *_: False)
     one = opened()
     with (
         logstore.open(path, config=DEAF),
@@ -517,13 +523,29 @@ def test_first_commit_that_is_published_after_its_time_is_found(
             for value in drain(one):
                 transaction.append("out", value)
     assert [one.position(key) for key in (T0, T1)] == [0, 0]
-    config = logstore.StoreConfig(publish_for_others=True)
-    with logstore.open(path, config=config) as owner:
-        owner._publishing.hand_in.serve()
-    assert outputs(path) == ALL
+    with logstore.open(path):
+        until(lambda: outputs(path) == ALL)
     with pytest.raises(logstore.FencedError, match="whose end it does not know"):
         copy_some(one)
     assert copy_some(one) == 0
+    assert outputs(path) == ALL
+    assert one.committed(T0) == OffsetAndMetadata(10)
+
+
+def test_commit_that_was_taken_back_is_made_again(
+    path: Path, opened: Callable[..., Any], elsewhere: None
+) -> None:
+    """Nothing of the first try is published later."""
+    one = opened()
+    with logstore.open(path, config=DEAF):
+        with pytest.raises(logstore.PublicationTimeoutError) as caught:
+            with one.transaction(timeout_ms=20) as transaction:
+                for value in drain(one):
+                    transaction.append("out", value)
+        assert caught.value.outcome == "not written"
+    copy_some(one)
+    while copy_some(one):
+        pass
     assert outputs(path) == ALL
     assert one.committed(T0) == OffsetAndMetadata(10)
 

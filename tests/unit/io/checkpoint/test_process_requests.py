@@ -19,6 +19,7 @@ from logstore.io.checkpoint.process_requests import (
     ServedProcess,
     Slot,
     process_of,
+    remove_leftovers,
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -261,3 +262,24 @@ def test_files_that_cannot_be_made_leave_nothing(tmp_path: Path, name: str) -> N
 def test_other_names_are_no_processes(name: str) -> None:
     assert process_of(name) is None
     assert process_of(f".logstore-process-{ID}") == ID
+
+
+def test_what_a_process_left_before_its_name_is_removed(
+    root: Directory, tmp_path: Path
+) -> None:
+    """Not while it may be making its files, and nothing of a process with a name."""
+    file = ProcessFile(root, "b" * 32, {})
+    left = [
+        tmp_path / f".logstore-answers-{'a' * 32}",
+        tmp_path / f".logstore-process-{'a' * 32}.tmp",
+    ]
+    for path in left:
+        path.write_bytes(b"")
+    now_ms = root.files.now_ms()
+    remove_leftovers(root, root.names(), now_ms - 60_000)
+    assert all(path.exists() for path in left)
+    remove_leftovers(root, root.names(), now_ms + 60_000)
+    assert not any(path.exists() for path in left)
+    assert file.is_there
+    file.close()
+    assert not file.is_there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,17 @@ def test_segment_that_does_not_follow_breaks_the_route() -> None:
 # ------------------------------------------------------------------ one segment
 
 
+# Of the present test: a segment does not keep its store.
+_opened: list[logstore.Store] = []
+
+
+@pytest.fixture(autouse=True)
+def opened() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 def segment_in(path: Path) -> Segment:
     """A sealed segment with the offsets 0 to 99, one for each batch of 122 bytes."""
     with logstore.open(path) as store:
@@ -147,6 +159,7 @@ def segment_in(path: Path) -> Segment:
             partition.append(b"%03d" % number * 18)
         partition.roll()
     store = logstore.open(path, read_only=True)
+    _opened.append(store)
     segment: Segment = store.topic("t")[0]._views.now(False).segments[0]
     return segment
 

@@ -8,7 +8,7 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import pytest
 import logstore
 from logstore import DiskFullError, StorageError, Store
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints, requests
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
 from logstore.io.wakeups import Wakeups
@@ -27,12 +26,14 @@ from support.handing_in import (
     SERVING,
     Later,
     hold_back,
-    requests_in,
+    processes_in,
     staged_by,
     submit,
     until,
     waiting_in,
 )
+from support.staging import stage
+from support.values import config_of
 
 # Fixtures.
 path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
@@ -116,11 +117,11 @@ def test_request_that_cannot_be_written_is_a_named_error(
     """Nothing of it is left, and what was staged is there for the next try."""
     with failing_reader(path) as (reader, files):
         staged = staged_by(reader)
-        files.failures[call, layout.REQUEST_PREFIX] = number
-        with pytest.raises(kind, match=r"cannot write the request .*handed in") as got:
+        files.failures[call, layout.PROCESS_PREFIX] = number
+        with pytest.raises(kind, match=r"cannot hand in to .*handed in") as got:
             submit(reader, staged)
         assert got.value.errno == number
-        assert requests_in(path) == []
+        assert processes_in(path) == []
         files.failures.clear()
         assert submit(reader, staged).is_new
 
@@ -135,7 +136,7 @@ def test_free_lock_that_cannot_be_taken_is_a_named_error(
         files.failures["open for writing", layout.LOCK] = number
         with pytest.raises(StorageError, match="lock"):
             submit(reader, staged)
-        assert requests_in(path) == []
+        assert waiting_in(path) == []
 
 
 @pytest.mark.parametrize("side", ["owner", "requester"])
@@ -225,50 +226,40 @@ def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:
         assert store.topics() == ["a"]
 
 
-@pytest.mark.parametrize("call", ["write", "open for writing"])
-def test_answer_that_cannot_be_written_is_asked_for_again(path: str, call: str) -> None:
-    """It was published: the requester is told so, and it is not done twice."""
+def test_answer_that_cannot_be_written_is_found(path: str) -> None:
+    """It was published: the requester is told so, and it is not done twice. Also
+    without a time limit."""
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
-        files.failures[call, layout.REQUEST_PREFIX] = errno.ENOSPC
-        call_ = Later(lambda: submit(reader, staged_by(reader)))
-        until(lambda: owner.published("x") == 1)
+        files.failures["write", layout.ANSWERS_PREFIX] = errno.EIO
+        done = submit(reader, staged_by(reader), timeout_ms=None)
+        assert (done.records, done.note) == (2, "")
         files.failures.clear()
-        assert call_.get().records == 2
-        assert owner.topic("a")[0].end_offset == 2
+        assert submit(reader, staged_by(reader, 1, 2), 2).is_new
+        assert owner.topic("a")[0].end_offset == 3
 
 
-def test_request_that_cannot_be_removed_keeps_its_answer(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also for a requester that is slow to read it, when the owner sees the name again;
-    the next owner removes it."""
-    read = requests.RequestFile.answer
+def test_long_answer_that_does_not_fit_on_the_disk_is_short(tmp_path: Path) -> None:
+    """What the store remembers of a publication has no offsets."""
 
-    def answer_later(self: requests.RequestFile) -> requests.Answer | None:
-        if read(self) is not None:
-            with owner._publishing.publisher.lock:
-                owner._publishing.hand_in._names.add(self.name)
-            owner._publishing.hand_in.serve()
-        return read(self)
+    class Full(Failing):
+        def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
+            if layout.ANSWERS_PREFIX in self.opened.get(fd, "") and pos >= 1 << 17:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            super().write(fd, data, pos)
 
-    monkeypatch.setattr(requests.RequestFile, "answer", answer_later)
-    files = Failing()
     open_store = logstore.store.opening.open_store
-    with (
-        open_store(path, config=SERVING, files=files) as owner,
-        logstore.open(path, read_only=True) as reader,
-    ):
-        files.failures["unlink", layout.REQUEST_PREFIX] = errno.EIO
-        assert submit(reader, staged_by(reader)).is_new
-    assert len(requests_in(path)) == 1
-    with logstore.open(path, config=SERVING) as owner:
-        until(lambda: not requests_in(path))
-        assert owner.topic("a")[0].end_offset == 2
+    with open_store(tmp_path, config=SERVING, files=Full()) as owner:
+        topic = owner.create_topic("a", 300, config_of(2))
+        with logstore.open(tmp_path, read_only=True) as reader:
+            staged = stage(reader, dict.fromkeys(topic.partitions, 1), 1)
+            done = submit(reader, staged, note="n", metadata=b"m")
+    assert (done.is_new, done.records, done.offsets) == (True, 300, {})
+    assert (done.note, done.metadata) == ("n", b"m")
 
 
 def test_interrupted_publication_leaves_the_requests(
@@ -321,119 +312,19 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
         assert submit(reader, staged_by(reader)).is_new
 
 
-class Before(Files):
-    """Does something before each request gets its name."""
-
-    def __init__(self, does: Callable[[int, str], None]) -> None:
-        self._does = does
-
-    def rename(self, dir_fd: int, old: str, new: str) -> None:
-        if old.startswith(layout.REQUEST_PREFIX):
-            self._does(dir_fd, old)
-        super().rename(dir_fd, old, new)
-
-
 def test_same_records_are_handed_in_by_two_at_the_same_time(
-    path: str, owner: Store, reader: Store
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each writes a file of its own: neither takes that of the other one."""
-    staged = staged_by(reader)
-    found: list[logstore.Publication] = []
-
-    def meanwhile(_fd: int, _name: str) -> None:
-        if not found:
-            found.append(submit(reader, staged))
-
-    files = Before(meanwhile)
-    with logstore.store.opening.open_store(path, read_only=True, files=files) as other:
-        found.append(submit(other, staged))
-    assert [done.is_new for done in found] == [True, False]
-    until(lambda: not requests_in(path))
-    assert not list(Path(path).glob(f"{layout.REFUSED_PREFIX}*"))
-    assert owner.topic("a")[0].end_offset == 2
-
-
-@pytest.mark.parametrize("times", [1, 1000])
-def test_request_that_is_discarded_before_it_has_its_name(
-    path: str, owner: Store, times: int
-) -> None:
-    """It is written again, a few times."""
-    left = [times]
-
-    def discard(dir_fd: int, name: str) -> None:
-        if left[0]:
-            left[0] -= 1
-            os.unlink(name, dir_fd=dir_fd)
-
-    files = Before(discard)
-    with logstore.store.opening.open_store(path, read_only=True, files=files) as reader:
-        staged = staged_by(reader)
-        if times > 1:
-            with pytest.raises(StorageError, match=r"Nothing was handed in\."):
-                submit(reader, staged)
-            left[0] = 0
-        assert submit(reader, staged).is_new
-
-
-def test_request_of_a_killed_process_is_removed_with_the_others(path: str) -> None:
-    """It was killed before its request had its name."""
-    files = Failing()
-    open_store = logstore.store.opening.open_store
+    """They are published once."""
+    hold_back(monkeypatch)
     with (
-        logstore.open(path) as busy,
-        open_store(path, read_only=True, files=files) as reader,
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, read_only=True) as other,
     ):
         staged = staged_by(reader)
-        for call in ("rename", "unlink"):
-            files.failures[call, layout.REQUEST_PREFIX] = errno.EIO
-        with pytest.raises(OSError, match="Input/output"):
-            submit(reader, staged)
-        (left,) = requests_in(path)
-        assert left.endswith(".tmp")
-        busy.discard_staged(identity="x", before=2)
-        assert requests_in(path) == []
-
-
-def test_second_writing_of_a_request_that_fails_tells_of_the_first(path: str) -> None:
-    """The first one was published, and its answer could not be written."""
-    files, mine = Failing(), Failing()
-    open_store = logstore.store.opening.open_store
-    with (
-        open_store(path, config=SERVING, files=files) as owner,
-        open_store(path, read_only=True, files=mine) as reader,
-    ):
-        files.failures["write", layout.REQUEST_PREFIX] = errno.EIO
-        staged = staged_by(reader)
-        real = Publisher.publish_all
-
-        def publish_all(self: Publisher, asked: Any) -> Any:
-            mine.failures["create", layout.REQUEST_PREFIX] = errno.ENOSPC
-            return real(self, asked)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Publisher, "publish_all", publish_all)
-            with pytest.raises(DiskFullError, match="may have been published") as got:
-                submit(reader, staged)
-        assert "Nothing was" not in str(got.value)
-        assert owner.published("x") == 1
-        mine.failures.clear()
-        files.failures.clear()
-        assert not submit(reader, staged).is_new
-
-
-def test_answer_is_not_written_to_another_file_of_that_name(owner: Store) -> None:
-    """It was handed in anew between."""
-    root = owner._context.root
-    name = requests.request_name("y", 1, "1-" + "0" * 16)
-    data = requests.pack_request([], "y", 1, "", b"", None)
-    with owner._publishing.publisher.lock:
-        files = [requests.RequestFile(root, name, data)]
-        read = requests.OpenRequest(root, name)
-        files.append(requests.RequestFile(root, name, data))
-        read.answer(requests.Answer(None, 7))
-        read.remove()
-        assert checkpoints.state_bytes(root, name) == data
-        answers = [file.answer() for file in files]
-        for file in files:
-            file.close()
-    assert answers == [requests.Answer(None, 7), None]
+        calls = [Later(lambda s=s: submit(s, staged)) for s in (reader, other)]
+        until(lambda: len(waiting_in(path)) == 2)
+        owner._publishing.hand_in.serve()
+        found = [call.get() for call in calls]
+        assert sorted(done.is_new for done in found) == [False, True]
+        assert owner.topic("a")[0].end_offset == 2

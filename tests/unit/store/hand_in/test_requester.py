@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import json
 import os
 import threading
 import weakref
@@ -25,15 +26,15 @@ from logstore import (
     Store,
     StoreClosedError,
     StoreConfig,
-    StoreLockedError,
     TopicNotFoundError,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints, requests
-from logstore.io.directory import Directory
+from logstore.io.checkpoint.answers import Answer
+from logstore.io.checkpoint.process_requests import ServedProcess
+from logstore.log.write.calls import Submission, answer_in
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
-from logstore.store.hand_in import submitting
+from logstore.store.hand_in import requester
 from logstore.store.publication.publisher import Publisher
 from support import handing_in
 from support.damage import flip_bit
@@ -43,18 +44,25 @@ from support.handing_in import (
     SERVING,
     Later,
     hold_back,
-    requests_in,
+    left_by_ended,
+    making,
+    processes_in,
     staged_by,
     submit,
     until,
     waiting_in,
 )
-from support.staging import staged_files
+from support.staging import stage, staged_files
 from support.values import config_of
 
 # Fixtures.
 path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
 elsewhere = handing_in.elsewhere
+
+
+def asked_by(store: Store, sequence: int, identity: str = "x") -> bytes:
+    """The content of a request to publish a record."""
+    return Submission(staged_by(store, 1, sequence).logs, identity, sequence).packed()
 
 
 # ---------------------------------------------------------------- who publishes
@@ -76,7 +84,7 @@ def test_free_lock_is_taken_and_released(path: str, reader: Store) -> None:
             assert not store.recovery_report
             assert store.published("x") == sequence
             assert store.topic("a")[0].durable_offset == 2 * sequence
-    assert requests_in(path) == staged_files(Path(path)) == []
+    assert waiting_in(path) == staged_files(Path(path)) == []
     assert not logstore.verify(path, deep=True).problems
 
 
@@ -96,7 +104,7 @@ def test_owner_publishes_what_is_handed_in(
     assert owner.topic("a")[0].durable_offset == 3
     again = submit(reader, staged_by(reader, 3, 7), 7)
     assert (again.is_new, again.records, again.offsets) == (False, 3, {})
-    until(lambda: not requests_in(path))
+    until(lambda: not waiting_in(path))
     until(lambda: not staged_files(Path(path)))
 
 
@@ -111,8 +119,8 @@ def test_metadata_alone_is_handed_in(owner: Store, reader: Store) -> None:
 def test_requests_that_wait_are_committed_together(
     path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of one identity, in the order of their sequences; one that is refused
-    does not stop the others."""
+    """Also those of one identity, in the order in which they were handed in; one that
+    is refused does not stop the others."""
     sizes: list[int] = []
     real = Publisher.publish_all
 
@@ -122,18 +130,20 @@ def test_requests_that_wait_are_committed_together(
 
     monkeypatch.setattr(Publisher, "publish_all", publish_all)
     with owner._publishing.publisher.lock:
-        calls = {
-            (identity, sequence): Later(
-                lambda i=identity, s=sequence: submit(
-                    reader, staged_by(reader, 1, s), s, identity=i
+        calls = []
+        for identity, sequence in (
+            *((f"i{n}", 1) for n in range(6)), ("j", 9), ("j", 10), ("j", 100),
+        ):  # fmt: skip
+            staged = staged_by(reader, 1, sequence)
+            calls.append(
+                Later(
+                    lambda i=identity, s=sequence, g=staged: submit(
+                        reader, g, s, identity=i
+                    )
                 )
             )
-            for identity, sequence in (
-                *((f"i{n}", 1) for n in range(6)), ("j", 9), ("j", 10), ("j", 100),
-            )
-        }  # fmt: skip
-        until(lambda: len(waiting_in(path)) == len(calls))
-    done = [call.get() for call in calls.values()]
+            until(lambda: len(waiting_in(path)) == len(calls))
+    done = [call.get() for call in calls]
     assert all(one.is_new for one in done)
     assert sorted(one.offsets["a", 0].start for one in done) == list(range(9))
     assert max(sizes) > 1
@@ -148,30 +158,43 @@ def test_publish_commits_what_waits_with_its_own(
         call = Later(lambda: submit(reader, staged_by(reader, 3)))
         until(lambda: waiting_in(path))
         mine = owner.publish([staged_by(owner, 2)], identity="own", sequence=1)
-        assert mine.offsets == {("a", 0): range(2)}
-        assert call.get().offsets == {("a", 0): range(2, 5)}
+        assert mine.offsets == {("a", 0): range(3, 5)}
+        assert call.get().offsets == {("a", 0): range(3)}
 
 
-def test_requests_of_before_the_opening_are_served(
+def test_requests_of_before_the_opening_are_served(path: str, reader: Store) -> None:
+    """Of a process that has ended meanwhile: its request is done, before those of one
+    that continues with the same identity."""
+    with making(reader) as later:
+        later.put(asked_by(reader, 6))
+        left_by_ended(reader, asked_by(reader, 5))
+        with logstore.open(path, config=SERVING) as owner:
+            until(lambda: owner.published("x") == 6)
+            assert owner.topic("a")[0].end_offset == 2
+            until(lambda: len(processes_in(path)) == 1)
+
+
+def test_request_whose_time_is_over_is_taken_back(
     path: str, reader: Store, elsewhere: None
 ) -> None:
-    """Of a process that has ended meanwhile: its request is done."""
-    with (
-        logstore.open(path, config=DEAF) as busy,
-        pytest.raises(PublicationTimeoutError) as caught,
-    ):
-        assert busy
-        submit(reader, staged_by(reader, 4), 5, timeout_ms=0)
-    error = caught.value
-    assert (error.identity, error.sequence, error.timeout_ms) == ("x", 5, 0)
-    assert isinstance(error, TimeoutError)
-    assert "published" in str(error)
-    assert reader.published("x") is None
-    assert len(requests_in(path)) == 1
+    """However often: nothing is published later, and the file does not fill."""
+    staged = staged_by(reader, 4)
+    with logstore.open(path, config=DEAF) as busy:
+        for _ in range(100):
+            with pytest.raises(PublicationTimeoutError) as caught:
+                submit(reader, staged, 5, timeout_ms=0)
+        error = caught.value
+        assert (error.identity, error.sequence, error.timeout_ms) == ("x", 5, 0)
+        assert error.outcome == "not written"
+        assert error.holder is not None
+        assert error.holder.pid == os.getpid()
+        assert isinstance(error, TimeoutError)
+        assert not waiting_in(path)
+        assert busy.published("x") is None
     with logstore.open(path, config=SERVING) as owner:
-        until(lambda: not requests_in(path))
-        assert owner.published("x") == 5
-        assert owner.topic("a")[0].end_offset == 4
+        submit(reader, staged_by(reader), 1, identity="other")
+        assert owner.published("x") is None
+    assert submit(reader, staged, 5).is_new
 
 
 def test_owner_that_does_not_publish_for_others_lets_them_wait(
@@ -182,11 +205,11 @@ def test_owner_that_does_not_publish_for_others_lets_them_wait(
     call = Later(lambda: submit(reader, staged_by(reader, 2)))
     until(lambda: waiting_in(path))
     busy.publish([staged_by(busy, 1)], identity="own", sequence=1)
-    assert len(requests_in(path)) == 1
+    assert len(waiting_in(path)) == 1
     assert reader.published("x") is None
     busy.close()
     assert call.get().offsets == {("a", 0): range(1, 3)}
-    assert requests_in(path) == []
+    assert waiting_in(path) == []
 
 
 def test_several_that_wait_for_the_lock_are_all_published_once(
@@ -202,7 +225,7 @@ def test_several_that_wait_for_the_lock_are_all_published_once(
     busy.close()
     for call in calls:
         assert call.get().records == 2
-    until(lambda: not requests_in(path))
+    until(lambda: not waiting_in(path))
     with logstore.open(path) as store:
         assert store.topic("a")[0].end_offset == 10
         assert [store.published(f"i{n}") for n in range(5)] == [1] * 5
@@ -235,7 +258,7 @@ def test_refused_request_raises_its_own_error(
     assert set(staged_files(Path(path))) == {*late.files, *damaged.files}
     assert submit(reader, staged_by(reader, 1, 8), 8).is_new
     assert owner.topic("a")[0].end_offset == 3
-    until(lambda: not requests_in(path))
+    until(lambda: not waiting_in(path))
 
 
 def test_request_for_a_topic_that_was_made_again_is_refused(
@@ -255,32 +278,45 @@ def test_request_for_a_topic_that_was_made_again_is_refused(
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"logs": [["a"]]}, "no staged log"),
+        ({"logs": [["a"]]}, "argument"),
         ({"logs": [["a", 0, 2, 1, "../x", True, 0, [[0, 1]], ""]]}, "staged"),
         ({"logs": [["a", -1, 2, 1, ".logstore-staged-a", True, 0, [[0, 1]], ""]]},
          "partition"),
         ({"note": "x" * 1001}, "note"),
+        ({"identity": "process:0"}, "not for callers"),
+        ({"identity": ""}, "not for callers"),
     ],
-    ids=["columns", "name", "partition", "note"],
+    ids=["columns", "name", "partition", "note", "process", "nobody"],
 )  # fmt: skip
 def test_request_that_no_store_writes_is_refused(
     path: str, owner: Store, change: Any, match: str
 ) -> None:
     """It has a valid checksum; the one who waits for it is told."""
     value = {
-        "logs": [], "identity": "x", "sequence": 1, "note": "", "metadata": "",
-        "pinned": None, **change,
+        "version": 1, "kind": "publish", "logs": [], "identity": "x", "sequence": 1,
+        "note": "", "metadata": "", "pinned": None, **change,
     }  # fmt: skip
-    root = owner._context.root
-    name = requests.request_name("x", 1, "1-" + "0" * 16)
-    file = requests.RequestFile(root, name, checkpoints.pack_state(value))
-    until(lambda: not file.is_there)
-    answer = file.answer()
-    file.close()
-    assert answer is not None
-    assert isinstance(answer.error, (ConfigError, StorageError))
+    answer = answered(owner, json.dumps(value).encode() + b"\n")
+    kinds = (ConfigError, StorageError, CorruptCheckpointError)
+    assert isinstance(answer.error, kinds)
     assert match in str(answer.error)
     assert owner.published("x") is None
+
+
+def test_request_of_a_later_version_is_refused(owner: Store) -> None:
+    answer = answered(owner, b'{"version":9}\n')
+    assert isinstance(answer.error, logstore.UnsupportedError)
+
+
+def answered(owner: Store, content: bytes) -> Answer:
+    """The answer to a request with some content."""
+    with making(owner) as file:
+        slot = file.put(content)
+        assert slot is not None
+        until(lambda: file.answer(slot))
+        found = file.answer(slot)
+    assert found is not None
+    return answer_in("", found)
 
 
 @pytest.mark.parametrize(
@@ -288,20 +324,17 @@ def test_request_that_no_store_writes_is_refused(
     [b"", b"\0" * 100, b"garbage", b"xxh64 0000000000000000\n{}\n"],
     ids=["empty", "zeros", "garbage", "checksum"],
 )
-def test_damaged_request_is_put_aside_and_told(
+def test_damaged_file_of_a_process_stops_nobody(
     path: str, owner: Store, reader: Store, data: bytes, caplog: Any
 ) -> None:
-    """As after a power failure; the others are served."""
-    name = requests.request_name("y", 1, "1-" + "0" * 16)
-    temporary = Path(path, name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.rename(Path(path, name))
+    """As after a power failure; it stays as it is."""
+    name = layout.PROCESS_PREFIX + "0" * 32
+    Path(path, name.replace("process", "answers")).write_bytes(b"")
+    Path(path, name + ".tmp").write_bytes(data)
+    Path(path, name + ".tmp").rename(Path(path, name))
     assert submit(reader, staged_by(reader)).is_new
-    aside = name.replace(layout.REQUEST_PREFIX, layout.REFUSED_PREFIX)
-    until(lambda: Path(path, aside).exists())
-    assert Path(path, aside).read_bytes() == data
-    until(lambda: any("it is kept as" in r.getMessage() for r in caplog.records))
-    until(lambda: not requests_in(path))
+    until(lambda: any("cannot read the requests" in r.msg for r in caplog.records))
+    assert Path(path, name).read_bytes() == data
 
 
 def test_request_that_is_damaged_while_it_waits_raises_that(
@@ -313,22 +346,24 @@ def test_request_that_is_damaged_while_it_waits_raises_that(
         staged = staged_by(reader)
         call = Later(lambda: submit(reader, staged))
         until(lambda: waiting_in(path))
-        flip_bit(Path(path, waiting_in(path)[0]), 8 * 40)
+        (process,) = processes_in(path)
+        flip_bit(Path(path, layout.PROCESS_PREFIX + process), 8 * (8192 + 40))
         owner._publishing.hand_in.serve()
-        with pytest.raises(CorruptCheckpointError, match="damaged"):
+        with pytest.raises(CorruptCheckpointError, match="checksum"):
             call.get()
         assert owner.published("x") is None
     assert staged_files(Path(path)) == list(staged.files)
+    monkeypatch.undo()
     assert submit(reader, staged).is_new
 
 
-def test_special_file_with_the_name_of_a_request_stops_nobody(
+def test_special_file_with_the_name_of_a_process_stops_nobody(
     path: str, owner: Store, reader: Store
 ) -> None:
     """A FIFO, a directory, a link."""
     outside = Path(path).parent / "outside"
     outside.write_bytes(b"")
-    names = [requests.request_name("y", n, "1-" + "0" * 16) for n in range(3)]
+    names = [layout.PROCESS_PREFIX + f"{n:032x}" for n in range(3)]
     os.mkfifo(Path(path, names[0] + ".x"))
     Path(path, names[1] + ".x").mkdir()
     Path(path, names[2] + ".x").symlink_to(outside)
@@ -370,7 +405,7 @@ def test_closed_store_hands_nothing_in(path: str) -> None:
     store.close()
     with pytest.raises(StoreClosedError):
         submit(store, staged)
-    assert requests_in(path) == []
+    assert processes_in(path) == []
 
 
 def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
@@ -406,19 +441,6 @@ def test_thread_ends_with_the_store(path: str) -> None:
     logstore.open(path, config=DEAF).close()
 
 
-def test_same_records_have_the_same_request(
-    path: str, reader: Store, elsewhere: None
-) -> None:
-    """However often they are handed in: the directory does not fill."""
-    staged = staged_by(reader)
-    with logstore.open(path, config=DEAF):
-        for _ in range(3):
-            with pytest.raises(PublicationTimeoutError):
-                submit(reader, staged, timeout_ms=1)
-        assert len(requests_in(path)) == 1
-    assert submit(reader, staged).is_new
-
-
 def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -> None:
     """The child has neither the thread nor the lock; the parent goes on."""
     child = os.fork()
@@ -446,46 +468,23 @@ def test_lock_is_not_held_after_a_refused_request(path: str, reader: Store) -> N
     logstore.open(path).close()
 
 
-def test_lock_that_another_one_takes_first_is_waited_for(
-    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, elsewhere: None
+def test_request_whose_records_were_discarded_is_refused(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It seemed to be free."""
-    busy = logstore.open(path, config=DEAF)
-    answers: list[int | None] = [None]
-    real = submitting._holder
-    monkeypatch.setattr(
-        submitting, "_holder", lambda root: answers.pop() if answers else real(root)
-    )
-    call = Later(lambda: submit(reader, staged_by(reader)))
-    until(lambda: waiting_in(path))
-    with pytest.raises(StoreLockedError):
-        logstore.open(path)
-    busy.close()
-    assert call.get().is_new
-
-
-def test_requests_that_nobody_wants_any_more_are_removed(
-    path: str, reader: Store, elsewhere: None
-) -> None:
-    """Of an identity, up to a sequence; and old ones, also what was put aside."""
-    with logstore.open(path, config=DEAF) as busy:
-        for sequence in (3, 4):
-            with pytest.raises(PublicationTimeoutError):
-                submit(reader, staged_by(reader, 1, sequence), sequence, timeout_ms=0)
-        busy.discard_staged(identity="other", before=9)
-        assert len(requests_in(path)) == 2
-        busy.discard_staged(identity="x", before=4)
-        assert len(requests_in(path)) == 1
-        aside = Path(path, layout.REFUSED_PREFIX + "0")
-        aside.write_bytes(b"")
-        busy.discard_staged(older_than_ms=3_600_000)
-        assert len(requests_in(path)) == 1
-        assert aside.exists()
-        for file in Path(path).glob(".logstore-re*"):
-            os.utime(file, (1, 1))
-        busy.discard_staged(older_than_ms=3_600_000)
-        assert not aside.exists()
-        assert requests_in(path) == []
+    """Of an identity, up to a sequence."""
+    hold_back(monkeypatch)
+    with logstore.open(path, config=SERVING) as owner:
+        calls = []
+        for n in (3, 4):
+            calls.append(Later(lambda n=n: submit(reader, staged_by(reader, 1, n), n)))
+            until(lambda: len(waiting_in(path)) == len(calls))
+        owner.discard_staged(identity="other", before=9)
+        owner.discard_staged(identity="test", before=4)
+        owner._publishing.hand_in.serve()
+        with pytest.raises(StorageError) as caught:
+            calls[0].get()
+        assert caught.value.errno == errno.ENOENT
+        assert calls[1].get().is_new
 
 
 def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
@@ -502,122 +501,43 @@ def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
         assert store.topic("a")[0].end_offset == 2
 
 
-def test_request_of_a_later_version_stops_nobody(
-    path: str, owner: Store, reader: Store, caplog: Any
-) -> None:
-    """It is left to whoever can read it."""
-    root = owner._context.root
-    name = requests.request_name("y", 1, "1-" + "0" * 16)
-    data = checkpoints.pack_state({"version": 9})
-    requests.RequestFile(root, name, data).close()
-    assert submit(reader, staged_by(reader)).is_new
-    until(lambda: any("cannot read the request" in r.msg for r in caplog.records))
-    until(lambda: waiting_in(path) == [name])
-
-
-def test_request_that_was_handed_in_anew_is_answered_for_itself(
+def test_more_requests_than_one_commit_takes_are_all_published(
     path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a first call that has given up, with another note, while it was served."""
-    hold_back(monkeypatch)
-    real = Publisher.publish_all
-    calls: list[Later] = []
-    with logstore.open(path, config=SERVING) as owner:
-        staged = staged_by(reader)
-        with pytest.raises(PublicationTimeoutError):
-            submit(reader, staged, timeout_ms=0, note="first")
-        (name,) = waiting_in(path)
-        before = os.stat(Path(path, name)).st_ino
-
-        def publish_all(self: Publisher, asked: Any) -> Any:
-            found = real(self, asked)
-            if not calls:
-                calls.append(Later(lambda: submit(reader, staged, note="other note")))
-                until(lambda: os.stat(Path(path, name)).st_ino != before)
-            return found
-
-        monkeypatch.setattr(Publisher, "publish_all", publish_all)
-        owner._publishing.hand_in.serve()
-        done = calls[0].get()
-        assert (done.is_new, done.records, done.note) == (False, 2, "other note")
-        assert owner.topic("a")[0].end_offset == 2
-    assert requests_in(path) == []
-
-
-def test_lock_is_looked_at_once_as_long_as_nobody_has_closed_it(
-    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When its holder has ended, the next call takes it, without a wait."""
-    looks: list[int | None] = []
-    real = submitting._holder
-
-    def holder(root: Directory) -> int | None:
-        looks.append(real(root))
-        return looks[-1]
-
-    monkeypatch.setattr(submitting, "_holder", holder)
-    # A busy machine makes a call wait for longer than the time of a look.
-    monkeypatch.setattr(submitting, "_LOOK_S", 3600)
-    for begin in (1, 5):
-        with logstore.open(path, config=SERVING):
-            for sequence in range(begin, begin + 3):
-                assert submit(reader, staged_by(reader, 1, sequence), sequence).is_new
-        assert len(looks) == 1
-        assert looks.pop() is not None
-        assert submit(reader, staged_by(reader, 1, begin + 3), begin + 3).is_new
-        assert looks[0] is None
-        looks.clear()
-
-
-def hand_in_of(reader: Store, number: int, *, is_answered: bool = False) -> None:
-    """A request of the identity ``i<number>``, which may have its answer already."""
-    (log,) = staged_by(reader, 1, 1).logs
-    identity = f"i{number}"
-    data = requests.pack_request([list(log)], identity, 1, "", b"", None)
-    name = requests.request_name(identity, 1, requests.unique_part(log.file))
-    requests.RequestFile(reader._context.root, name, data).close()
-    if is_answered:
-        request = requests.OpenRequest(reader._context.root, name)
-        request.answer(requests.Answer(None, 0, (), True, "", b"", False))
-
-
-def test_more_requests_than_are_open_at_once_are_all_published(
-    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the owner, and by one that is about to end."""
+    """By the owner, and by a process that becomes one."""
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
-    for begin, config in ((1, SERVING), (11, StoreConfig())):
+    for begin, config in ((1, SERVING), (11, None)):
         for number in range(begin, begin + 8):
-            hand_in_of(reader, number)
-        if config is SERVING:
+            left_by_ended(reader, asked_by(reader, 1, f"i{number}"))
+        if config is not None:
             with logstore.open(path, config=config):
-                until(lambda: not requests_in(path))
+                until(lambda: not processes_in(path))
         else:
             assert submit(reader, staged_by(reader, 1, begin), begin).is_new
-            assert not requests_in(path)
+            until(lambda: len(processes_in(path)) == 1)
         found = [reader.published(f"i{n}") for n in range(begin, begin + 8)]
         assert found == [1] * 8
 
 
-@pytest.mark.parametrize("answered", [3, 4, 7])
+@pytest.mark.parametrize("answers", [3, 4, 7])
 def test_requests_that_wait_behind_answered_ones_are_published(
-    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, answered: int
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    """An owner was killed between its answers and the removals. The next one must not
-    wait for a report before it comes to the requests behind them."""
+    """An owner was killed. The next one must not wait for a report before it comes to
+    the requests behind those that were answered."""
     hold_back(monkeypatch)
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
-    names = sorted(
-        (requests.request_name(f"i{n}", 1, "0"), n) for n in range(answered + 1)
-    )
-    for _, number in names[:-1]:
-        hand_in_of(reader, number, is_answered=True)
-    last = names[-1][1]
-    hand_in_of(reader, last)
+    asked = [asked_by(reader, 1, f"i{n}") for n in range(answers + 1)]
+    unique = left_by_ended(reader, *asked)
+    before = ServedProcess(reader._context.root, unique)
+    for one in before.take(answers, 1 << 20):
+        before.answer(one.slot, b"{}")
+    before.close()
     with logstore.open(path, config=SERVING) as owner:
         owner._publishing.hand_in.serve()
-        assert reader.published(f"i{last}") == 1
-    assert requests_in(path) == []
+        assert reader.published(f"i{answers}") == 1
+        assert owner.topic("a")[0].end_offset == 1
+    assert processes_in(path) == []
 
 
 def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
@@ -629,10 +549,43 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
     with logstore.open(path, config=SERVING) as owner:
         wakeups = owner._publishing.hand_in._thread.wakeups
         assert wakeups is not None
-        for count, is_woken in ((3, False), (4, True)):
-            for number in range(count):
-                hand_in_of(reader, 10 * count + number)
-            owner._publishing.hand_in.publish([])
-            wakeups.take()  # the removals of the answered requests
-            assert wakeups.wait(0) == is_woken
-        assert len(requests_in(path)) == 1
+        left_by_ended(reader, *[asked_by(reader, 1, f"i{n}") for n in range(4)])
+        owner._publishing.hand_in.publish([])
+        assert wakeups.wait(0)
+        assert len(waiting_in(path)) == 1
+
+
+def test_answer_that_is_long_is_whole(tmp_path: Path) -> None:
+    """The offsets in more partitions than an answer usually has room for."""
+    with logstore.open(tmp_path, config=SERVING) as owner:
+        topic = owner.create_topic("a", 300, config_of(2))
+        with logstore.open(tmp_path, read_only=True) as reader:
+            staged = stage(reader, dict.fromkeys(topic.partitions, 2), 1)
+            done = submit(reader, staged)
+    assert done.offsets == {("a", number): range(2) for number in range(300)}
+
+
+def test_request_that_is_too_large_is_refused(
+    reader: Store, owner: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requester, "REQUEST_BYTES_MAX", 100)
+    staged = staged_by(reader)
+    with pytest.raises(ConfigError, match="Hand in fewer partitions"):
+        submit(reader, staged)
+    monkeypatch.undo()
+    assert submit(reader, staged).is_new
+
+
+def test_process_publishes_with_the_lock_that_it_keeps(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No request is made; another one that wants the lock gets it."""
+    assert submit(reader, staged_by(reader), 1).is_new
+    with monkeypatch.context() as during:
+        during.setattr(type(reader._sharing._requester), "begin", None)  # type: ignore
+        for sequence in range(2, 5):
+            done = submit(reader, staged_by(reader, 1, sequence), sequence)
+            assert done.offsets == {("a", 0): range(sequence, sequence + 1)}
+    with logstore.open(path) as owner:
+        assert not owner.recovery_report
+        assert submit(reader, staged_by(reader, 1, 5), 5).is_new
