@@ -22,14 +22,14 @@ BUGS_OF_IO = (
     unit_bug(
         "whoever takes the lock for a moment comes before a process that waits",
         "io/lock_wait.py",
-        "    if purpose.doing in _BRIEF:\n        let_waiter_first(root)\n",
+        "    if purpose.doing == KEEPING:\n        let_waiter_first(root)\n",
         "",
         "io/test_lock_wait.py",
     ),
     unit_bug(
         "an owner is asked to let go",
         "io/lock_wait.py",
-        "        if holder is not None and holder.doing in _BRIEF:\n",
+        "        if holder is not None and holder.doing == KEEPING:\n",
         "        if holder is not None:\n",
         "io/test_lock_wait.py",
     ),
@@ -43,8 +43,8 @@ BUGS_OF_IO = (
     unit_bug(
         "the next owner carries out what was answered",
         "io/checkpoint/process_requests.py",
-        "done.append(number if _answered(part, number) is not None else 0)\n",
-        "done.append(0)\n",
+        "        return [0 if one is None else one[0] for one in found]\n",
+        "        return [0 for one in found]\n",
         "io/checkpoint/test_process_requests.py",
     ),
     unit_bug(
@@ -230,11 +230,11 @@ BUGS_OF_IO = (
         "io/checkpoint/test_publications.py",
     ),
     unit_bug(
-        "the answer to another request in the same slot counts",
-        "io/checkpoint/process_requests.py",
-        " or found[0] != slot.number else found[1]\n",
-        " else found[1]\n",
-        "io/checkpoint/test_process_requests.py",
+        "a short answer counts as a whole one",
+        "io/checkpoint/answers.py",
+        "        is_short=boolean(\"is_short\", value[\"is_short\"]),\n",
+        "        is_short=False,\n",
+        "io/checkpoint/test_answers.py",
     ),
     unit_bug(
         "a snapshot that waits for its removal counts",
