@@ -216,7 +216,9 @@ class ProcessFile:
 
     def answer(self, slot: Slot) -> bytes | None:
         """The answer to a request; None: there is none yet, or not all of it."""
-        found = _answered(self._files, self._answers.fd, slot.place)
+        files, fd, place = self._files, self._answers.fd, slot.place
+        data = _read(files, fd, _ANSWER_SLOT, place * _ANSWER_SLOT)
+        found = _answered(files, fd, place, data)
         return None if found is None or found[0] != slot.number else found[1]
 
     def withdraw(self, slot: Slot, may_be_done: Callable[[], bool]) -> bool:
@@ -265,10 +267,11 @@ class ProcessFile:
         self._answers.close()
 
 
-def _answered(files: Files, fd: int, place: int) -> tuple[int, bytes] | None:
+def _answered(
+    files: Files, fd: int, place: int, slot: bytes
+) -> tuple[int, bytes] | None:
     """(number of the request, content) of the answer in a slot; None: there is none, or
     not all of it."""
-    slot = _read(files, fd, _ANSWER_SLOT, place * _ANSWER_SLOT)
     if len(slot) < _ANSWER.size:
         return None
     number, size, checksum = _ANSWER.unpack_from(slot)
@@ -314,6 +317,7 @@ class ServedProcess:
     Attributes:
         id: of the process.
         about: what it says of itself.
+        has_more: whether more requests may wait than were taken last.
 
     Raises:
         FileNotFoundError: they are gone.
@@ -340,12 +344,18 @@ class ServedProcess:
                 reason=str(error),
             ) from error
         self.about = checkpoints.entry_value(path, bodies[0])
+        self.has_more = True
         # The last answer in each slot.
         self._done = self._answered_before()
 
     def _answered_before(self) -> list[int]:
-        found = [_answered(self._files, self._answers.fd, n) for n in range(SLOTS)]
-        return [0 if one is None else one[0] for one in found]
+        files, fd, done = self._files, self._answers.fd, []
+        slots = _read(files, fd, SLOTS * _ANSWER_SLOT, 0)
+        for place in range(SLOTS):
+            begin = place * _ANSWER_SLOT
+            one = _answered(files, fd, place, slots[begin : begin + _ANSWER_SLOT])
+            done.append(0 if one is None else one[0])
+        return done
 
     @property
     def fd(self) -> int:
@@ -379,23 +389,28 @@ class ServedProcess:
             OSError: the file cannot be read.
         """
         fd, files = self._file.fd, self._files
-        taken: list[tuple[Slot, int]] = []
-        for slot, checksum in self._waiting()[:requests_max]:
+        found: list[TakenRequest] = []
+        waiting = self._waiting()
+        self.has_more = False
+        for slot, checksum in waiting[:requests_max]:
             bytes_max -= slot.size
-            if taken and bytes_max < 0:
+            if found and bytes_max < 0:
                 break
-            if not files.lock_byte(fd, _TAKEN + slot.place):
+            byte = _TAKEN + slot.place
+            if not files.lock_byte(fd, byte):
                 break  # it is being withdrawn
-            taken.append((slot, checksum))
-        # One may have been withdrawn before its lock.
-        still = set(self._waiting()) if taken else set()
-        found = []
-        for slot, checksum in taken:
-            if (slot, checksum) in still:
+            if self._still_waits(slot, checksum):
                 found.append(TakenRequest(slot, self._content(slot, checksum)))
             else:
-                files.unlock_byte(fd, _TAKEN + slot.place)
+                files.unlock_byte(fd, byte)
+        self.has_more = len(found) < len(waiting)
         return found
+
+    def _still_waits(self, slot: Slot, checksum: int) -> bool:
+        """Whether a request was not withdrawn before it was locked."""
+        pos = _SLOTS_POS + slot.place * _SLOT.size
+        data = _read(self._files, self._file.fd, _SLOT.size, pos)
+        return data == _SLOT.pack(*slot, _WAITS, checksum)
 
     def _content(self, slot: Slot, checksum: int) -> bytes | None:
         if slot.size > REQUEST_BYTES_MAX or slot.pos > RING_BYTES - slot.size:

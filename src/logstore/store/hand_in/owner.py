@@ -124,7 +124,9 @@ class HandIn:
         is_done = False
         with self._publisher.lock:
             try:
-                outcomes = self._publish(own, self._waiting())
+                # An owner that does not publish for others sees none.
+                self._look()
+                outcomes = self._publish_with(own)
                 self.served += len(own)
                 is_done = self._processes.is_idle and not self._creations
                 return outcomes
@@ -141,9 +143,7 @@ class HandIn:
         # A topic may be asked for by a request that a call of the owner has taken.
         while not self._has_ended and (self._look() or self._creations):
             with self._publisher.lock:
-                waiting = self._waiting()
-                if waiting:
-                    self._publish([], waiting)
+                self._publish_with([])
             if self._creations:
                 self._create_topics()
 
@@ -161,6 +161,15 @@ class HandIn:
                 answer = Answer(ConfigError(f"{error}; nothing was created"))
             _answer(call, answer)
             self.served += 1
+
+    def _publish_with(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
+        """Publish one's own requests, and those that are known to wait."""
+        # If this is interrupted, nobody knows any more what was taken.
+        is_listed, self._is_listed = self._is_listed, False
+        waiting = self._taken()
+        outcomes = self._publish(own, waiting) if own or waiting else []
+        self._is_listed = is_listed
+        return outcomes
 
     def _publish(
         self, own: Sequence[PublicationRequest], waiting: Sequence[Call]
@@ -186,10 +195,8 @@ class HandIn:
         self._publisher.discard_used()
         return outcomes[len(asked) :]
 
-    def _waiting(self) -> list[Call]:
-        """Requests that wait now, for an owner that publishes for others."""
-        if not self._look():
-            return []
+    def _taken(self) -> list[Call]:
+        """Requests that wait now."""
         waiting: list[Call] = []
         for call in self._processes.take(_REQUESTS_MAX):
             if call.creation is not None:

@@ -223,12 +223,10 @@ class ServedProcesses:
             if len(calls) >= requests_max or left <= 0:
                 break
             unique = self._due[0]
-            taken = self._take_from(unique, requests_max - len(calls), left)
+            taken, has_more = self._take_from(unique, requests_max - len(calls), left)
             self._due.popleft()
-            if taken is None:
-                continue
-            # It may have more.
-            self._due.append(unique)
+            if has_more:
+                self._due.append(unique)
             calls += taken
             left -= sum([call.size for call in taken])
         return calls
@@ -244,8 +242,11 @@ class ServedProcesses:
                         self._due.remove(unique)
                         self._due.appendleft(unique)
 
-    def _take_from(self, unique: str, most: int, bytes_max: int) -> list[Call] | None:
-        """The requests of a process that are to be carried out; None: it has none."""
+    def _take_from(
+        self, unique: str, most: int, bytes_max: int
+    ) -> tuple[list[Call], bool]:
+        """(requests of a process that are to be carried out, whether it is to be looked
+        at again)."""
         path = self._root.path_of(PROCESS_PREFIX + unique)
         try:
             served = self._served.get(unique) or self._open(unique)
@@ -254,19 +255,19 @@ class ServedProcesses:
             taken = served.take(most, bytes_max)
         except FileNotFoundError:
             self._close(unique)
-            return None
+            return [], False
         except (CorruptCheckpointError, OSError) as error:
             logger.warning("cannot read the requests in %s: %s", path, error)
-            return None
+            return [], False
         calls = [Call(served, one, path) for one in taken]
-        if is_alive or not calls:
-            if not is_alive:
-                self._forget(served)
-            return calls or None
+        if is_alive:
+            return calls, served.has_more
+        if not calls:
+            self._forget(served)
         for call in calls:
             if not call.is_named:
                 call.drop()
-        return [call for call in calls if call.is_named]
+        return [call for call in calls if call.is_named], bool(calls)
 
     def _open(self, unique: str) -> ServedProcess:
         if len(self._served) >= _PROCESSES_MAX:
