@@ -22,7 +22,7 @@ import itertools
 import operator
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -189,10 +189,16 @@ class ProcessFile:
         if pos is None:
             return None
         slot = Slot(self._next, pos, len(content))
-        self._files.write(self._file.fd, content, _RING_POS + pos)
-        self._write(slot, _WAITS, _checksum(slot.number, content))
-        self._slots[slot.number] = slot
+        # First: an interrupt may come behind the last write, and a number that is given
+        # again would be taken for a request that was carried out before.
         self._next += 1
+        self._slots[slot.number] = slot
+        try:
+            self._files.write(self._file.fd, content, _RING_POS + pos)
+            self._write(slot, _WAITS, _checksum(slot.number, content))
+        except OSError:
+            self.free(slot)
+            raise
         return slot
 
     def _place(self, size: int) -> int | None:
@@ -241,6 +247,21 @@ class ProcessFile:
         finally:
             self._files.unlock_byte(fd, byte)
         return True
+
+    def free_others(self, numbers: Container[int]) -> None:
+        """Free the places of requests for which nobody waits, because their call was
+        interrupted, if they are answered or can be taken back.
+
+        Args:
+            numbers: of the requests for which somebody waits.
+        """
+        for slot in list(self._slots.values()):
+            if slot.number not in numbers:
+                with contextlib.suppress(OSError):
+                    if self.answer(slot) is not None or self.withdraw(
+                        slot, lambda: False
+                    ):
+                        self.free(slot)
 
     def free(self, slot: Slot) -> None:
         """The place of a request may be used again: it is answered, or withdrawn."""

@@ -209,6 +209,7 @@ class Requester:
                         outcome="not written",
                         holder=state_of(self._root).holder,
                     )
+                file.free_others(self._pending)
                 if not self._pending:
                     self._has_room.wait(min(rest, _LOOK_S))
                     continue

@@ -283,3 +283,54 @@ def test_what_a_process_left_before_its_name_is_removed(
     assert file.is_there
     file.close()
     assert not file.is_there
+
+
+class Interrupting(Files):
+    """An interrupt comes behind a write, once."""
+
+    def __init__(self) -> None:
+        self.writes_left = 1 << 30
+
+    def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
+        super().write(fd, data, pos)
+        self.writes_left -= 1
+        if not self.writes_left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_number_of_an_interrupted_request_is_not_given_again(
+    tmp_path: Path, writes: int
+) -> None:
+    """The owner may have carried it out."""
+    files = Interrupting()
+    root = Directory.open_root(files, str(tmp_path))
+    file = ProcessFile(root, ID, {})
+    files.writes_left = writes
+    with pytest.raises(KeyboardInterrupt):
+        file.put(b"one")
+    owner = ServedProcess(root, ID)
+    taken = [one.content for one in owner.take(9, 1 << 20)]
+    assert taken == ([b"one"] if writes == 2 else [])
+    assert put(file, b"two").number == 2
+    owner.close()
+    file.close()
+
+
+def test_places_of_interrupted_requests_are_used_again(
+    root: Directory, mine: ProcessFile, owner: ServedProcess
+) -> None:
+    """Those that were answered, or can be taken back: not one that the owner has."""
+    kept = put(mine, b"waits")
+    for number in range(2, SLOTS + 1):
+        put(mine, b"%d" % number)
+    assert mine.put(b"more") is None
+    first, answered, taken = owner.take(3, 1 << 20)
+    assert first.slot == kept
+    owner.answer(answered.slot, b"done")
+    mine.free_others({kept.number})
+    assert sorted(mine._slots) == [kept.number, taken.slot.number]
+    for one in (first, taken):
+        owner.answer(one.slot, b"done")
+    mine.free_others(())
+    assert mine.is_empty
