@@ -175,11 +175,13 @@ def test_names_that_an_interrupt_has_lost_are_listed(
         owner.publish([], identity="y", sequence=1)
         call = Later(lambda: submit(reader, staged_by(reader)))
         until(lambda: waiting_in(path))
-        take = Wakeups.take
+        take, owners = Wakeups.take, owner._publishing.hand_in._thread.wakeups
 
-        def interrupted(self: Wakeups) -> None:
-            take(self)
-            raise KeyboardInterrupt
+        def interrupted(self: Wakeups) -> Any:
+            found = take(self)
+            if self is owners:
+                raise KeyboardInterrupt
+            return found
 
         with monkeypatch.context() as during:
             during.setattr(Wakeups, "take", interrupted)
