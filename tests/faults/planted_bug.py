@@ -152,8 +152,8 @@ BUGS_OF_HAND_IN = (
         "publications of a process that has ended are dropped",
         "store/hand_in/served_processes.py",
         (("            if not call.is_named:\n                call.drop()\n"
-          "        return [call for call in calls if call.is_named]\n",
-          "            call.drop()\n        return []\n"),),
+          "        return [call for call in calls if call.is_named], bool(calls)\n",
+          "            call.drop()\n        return [], bool(calls)\n"),),
         "hand_ins",
         quick=1,
     ),

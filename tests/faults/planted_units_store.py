@@ -22,8 +22,15 @@ BUGS_OF_STORES = (
     unit_bug(
         "requests of a process that has ended are carried out",
         "store/hand_in/served_processes.py",
-        "            is_alive = served.is_alive\n",
-        "            is_alive = True\n",
+        "        if unique not in self._ended_before:\n",
+        "        if unique is not None:\n",
+        "store/hand_in/test_sharing.py",
+    ),
+    unit_bug(
+        "a process that has ended since its request was taken is not asked for",
+        "store/publication/group_commit.py",
+        "        group.check_wanted()\n",
+        "",
         "store/hand_in/test_sharing.py",
     ),
     unit_bug(

@@ -273,7 +273,10 @@ class ProcessFile:
         return not self._slots
 
     def close(self) -> None:
-        """Remove the files, if no request waits; else they stay for the owner."""
+        """Remove the files, if no request waits; else they stay for the owner. May be
+        called again."""
+        if self._file.fd < 0:
+            return
         if self.is_empty:
             for name in reversed(self._names):
                 with contextlib.suppress(OSError):

@@ -22,8 +22,9 @@ from logstore.log.write.staged_files import Staged, StagedLog, logs_of, staged_p
 
 __all__ = [
     "Append",
-    "Creation",
     "Asked",
+    "CallerEndedError",
+    "Creation",
     "OutdatedChoiceError",
     "Submission",
     "answer_bytes",
@@ -43,6 +44,11 @@ def identity_of(process: str) -> str:
 class OutdatedChoiceError(LogStoreError):
     """A topic has another number of partitions than when the partitions of records were
     chosen: nothing was done, and they are chosen again. No caller sees it."""
+
+
+class CallerEndedError(LogStoreError):
+    """The process that has handed in has ended, before anything counted: nothing was
+    done. No caller sees it."""
 
 
 def file_of(process: str, number: int) -> str:

@@ -152,6 +152,9 @@ class HandIn:
         while self._creations:
             call = self._creations.popleft()
             assert call.creation is not None
+            if not call.is_wanted:
+                call.drop()
+                continue
             try:
                 self._create(call.creation)
                 answer = Answer(None, is_new=True)

@@ -74,7 +74,7 @@ class Call:
         try:
             asked = unpacked(path, taken.content)
             if isinstance(asked, Append):
-                self.request = _request_of(served.id, taken.slot.number, asked)
+                self.request = _request_of(served, taken.slot.number, asked)
             elif isinstance(asked, Submission):
                 self.request = _submitted(asked)
             else:
@@ -116,25 +116,33 @@ class Call:
             served.let_go(slot)
             raise
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the process still lives."""
+        return self._served.is_alive
+
     def drop(self) -> None:
         """Do not carry it out."""
         self._served.let_go(self._taken.slot)
 
 
-def _request_of(process: str, number: int, asked: Append) -> PublicationRequest:
+def _request_of(
+    served: ServedProcess, number: int, asked: Append
+) -> PublicationRequest:
     """The publication that an append is.
 
     Raises:
         ConfigError: it names no records that can be published.
     """
-    file = file_of(process, number)
+    file = file_of(served.id, number)
     return PublicationRequest(
         asked.named(file),
-        identity_of(process),
+        identity_of(served.id),
         number,
         contents={file: asked.data},
         partitions=asked.partitions,
         expected_offset=asked.expected_offset,
+        is_wanted=lambda: served.is_alive,
     )
 
 
@@ -180,6 +188,8 @@ class ServedProcesses:
         self._watches: dict[int, str] = {}
         # Those that may have requests; the first one is taken from first.
         self._due: deque[str] = deque()
+        # Those that had ended when their files were opened.
+        self._ended_before: set[str] = set()
 
     @property
     def is_idle(self) -> bool:
@@ -239,6 +249,7 @@ class ServedProcesses:
                 # What fails here fails again when its requests are taken.
                 with contextlib.suppress(LogStoreError, OSError):
                     if not self._open(unique).is_alive:
+                        self._ended_before.add(unique)
                         self._due.remove(unique)
                         self._due.appendleft(unique)
 
@@ -250,9 +261,13 @@ class ServedProcesses:
         path = self._root.path_of(PROCESS_PREFIX + unique)
         try:
             served = self._served.get(unique) or self._open(unique)
-            # In this order: it may end after it has made a request.
-            is_alive = served.is_alive
             taken = served.take(most, bytes_max)
+            if not taken and not served.is_alive:
+                # It may have made a request before it ended.
+                taken = served.take(most, bytes_max)
+                if not taken:
+                    self._forget(served)
+                    return [], False
         except FileNotFoundError:
             self._close(unique)
             return [], False
@@ -260,10 +275,9 @@ class ServedProcesses:
             logger.warning("cannot read the requests in %s: %s", path, error)
             return [], False
         calls = [Call(served, one, path) for one in taken]
-        if is_alive:
+        if unique not in self._ended_before:
+            # Whether it lives is asked before they count.
             return calls, served.has_more
-        if not calls:
-            self._forget(served)
         for call in calls:
             if not call.is_named:
                 call.drop()
@@ -289,6 +303,7 @@ class ServedProcesses:
         self._close(served.id)
 
     def _close(self, unique: str) -> None:
+        self._ended_before.discard(unique)
         served = self._served.pop(unique, None)
         if served is None:
             return

@@ -179,6 +179,7 @@ class GroupCommit:
             # The files that became segments must not have their old names again.
             self._root.sync()
         spans = {t.key: t.log.span_from(t.base, t.place) for t in targets}
+        group.check_wanted()
         changes = group.committed_changes()
         journal.publish(spans, changes, self._sync, self._are_durable)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -75,6 +75,10 @@ class Publication:
         )
 
 
+def _always() -> bool:
+    return True
+
+
 class PublicationRequest(NamedTuple):
     """What is to be published together under one identity.
 
@@ -86,6 +90,7 @@ class PublicationRequest(NamedTuple):
         partitions: how many partitions topics had when those of the records were
             chosen.
         expected_offset: of the first record; None: any.
+        is_wanted: whether the process that has handed it in still lives.
     """
 
     logs: tuple[StagedLog, ...]
@@ -97,6 +102,7 @@ class PublicationRequest(NamedTuple):
     contents: Mapping[str, bytes] = MappingProxyType({})
     partitions: Mapping[str, int] = MappingProxyType({})
     expected_offset: int | None = None
+    is_wanted: Callable[[], bool] = _always
 
     @property
     def is_call(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from logstore.errors import ConfigError, LogStoreError, OffsetConflictError
 from logstore.io.checkpoint.ledger import Call, Entry, Ledger
 from logstore.io.layout import TopicPartition
+from logstore.log.write.calls import CallerEndedError
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.staged_files import StagedLog
 from logstore.log.write.writer import PartitionWriter
@@ -193,6 +194,15 @@ class Group:
                     assert expected is not None
                     name = target.writer.context.name
                     raise OffsetConflictError(expected, target.base, partition=name)
+
+    def check_wanted(self) -> None:
+        """Raise `CallerEndedError` if a process has ended that has handed in a request:
+        the owner may have been stopped for long since it was taken, and the caller's
+        successor has made another request."""
+        calls = {one.identity: one for one in self.requests if one.is_call}
+        for identity, request in calls.items():
+            if not request.is_wanted():
+                raise CallerEndedError(f"{identity} has ended; nothing was written")
 
     def in_order(self) -> list[Target]:
         """The partitions in the order of their locks."""

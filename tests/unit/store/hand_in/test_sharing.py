@@ -18,8 +18,11 @@ import pytest
 
 import logstore
 from logstore import Store, StoreConfig, TopicConfig
+from logstore.io import layout
 from logstore.io.checkpoint.process_requests import ServedProcess, process_of
 from logstore.store.hand_in.owner import HandIn
+from logstore.store.publication.group_commit import GroupCommit
+from support.handing_in import Later, making, until, waiting_in
 from support.values import config_of
 
 SERVING = StoreConfig(publish_for_others=True)
@@ -425,6 +428,41 @@ def test_processes_that_have_ended_are_forgotten(path: str) -> None:
                         break
     with logstore.open(path) as store, store._publishing.publisher.lock:
         assert store._publishing.publisher.remembered() == {}
+
+
+def test_request_of_a_process_that_ends_before_it_counts_is_dropped(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner may be stopped between. The others in the same commit are carried out,
+    once."""
+    real = GroupCommit._append
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True) as shared,
+        making(owner) as ending,
+    ):
+
+        def append(self: GroupCommit, *arguments: Any) -> None:
+            real(self, *arguments)
+            monkeypatch.undo()
+            ending.close()
+
+        topic = shared.topic("a")
+        topic[0].append(b"before")
+        with owner._publishing.publisher.lock:
+            call = Later(lambda: topic[0].append(b"other"))
+            until(lambda: waiting_in(path))
+            (living,) = set(process_files(path)) - {layout.PROCESS_PREFIX + ending.id}
+            served = ServedProcess(owner._context.root, process_of(living) or "")
+            ((slot, checksum),) = served._waiting()
+            content = served._content(slot, checksum)
+            served.abandon()
+            assert content is not None
+            ending.put(content)
+            monkeypatch.setattr(GroupCommit, "_append", append)
+        assert call.get() == 1
+        assert values(owner) == [b"before", b"other"]
+        until(lambda: len(process_files(path)) == 1)
 
 
 @pytest.mark.parametrize(
