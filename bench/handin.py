@@ -2,8 +2,10 @@
 
 Each process commits batches of 100 records, one after the other, each durable before
 the next. `publish` is the owner of a store alone; `submit` hands in to an owner in
-another process; `SQLite` has a transaction for each batch, in a database in WAL mode
-with ``synchronous=FULL``, and waits for its lock. Before the clock starts, each process
+another process, or takes its place (`submit, no owner`); `append` appends with
+``shared=True`` to an owner in another process; `SQLite` has a transaction for each
+batch, in a database in WAL mode with ``synchronous=FULL``, and waits for its lock, and
+so has `localqueue`. Before the clock starts, each process
 has opened what it writes to and committed one batch: what Python imports with the first
 call is not counted. Contestants take turns in every round; batches per second and
 milliseconds per batch are medians of the rounds. What was committed is counted
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import os
 import shutil
 import sqlite3
 import statistics
@@ -28,6 +31,7 @@ from typing import Any, Final
 
 import logstore
 from bench.ours import config
+from bench.peers import ack_queues
 
 __all__ = ["main"]
 
@@ -57,7 +61,7 @@ class Submit:
         self.owner.create_topic("bench", config=config(2))
 
     @contextlib.contextmanager
-    def worker(self, number: int) -> Iterator[Callable[[int], None]]:
+    def worker(self, number: int) -> Iterator[Callable[[int], object]]:
         """A process; what it gives commits the batch of a number."""
         with logstore.open(self.path, read_only=True) as store:
             name = f"worker {number}"
@@ -89,7 +93,7 @@ class Publish(Submit):
             store.create_topic("bench", config=config(2))
 
     @contextlib.contextmanager
-    def worker(self, number: int) -> Iterator[Callable[[int], None]]:
+    def worker(self, number: int) -> Iterator[Callable[[int], object]]:
         with logstore.open(self.path) as store:
 
             def commit(sequence: int) -> None:
@@ -103,6 +107,34 @@ class Publish(Submit):
             count = store.topic("bench")[0].end_offset
         shutil.rmtree(self.path)
         return count
+
+
+class Alone(Submit):
+    """Hands in where nobody owns the store."""
+
+    name = "submit, no owner"
+
+    def open(self) -> None:
+        with logstore.open(self.path) as store:
+            store.create_topic("bench", config=config(2))
+
+    def close(self) -> int:
+        with logstore.open(self.path, read_only=True) as store:
+            count = store.topic("bench")[0].end_offset
+        shutil.rmtree(self.path)
+        return count
+
+
+class Append(Submit):
+    """Appends to a shared store, whose owner is the process that measures."""
+
+    name = "append"
+
+    @contextlib.contextmanager
+    def worker(self, number: int) -> Iterator[Callable[[int], object]]:
+        with logstore.open(self.path, shared=True) as store:
+            partition = store.topic("bench")[0]
+            yield lambda sequence: partition.append_many([VALUE] * BATCH)
 
 
 class SQLite:
@@ -126,7 +158,7 @@ class SQLite:
         database.close()
 
     @contextlib.contextmanager
-    def worker(self, number: int) -> Iterator[Callable[[int], None]]:
+    def worker(self, number: int) -> Iterator[Callable[[int], object]]:
         database = self._connect()
 
         def commit(sequence: int) -> None:
@@ -147,7 +179,87 @@ class SQLite:
         return int(count)
 
 
-Contestant = Submit | SQLite
+class LocalQueue:
+    """A call for each batch."""
+
+    name = "localqueue"
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "queue"
+
+    def open(self) -> None:
+        ack_queues.local_queue(self.path).close()
+
+    @contextlib.contextmanager
+    def worker(self, number: int) -> Iterator[Callable[[int], object]]:
+        queue = ack_queues.local_queue(self.path)
+        yield lambda sequence: queue.put_many([VALUE] * BATCH)
+        queue.close()
+
+    def close(self) -> int:
+        queue = ack_queues.local_queue(self.path)
+        count = queue.stats()["ready"]
+        queue.close()
+        shutil.rmtree(self.path)
+        return int(count)
+
+
+Contestant = Submit | SQLite | LocalQueue
+
+
+def publish_beside_write(
+    path: Path, partitions: int, rounds: int, count: int
+) -> list[tuple[float, float]]:
+    """(seconds of a `publish`, seconds of a write + fdatasync), medians of each round.
+
+    A publication of 100 records is staged and published; the same bytes are written to
+    a file that has its space already. The two take turns.
+    """
+    with logstore.open(path) as store:
+        topic = store.create_topic("bench", partitions, config(2))
+        pairs, sequence = [], 0
+        fd = os.open(path / "written", os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(fd, 0, 64 << 20)
+            os.fsync(fd)
+            for _ in range(rounds):
+                ours, theirs, pos = list[float](), list[float](), 0
+                for _ in range(count):
+                    sequence += 1
+                    begin = time.perf_counter()
+                    with store.stage("owner", sequence) as stage:
+                        for part in topic:
+                            share = [VALUE] * (BATCH // partitions)
+                            stage.append_many(part, share)
+                        staged = stage.finish()
+                    size = sum(log.bytes for log in staged.logs)
+                    store.publish([staged], identity="owner", sequence=sequence)
+                    ours.append(time.perf_counter() - begin)
+                    data = bytes(size)
+                    begin = time.perf_counter()
+                    os.pwrite(fd, data, pos % (32 << 20))
+                    os.fdatasync(fd)
+                    theirs.append(time.perf_counter() - begin)
+                    pos += size
+                pairs.append((statistics.median(ours), statistics.median(theirs)))
+        finally:
+            os.close(fd)
+    return pairs
+
+
+def submit_alone(path: Path, count: int) -> tuple[float, float]:
+    """(seconds of the first `submit`, mean of so many) where nobody owns the store,
+    without the stage."""
+    with logstore.open(path) as store:
+        store.create_topic("bench", config=config(2))
+    times = []
+    with logstore.open(path, read_only=True) as store:
+        for sequence in range(count):
+            staged = _stage(store, "alone", sequence)
+            begin = time.perf_counter()
+            store.submit([staged], identity="alone", sequence=sequence)
+            times.append(time.perf_counter() - begin)
+    return times[0], statistics.mean(times)
 
 
 def _worker(
@@ -199,7 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rates: dict[tuple[str, int], list[float]] = {}
     for _ in range(options.rounds):
-        for kind, numbers in ((Publish, (1,)), (Submit, _PROCESSES), (SQLite, (1, 8))):
+        for kind, numbers in (
+            (Publish, (1,)), (Submit, _PROCESSES), (Alone, (1,)), (Append, _PROCESSES),
+            (SQLite, (1, 8)), (LocalQueue, (1, 8)),
+        ):  # fmt: skip
             for processes in numbers:
                 with tempfile.TemporaryDirectory(dir=options.directory) as folder:
                     batches = max(options.batches // processes, 1)
@@ -209,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     print("contestant processes batches/s ms/batch")
     for (name, processes), found in rates.items():
         rate = statistics.median(found)
-        print(f"{name:10} {processes:9} {rate:9.0f} {1000 * processes / rate:8.2f}")
+        print(f"{name:16} {processes:9} {rate:9.0f} {1000 * processes / rate:8.2f}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Queues with acknowledgements: a table of SQLite, and that of persist-queue.
+"""Queues with acknowledgements: a table of SQLite, persist-queue, localqueue.
 
 Each call is durable before it returns: a database in WAL mode with
 ``synchronous=FULL``, one transaction for each change.
@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PersistQueue", "SQLiteQueue"]
+__all__ = ["LocalQueue", "PersistQueue", "SQLiteQueue", "local_queue"]
 
 
 class SQLiteQueue:
@@ -85,3 +85,56 @@ class PersistQueue:
         left = int(self._queue.size + self._queue.unack_count())
         self._queue.close()
         return left
+
+
+class LocalQueue:
+    """localqueue with ``DurabilityMode.DURABLE``: it gives values with a lease, and
+    takes back one at a time."""
+
+    name = "localqueue (DURABLE)"
+    has_batches = False
+
+    def __init__(self, folder: Path) -> None:
+        self._queue = local_queue(folder / "local")
+        self._jobs: list[Any] = []
+
+    def put(self, values: list[bytes]) -> None:
+        for value in values:
+            self._queue.put(value)
+
+    def get(self, count: int) -> list[bytes]:
+        self._jobs = [self._queue.get_nowait() for _ in range(count)]
+        return [job.data for job in self._jobs]
+
+    def acknowledge(self) -> None:
+        """All that were given."""
+        for job in self._jobs:
+            self._queue.ack(job)
+
+    def close(self) -> int:
+        """How many are left."""
+        stats = self._queue.stats()
+        self._queue.close()
+        return int(stats["ready"] + stats["processing"])
+
+
+class _Bytes:
+    """Values as they are."""
+
+    def dumps(self, value: bytes) -> bytes:
+        return value
+
+    def loads(self, data: bytes) -> bytes:
+        return bytes(data)
+
+
+def local_queue(path: Path) -> Any:
+    """A durable queue of localqueue, of bytes.
+
+    Raises:
+        ImportError: it is not installed; it needs Python 3.11.
+    """
+    import localqueue
+
+    durable = localqueue.DurabilityMode.DURABLE
+    return localqueue.SimpleQueue(str(path), durability=durable, serializer=_Bytes())

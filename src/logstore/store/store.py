@@ -618,4 +618,10 @@ class Store:
 def _kept(store: Store) -> Kept:
     """A store that this process has opened for others, too."""
     hand_in = store._publishing.hand_in
-    return Kept(lambda: hand_in.served, store._publishing.publish, store.close)
+    lifetime = store._lifetime
+    return Kept(
+        lambda: hand_in.served,
+        store._publishing.publish,
+        store.close,
+        lifetime.abandon,
+    )

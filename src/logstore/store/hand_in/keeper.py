@@ -38,11 +38,13 @@ class Kept(NamedTuple):
         served: returns how many requests it has answered.
         publish: publishes to it, as `Store.publish`.
         close: closes it.
+        abandon: ends its use, quickly, without closing it.
     """
 
     served: Callable[[], int]
     publish: Callable[[PublicationRequest], Publication]
     close: Callable[[], None]
+    abandon: Callable[[], None]
 
 
 class Keeper:
@@ -96,20 +98,22 @@ class Keeper:
         except LogStoreError as error:
             self._failure = error
             return
+        is_awaited = False
         try:
             self._kept = store
-            self._keep(store)
+            is_awaited = self._keep(store)
         finally:
             self._kept = None
             try:
-                store.close()
+                end = store.abandon if is_awaited else store.close
+                end()
             except LogStoreError as error:
                 logger.warning(
                     "store %s was not closed cleanly: %s", self._root.path, error
                 )
 
-    def _keep(self, store: Kept) -> None:
-        """Return when the lock is to be given back."""
+    def _keep(self, store: Kept) -> bool:
+        """Return when the lock is to be given back: whether a process waits for it."""
         watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
         self._wakeups = wakeups = Wakeups(
             self._root.files, watches=[watch], is_wakeable=True
@@ -121,9 +125,10 @@ class Keeper:
                 if store.served() != count:
                     count, since = store.served(), now
                 elif now - since >= _IDLE_S:
-                    return
+                    return False
                 if wakeups.wait(_LOOK_S):
                     wakeups.take()
+            return not self._is_stopped
         finally:
             self._wakeups = None
             wakeups.close()
