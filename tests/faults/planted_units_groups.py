@@ -8,8 +8,8 @@ BUGS_OF_GROUP_ROOMS = (
     unit_bug(
         "the file of a group has no durable point while it is replaced",
         "group/file/group_log.py",
-        "            old.sync(shared)\n        end, last_offset",
-        "            old.sync(shared)\n"
+        "            old.sync_for_all(shared)\n        end, last_offset",
+        "            old.sync_for_all(shared)\n"
         "        shared.set(NO_POINT.file, 0, is_new=True)\n"
         "        end, last_offset",
         "group/file/test_group_file_durable.py",

@@ -334,7 +334,7 @@ def three_commits(path: Path, *, durable: bool) -> list[int]:
     member, ends = OneMember(path), []
     for offset in (1, 2, 3):
         member.commit(offset, durable=durable)
-        ends.append(member.file.end[1])
+        ends.append(member.file.end.size)
     member.close()
     return ends
 
@@ -405,7 +405,7 @@ def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
     member.commit(1, durable=True)
     for offset in (2, 3):
         member.commit(offset)
-    end = member.file.end[1]
+    end = member.file.end.size
     flip_bit(file_in(tmp_path), 8 * (end // 3 + 40))
     assert offset_in(tmp_path, files=NextBoot()) == 1
     assert file_in(tmp_path).stat().st_size == end // 3
