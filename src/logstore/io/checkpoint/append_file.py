@@ -48,7 +48,7 @@ class AppendFile:
     For one thread at a time. Callers keep other writers out while they change it.
 
     Attributes:
-        directory, name, path: where it is.
+        directory, name: where it is.
         fd: the descriptor; it is closed with the last reference to this object.
         size: its size when it was opened.
         identity: its device and inode.
@@ -60,13 +60,17 @@ class AppendFile:
     def __init__(self, directory: Directory, name: str, fd: int) -> None:
         self.directory = directory
         self.name = name
-        self.path = directory.path_of(name)
         self._files = directory.files
         self._file = held_open(self._files, fd)
         self.fd = fd
         info = self._files.stat(fd)
         self.size = info.size
         self.identity = info.device, info.inode
+
+    @property
+    def path(self) -> str:
+        """Its path, for messages."""
+        return self.directory.path_of(self.name)
 
     @classmethod
     def written(cls, directory: Directory, name: str, data: bytes) -> Self:

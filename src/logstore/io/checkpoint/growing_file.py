@@ -118,7 +118,8 @@ class GrowingFile:
         # What was appended is in the place of a seal: a byte of it shows the same.
         file.cut_to(end.size + is_sealed)
         if is_sealed:
-            end = self._sealed(end, calls)
+            calls.steps.set_bytes(calls.sync + 1, seal_of(end), end.size)
+            end = _sealed(end, calls)
         file.sync()
         self._end = end._replace(stamp=stamp_of(self._directory.files.stat(file.fd)))
         return True
@@ -180,7 +181,7 @@ class GrowingFile:
 
     def seal(self, entry: BegunEntry) -> None:
         """Seal an entry, which is durable, as far as the disk has room for a seal."""
-        self._ended(self._sealed(*entry), entry.calls)
+        self._ended(_sealed(*entry), entry.calls)
 
     def _prepared(self, text: str) -> BegunEntry | None:
         """The calls that append an entry. None: it must not be appended."""
@@ -219,13 +220,6 @@ class GrowingFile:
         seal = native.Step(native.STEP_WRITE, fd)
         return AppendCalls(file, by_stamp=True, after=[seal])
 
-    def _sealed(self, end: FileEnd, calls: AppendCalls) -> FileEnd:
-        """Write the seal of the entry that ends there, if the disk has room for it."""
-        number = calls.sync + 1
-        calls.steps.set_bytes(number, seal_of(end), end.size)
-        done, _ = calls.make(number + 1, number)
-        return end._replace(is_sealed=done > number)
-
     def _ended(self, end: FileEnd, calls: AppendCalls) -> None:
         """After an entry that is durable. If the stamp of the file cannot be told, the
         next write is of the whole file."""
@@ -233,3 +227,10 @@ class GrowingFile:
             info = self._directory.files.stat(calls.file.fd)
             end = end._replace(stamp=stamp_of(info))
         self._end, self._calls = end, calls if self._stays_open else None
+
+
+def _sealed(end: FileEnd, calls: AppendCalls) -> FileEnd:
+    """Write the seal of the entry that ends there, if the disk has room for it."""
+    number = calls.sync + 1
+    done, _ = calls.make(number + 1, number)
+    return end._replace(is_sealed=done > number)

@@ -308,7 +308,14 @@ def test_calls_around_an_append_are_made_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    enumerate(["lock_byte", "read", "stat_name", "write", "sync", "unlock_byte"]),
+    [
+        (0, "lock_byte"),
+        (1, "read"),
+        (2, "stat_name"),
+        (3, "write"),
+        (4, "sync"),
+        (5, "unlock_byte"),
+    ],
 )
 def test_replaced_call_is_made_in_the_place_of_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
