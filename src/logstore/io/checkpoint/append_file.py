@@ -157,7 +157,7 @@ class AppendCalls:
         look, write, sync, end: the numbers of these calls, and that of all.
     """
 
-    __slots__ = ("_held", "end", "file", "look", "steps", "sync", "write")
+    __slots__ = ("_files", "_held", "end", "file", "look", "steps", "sync", "write")
 
     def __init__(
         self,
@@ -169,6 +169,7 @@ class AppendCalls:
         after: Sequence[native.Step] = (),
     ) -> None:
         self.file = file
+        self._files = file.directory.files
         # The reference keeps the descriptor open.
         self._held = file.directory.held()
         name, (device, inode) = os.fsencode(file.name), file.identity
@@ -206,4 +207,4 @@ class AppendCalls:
     def make(self, end: int, begin: int = 0) -> tuple[int, OSError | None]:
         """Make the calls from number `begin` on up to before `end`: see
         `Files.make_steps`."""
-        return self.file.directory.files.make_steps(self.steps, end, begin)
+        return self._files.make_steps(self.steps, end, begin)
