@@ -3,8 +3,8 @@
 Eight processes append to a shared store without a pause. Its owner is killed with
 SIGKILL and started again, again and again: the time from its call of `logstore.open`
 until it has appended a record of its own (what Python takes to start and to import is
-not counted: the workers leave it a fifth of a core or less). Afterwards every append that was acknowledged
-is there once, and those of a process are in their order.
+not counted: the workers leave it a fifth of a core or less). Afterwards every append
+that was acknowledged is there once, and those of a process are in their order.
 """
 
 from __future__ import annotations

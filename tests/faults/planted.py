@@ -303,8 +303,9 @@ BUGS = (
     ),
     Bug(
         "an entry of a state file is not synced",
-        "io/checkpoint/entries.py",
-        (("        files.sync(fd)\n", ""),),
+        "io/checkpoint/append_file.py",
+        (("                native.Step(native.STEP_SYNC, file.fd),\n",
+          "                native.Step(native.STEP_UNLOCK, file.fd, 5000),\n"),),
         "disk_states",
         ("create_topic", "add_partitions"),
         quick=7,

@@ -126,10 +126,10 @@ BUGS_OF_GROUPS = (
     Bug(
         "a member goes on with the file from before its compaction",
         "group/file/group_log.py",
-        (("        if file is None or (info.device, info.inode) != "
-          "file.identity:\n",
-          "        if file is None:\n"),
-         ("        if info.size < self._end:\n", "        if False:\n")),
+        (("            if size is None:\n                # Replaced",
+          "            size = size or (file and file.size)\n"
+          "            if size is None:\n                # Replaced"),
+         ("        if size < self.end_pos:\n", "        if False:\n")),
         "groups",
         ("commits", "commits, quiet"),
         quick=1,
@@ -145,8 +145,8 @@ BUGS_OF_GROUPS = (
     ),
     Bug(
         "a commit in one call does not look where the file ends",
-        "group/file/commit_calls.py",
-        (("        self._steps.set_size(_FILE, end)\n", ""),),
+        "io/checkpoint/append_file.py",
+        (("            self.steps.set_size(self.look, pos)\n", "            pass\n"),),
         "groups",
         ("commits",),
         quick=1,

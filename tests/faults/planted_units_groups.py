@@ -8,11 +8,32 @@ BUGS_OF_GROUP_ROOMS = (
     unit_bug(
         "the file of a group has no durable point while it is replaced",
         "group/file/group_log.py",
-        "            old.sync(shared)\n        end, last_offset",
-        "            old.sync(shared)\n"
+        "            old.sync_for_all(shared)\n        end, last_offset",
+        "            old.sync_for_all(shared)\n"
         "        shared.set(NO_POINT.file, 0, is_new=True)\n"
         "        end, last_offset",
         "group/file/test_group_file_durable.py",
+    ),
+    unit_bug(
+        "a batch that was interrupted under the mutex stays in part",
+        "group/file/commit_calls.py",
+        "        if done == self.write or (done == -1 and begin == self.write):\n",
+        "        if done == self.write:\n",
+        "group/file/test_commit_calls.py",
+    ),
+    unit_bug(
+        "the sync of a commit is interrupted, and no member doubts it",
+        "group/file/commit_calls.py",
+        "            if done == self.sync or (done == -1 and stop > self.sync):\n",
+        "            if done == self.sync:\n",
+        "group/file/test_commit_calls.py",
+    ),
+    unit_bug(
+        "the durable point that was read first counts for good",
+        "group/file/durable_point.py",
+        "        if data != self._last[0]:\n",
+        "        if not self._last[0]:\n",
+        "group/file/test_durable_point.py",
     ),
     unit_bug(
         "each partition is read ahead up to the whole limit",

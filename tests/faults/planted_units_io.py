@@ -250,4 +250,25 @@ BUGS_OF_IO = (
         "or not head:",
         "io/checkpoint/test_durable_page.py",
     ),
+    unit_bug(
+        "a file that lost its name to another one is gone on with",
+        "io/checkpoint/append_file.py",
+        "return info.size if (info.device, info.inode) == self.identity else None\n",
+        "return info.size\n",
+        "io/checkpoint/test_append_file.py",
+    ),
+    unit_bug(
+        "an append-only file is read on behind a torn entry",
+        "io/checkpoint/append_file.py",
+        "            pos += taken\n",
+        "            pos += taken or asked\n",
+        "io/checkpoint/test_append_file.py",
+    ),
+    unit_bug(
+        "an entry that fails to be synced is appended",
+        "io/checkpoint/growing_file.py",
+        "        if error is not None and done <= calls.sync:\n",
+        "        if error is not None and done < calls.sync:\n",
+        "io/checkpoint/test_growing_file.py",
+    ),
 )  # fmt: skip

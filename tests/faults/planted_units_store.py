@@ -28,9 +28,9 @@ BUGS_OF_STORES = (
     ),
     unit_bug(
         "a process that has ended since its request was taken is not asked for",
-        "store/publication/group_commit.py",
-        "        group.check_wanted()\n",
-        "",
+        "store/publication/publication_group.py",
+        "            if not request.is_wanted():\n",
+        "            if request is None:\n",
         "store/hand_in/test_sharing.py",
     ),
     unit_bug(

@@ -225,7 +225,7 @@ def _one_rewrite(path: Path, say: Say, seed: int) -> None:
 
     def act(writer: Writer, one: Any) -> None:
         file = one._core.place.member.group.file
-        while file.end[1] + 200 < file._rewrite_at:
+        while file.end.size + 200 < file._rewrite_at:
             _commit(writer, one, durable=False)
         writer.say(accounts.MARK, "")
         for _ in range(3):

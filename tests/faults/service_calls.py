@@ -41,7 +41,7 @@ def _with_full_file(seed: int) -> ServiceProgram:
     """Its next commit writes the group's file anew."""
     program = _with_member(seed)
     file = program.consumer("g")._core.place.member.group.file
-    while file.end[1] + _COMMIT_BYTES < file._rewrite_at:
+    while file.end.size + _COMMIT_BYTES < file._rewrite_at:
         program.do_commit(durable=program.rng.random() < 0.5)
     return program
 

@@ -338,10 +338,19 @@ class Files(ByteLocks, Links):
         Returns the number of that one, and its error; None: it is not as it must be.
         `end`: all had the right one.
         """
-        if type(self) is Files:
+        kind = type(self)
+        if (
+            # One by one: a commit of a group is not to wait for a loop here.
+            kind.write is _own_write
+            and kind.sync is _own_sync
+            and kind.read is _own_read
+            and kind.stat_name is _own_stat_name
+            and kind.lock_byte is _own_lock_byte
+            and kind.unlock_byte is _own_unlock_byte
+        ):
             done, error = steps.make(end, begin)
             return done, OSError(error, os.strerror(error)) if error else None
-        # Other methods may be replaced: this is the same, call by call.
+        # One of them is replaced: this is the same, call by call.
         for number in range(begin, end):
             try:
                 if not self._made(steps[number]):
@@ -573,6 +582,15 @@ _OWN_CALLS: Final = {
     method.__name__: method
     for method in (Files.lock, Files.monotonic, Files.now_ms, Files.sync, Files.write)
 }
+
+
+# Methods for which C makes the same calls in `Files.make_steps`.
+_own_write: Final = Files.write
+_own_sync: Final = Files.sync
+_own_read: Final = Files.read
+_own_stat_name: Final = Files.stat_name
+_own_lock_byte: Final = Files.lock_byte
+_own_unlock_byte: Final = Files.unlock_byte
 
 
 def replaced_calls(files: Files) -> frozenset[str]:

@@ -78,6 +78,8 @@ class SharedPoint:
         self._file = file
         self._boot = boot
         self._turn = turn
+        # Members read it several times for each time that it changes.
+        self._last = b"", NO_POINT
 
     def now(self) -> DurablePoint:
         """The point, read from the lock file."""
@@ -89,6 +91,11 @@ class SharedPoint:
 
     def of(self, data: bytes) -> DurablePoint:
         """The point in the bytes of both places."""
+        if data != self._last[0]:
+            self._last = data, self._point_in(data)
+        return self._last[1]
+
+    def _point_in(self, data: bytes) -> DurablePoint:
         first, newer = _parsed(data[:_POINT_BYTES]), _parsed(data[-_POINT_BYTES:])
         if first is None:
             return NO_POINT

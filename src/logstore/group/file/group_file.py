@@ -14,11 +14,12 @@ from logstore._native.locks import logger
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import StorageError
 from logstore.group.file.batches import RECORD_BYTES, Batches, Item
-from logstore.group.file.group_log import End, GroupLog
+from logstore.group.file.group_log import GroupLog
 from logstore.group.file.group_records import GroupRecords
 from logstore.group.file.slots import Slots
 from logstore.group.file.state import GroupState
 from logstore.io import layout
+from logstore.io.checkpoint.append_file import Point
 from logstore.io.directory import Directory
 from logstore.io.layout import OFFSET_MAX, TopicPartition
 
@@ -128,8 +129,8 @@ class GroupFile:
             DiskFullError, StorageError: nothing was appended.
         """
         log, items = self._log, self._batches.items(self.group, commits, removed, state)
-        log.append(slots.point, self._batch(items), items, state)
-        if log.end[1] >= self._rewrite_at or log.is_doubtful:
+        log.append(slots, self._batch(items), items, state)
+        if log.end_pos >= self._rewrite_at or log.is_doubtful:
             self._rewrite_if_worth(slots)
 
     def append_at_once(
@@ -146,7 +147,7 @@ class GroupFile:
         """
         items = self._batches.items(self.group, commits)
         data = self._batch(items)
-        if self.end[1] + len(data) >= self._rewrite_at:
+        if self._log.end_pos + len(data) >= self._rewrite_at:
             return False
         return self._log.append_at_once(slots, data, items, durable=durable)
 
@@ -164,13 +165,13 @@ class GroupFile:
         return self._batches.batch(items, base)
 
     @property
-    def end(self) -> End:
+    def end(self) -> Point:
         """The end of what was read or appended last, for `sync`."""
         return self._log.end
 
-    def sync(self, slots: Slots, upto: End) -> None:
+    def sync(self, slots: Slots, upto: Point) -> None:
         """Make durable what was appended up to an `end`: see `GroupLog.sync`."""
-        self._log.sync(slots.point, upto)
+        self._log.sync(slots, upto)
 
     # ------------------------------------------------------------ compacting it
 
@@ -181,7 +182,7 @@ class GroupFile:
             for key, value, header in items
         )
         self._rewrite_at = max(_REWRITE_BYTES, _REWRITE_RATIO * live)
-        if log.end[1] < self._rewrite_at and not log.is_doubtful:
+        if log.end_pos < self._rewrite_at and not log.is_doubtful:
             return
         # The append counts already: a failure here is none of the caller's.
         try:
@@ -190,6 +191,6 @@ class GroupFile:
             log.rewrite(slots.point, self._batch(items), len(items))
         except (OSError, StorageError) as error:
             logger.warning("cannot compact %s: %s", self.path, error)
-            self._rewrite_at = log.end[1] + _REWRITE_BYTES
+            self._rewrite_at = log.end_pos + _REWRITE_BYTES
         finally:
             slots.point.end_turn()

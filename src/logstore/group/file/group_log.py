@@ -1,7 +1,8 @@
 """The file of a consumer group as a log: batches that are whole, or not there at all.
 
-It is changed under the group's mutex alone, after its tail was read again: another
-member may have appended since. It is rewritten by a rename.
+It is an append-only file (`logstore.io.checkpoint.append_file`), which is changed under
+the group's mutex alone, after its tail was read again: another member may have appended
+since. It is rewritten by a rename.
 
 What a crash has left at the end is cut off before the next append. If it is damage
 (`logstore.group.file.damage`), the file is not changed.
@@ -9,12 +10,11 @@ What a crash has left at the end is cut off before the next append. If it is dam
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import logger
@@ -28,28 +28,21 @@ from logstore.errors import (
 from logstore.group.file.batches import BATCH_BYTES_MAX, RECORD_BYTES, Item
 from logstore.group.file.commit_calls import CommitCalls
 from logstore.group.file.damage import Rest, damaged
-from logstore.group.file.durable_point import (
-    NO_POINT,
-    DurablePoint,
-    SharedPoint,
-)
+from logstore.group.file.durable_point import NO_POINT, DurablePoint, SharedPoint
 from logstore.group.file.group_records import GroupRecords
 from logstore.group.file.slots import Slots, lock_file_of
 from logstore.group.file.state import GroupState
 from logstore.group.file.synced_file import SyncedFile
+from logstore.io.checkpoint.append_file import Point
 from logstore.io.directory import Directory
 from logstore.record.decoder import ChunkReader, Damage, damage_of
 
-__all__ = ["End", "GroupLog"]
+__all__ = ["GroupLog"]
 
-_READ_BYTES: Final = 1 << 20
 # How often a reader looks at bytes that seem to be damaged: others may append.
 _LOOKS: Final = 10
 _SYNC_PAUSE_S: Final = 0.0001
 _SYNC_WAIT_S: Final = 10.0
-
-# Device and inode of the file, None before the first, and where its last batch ends.
-End: TypeAlias = "tuple[tuple[int, int] | None, int]"
 
 
 class GroupLog:
@@ -60,7 +53,8 @@ class GroupLog:
 
     Attributes:
         name, path: of the file.
-        last_offset: of the last record that was read or appended; -1: there is none.
+        end_pos: where the last batch ends that was read or appended.
+        last_offset: of its last record; -1: there is none.
 
     Args:
         records: takes in what is read or appended.
@@ -78,7 +72,7 @@ class GroupLog:
         self._write_mode = write
         self._file: SyncedFile | None = None
         self._calls: CommitCalls | None = None
-        self._end = 0
+        self.end_pos = 0
         self.last_offset = -1
 
     def close(self) -> None:
@@ -86,9 +80,9 @@ class GroupLog:
         self._file = self._calls = None
 
     @property
-    def end(self) -> End:
+    def end(self) -> Point:
         """The end of what was read or appended last, for `sync`."""
-        return None if self._file is None else self._file.identity, self._end
+        return Point(None if self._file is None else self._file.identity, self.end_pos)
 
     @property
     def is_doubtful(self) -> bool:
@@ -110,14 +104,14 @@ class GroupLog:
             UnsupportedError: a later version has written to it.
             StorageError: the system refuses.
         """
-        before = self.end
+        before = self._file, self.end_pos
         with storage_errors("read", self.path):
             size = self._open_now()
-            if size is not None and size != self._end:
+            if size is not None and size != self.end_pos:
                 self._read_to(size)
-                if self._end < size:
+                if self.end_pos < size:
                     self._check_rest()
-        return self.end != before
+        return (self._file, self.end_pos) != before
 
     def _check_rest(self) -> None:
         """Raise if the bytes after the last whole batch are damaged: another member may
@@ -140,9 +134,8 @@ class GroupLog:
                 before = rest.pos, rest.data
 
     def _rest(self, size: int, damage: Damage | None) -> Rest:
-        data = bytearray(max(size - self._end, 0))
-        n = self._files.read(self._opened().fd, data, self._end)
-        return Rest(self._end, bytes(data[:n]), self.last_offset + 1, damage)
+        data = self._opened().read(self.end_pos, max(size - self.end_pos, 0))
+        return Rest(self.end_pos, data, self.last_offset + 1, damage)
 
     def rest_bytes(self) -> int:
         """The number of bytes after the last whole batch that was read: another member
@@ -153,7 +146,7 @@ class GroupLog:
         """
         with storage_errors("read", self.path):
             file = self._file
-            return 0 if file is None else self._files.size(file.fd) - self._end
+            return 0 if file is None else self._files.size(file.fd) - self.end_pos
 
     def refresh_held(self, shared: SharedPoint) -> None:
         """As `refresh`, for a caller that has the mutex and will append: what a crash
@@ -172,67 +165,64 @@ class GroupLog:
             if is_shared:
                 self._files.close(self._root.open(self.name, write=True))
                 size = self._open_now() or 0
-            damage = None if size == self._end else self._read_to(size)
+            damage = None if size == self.end_pos else self._read_to(size)
             file = self._opened()
-            if self._end < size:
+            if self.end_pos < size:
                 point = shared.now()
                 rest = self._rest(size, damage)
                 rest.check(self.path, file.id, point)
                 logger.warning(
                     "%s: cut off %d bytes at byte %d, which a crash has left (%s); no "
                     "commit that was durable is in them",
-                    self.path, size - self._end, self._end, rest.reason,
+                    self.path, size - self.end_pos, self.end_pos, rest.reason,
                 )  # fmt: skip
-                self._files.truncate(file.fd, self._end)
+                file.cut_to(self.end_pos)
             # An empty file is confirmed with its first batch.
-            if self._end:
-                file.confirm(shared, self._root, self._end)
+            if self.end_pos:
+                file.confirm(shared, self.end_pos)
 
     def _open_now(self) -> int | None:
         """Open the file that has the name now; its size, or None if there is none."""
         file = self._file
         try:
-            info = self._root.stat(self.name)
+            size = None if file is None else file.size_now()
+            if size is None:
+                # Replaced with the mutex (`refresh_held`): others append to it.
+                fd = self._root.open(self.name, write=self._write_mode, keep_links=True)
         except FileNotFoundError:
             if file is not None:
                 reason = "it was removed while it was in use"
                 raise damaged(self.path, 0, reason) from None
             return None
-        if file is None or (info.device, info.inode) != file.identity:
-            # Replaced with the mutex (`refresh_held`): others append to it.
-            fd = self._root.open(self.name, write=self._write_mode, keep_links=True)
-            file = SyncedFile(self._files, fd)
+        if size is None:
+            file = SyncedFile(self._root, self.name, fd)
             # A call that is interrupted from here on opens it again.
-            self._file, self._calls, self._end, self.last_offset = None, None, 0, -1
+            self._file, self._calls, self.end_pos, self.last_offset = None, None, 0, -1
             self._records.forget()
             self._file = file
             return file.size
-        if info.size < self._end:
-            reason = f"it has {info.size} bytes, and had {self._end} whole ones before"
-            raise damaged(self.path, info.size, reason)
-        return info.size
+        if size < self.end_pos:
+            reason = f"it has {size} bytes, and had {self.end_pos} whole ones before"
+            raise damaged(self.path, size, reason)
+        return size
 
     def _read_to(self, size: int) -> Damage | None:
         """Take in the whole batches up to `size`; what is wrong with the next one, if
         it is not only cut off."""
         # No `FileWalk`: bytes that are no batch are returned here, not an error.
         found: Damage | None = None
-        wanted = _READ_BYTES
-        while self._end < size:
-            data = bytearray(min(wanted, size - self._end))
-            n = self._files.read(self._opened().fd, data, self._end)
-            begin, is_all = self._end, n < len(data) or self._end + n == size
+
+        def take_in(data: bytes) -> int:
+            nonlocal found
+            begin = self.end_pos
             try:
-                self._take_in(bytes(data[:n]))
+                self._take_in(data)
             except Damage as damage:
                 found = damage
-            if self._end != begin:
-                wanted = _READ_BYTES
-            elif is_all or wanted > BATCH_BYTES_MAX:
-                break
-            else:
-                wanted *= 2
-        self._records.check(self._end)
+            return self.end_pos - begin
+
+        self._opened().read_on(self.end_pos, size, take_in, BATCH_BYTES_MAX)
+        self._records.check(self.end_pos)
         return found
 
     def _take_in(self, data: bytes) -> None:
@@ -244,14 +234,14 @@ class GroupLog:
         c = native.pointer(data)
         walk = native.walk_batches(c, len(data), last_offset=self.last_offset)
         if walk.pos:
-            if not self._end:
+            if not self.end_pos:
                 self._opened().begins_with(data)
             capacity = min(16384, walk.pos // RECORD_BYTES + 1)
             reader = ChunkReader(BATCH_BYTES_MAX, capacity=capacity)
             checks = native.CHECK_ORDER
             for run in reader.columns(c, data, walk.pos, self.last_offset, checks):
-                self._records.take_in(native.decoded_records(run), self._end)
-            self._end, self.last_offset = self._end + walk.pos, walk.last_offset
+                self._records.take_in(native.decoded_records(run), self.end_pos)
+            self.end_pos, self.last_offset = self.end_pos + walk.pos, walk.last_offset
         if walk.error is not None:
             raise damage_of(walk.error)
 
@@ -259,7 +249,7 @@ class GroupLog:
 
     def append(
         self,
-        shared: SharedPoint,
+        slots: Slots,
         data: bytes,
         items: Sequence[Item],
         state: GroupState | None,
@@ -273,32 +263,30 @@ class GroupLog:
             DiskFullError, StorageError: nothing was appended.
         """
         with storage_errors("write", self.path):
-            self._write(shared, data)
+            file = self._file
+            if file is None:
+                fd = self._root.create(self.name)
+                file = self._file = SyncedFile(self._root, self.name, fd)
+            if not self.end_pos:
+                file.begin(slots.point, data)
+        self._calls_with(slots).append(self.end_pos, data)
         self._pass(data, items, state)
+
+    def _calls_with(self, slots: Slots) -> CommitCalls:
+        """The calls on the open file, and on a lock file."""
+        calls = self._calls
+        if calls is None or calls.slots is not slots:
+            calls = self._calls = CommitCalls(slots, self._opened())
+        return calls
 
     def _pass(
         self, data: bytes, items: Sequence[Item], state: GroupState | None
     ) -> None:
         """Continue after a batch that was appended."""
         self._records.note(items, state)
-        end, last_offset = self._end + len(data), self.last_offset + len(items)
+        end, last_offset = self.end_pos + len(data), self.last_offset + len(items)
         # Nothing is called from here on: what is interrupted before is read again.
-        self._end, self.last_offset = end, last_offset
-
-    def _write(self, shared: SharedPoint, data: bytes) -> None:
-        file = self._file
-        if file is None:
-            file = SyncedFile(self._files, self._root.create(self.name))
-            self._file = file
-        if not self._end:
-            file.begin(shared, self._root, data)
-        try:
-            self._files.write(file.fd, data, self._end)
-        except BaseException:
-            # Cut off the written part here; else the next member that appends does.
-            with contextlib.suppress(OSError):
-                self._files.truncate(file.fd, self._end)
-            raise
+        self.end_pos, self.last_offset = end, last_offset
 
     def append_at_once(
         self, slots: Slots, data: bytes, items: Sequence[Item], *, durable: bool
@@ -309,31 +297,28 @@ class GroupLog:
         Raises: what the system has refused, and as `sync` if `durable`.
         """
         file = self._file
-        if file is None or not self._end:
+        if file is None or not self.end_pos:
             return False
         if file.is_doubtful or not file.is_confirmed:
             return False
-        calls = self._calls
-        if calls is None or calls.slots is not slots:
-            calls = CommitCalls(self._root, slots, self.name, file)
-            self._calls = calls
-        made = calls.make(self._end, data, durable=durable)
-        if made.is_appended:
+        calls = self._calls_with(slots)
+        done, error = calls.commit(self.end_pos, data, durable=durable)
+        is_appended = done > calls.write
+        if is_appended:
             self._pass(data, items, None)
-        if made.has_sync_failed:
-            assert made.error is not None
-            file.is_doubtful = True
-            raise self._not_durable(made.error)
-        if made.error is not None and not (made.is_appended and durable):
-            raise made.error
+        if error is not None:
+            if done == calls.sync:
+                raise self._not_durable(error)
+            if not (is_appended and durable):
+                raise error
         # It counts: the calls after it are tried again, step by step.
-        if made.is_appended and durable and not made.is_synced:
-            self.sync(slots.point, self.end)
-        return made.is_appended
+        if is_appended and durable and done < calls.synced:
+            self.sync(slots, self.end)
+        return is_appended
 
     # ------------------------------------------------------------ syncs
 
-    def sync(self, shared: SharedPoint, upto: End) -> None:
+    def sync(self, slots: Slots, upto: Point) -> None:
         """Make durable what was appended up to an `end`; without the mutex. A sync that
         another member makes meanwhile is enough.
 
@@ -342,48 +327,47 @@ class GroupLog:
                 failure; whatever the system has refused.
         """
         try:
-            self._sync(shared, upto)
+            self._sync(slots, upto)
         except SyncFailedError:
             raise
         except (OSError, StorageError) as error:
             raise self._not_durable(error) from error
 
-    def _sync(self, shared: SharedPoint, upto: End) -> None:
-        deadline: float | None = None
+    def _sync(self, slots: Slots, upto: Point) -> None:
+        shared, deadline = slots.point, None
         while self._point_below(shared, upto) is not None:
             # In this order an interrupt leaves no lock: to give back what was not taken
             # does nothing.
             try:
                 if shared.take_turn():
-                    self._sync_now(shared, upto)
+                    self._sync_now(slots, upto)
                     return
             finally:
                 shared.end_turn()
             now = self._files.monotonic()
             deadline = now + _SYNC_WAIT_S if deadline is None else deadline
             if now > deadline:
-                self._opened().sync(shared)  # the one with the turn hangs
+                self._opened().sync_for_all(shared)  # the one with the turn hangs
                 return
             time.sleep(_SYNC_PAUSE_S)
 
-    def _sync_now(self, shared: SharedPoint, upto: End) -> None:
+    def _sync_now(self, slots: Slots, upto: Point) -> None:
         """Sync all that is whole, with the turn to sync."""
         # Not the size: another member may be in the middle of an append.
         self.refresh()
-        point, file = self._point_below(shared, upto), self._opened()
+        point, file = self._point_below(slots.point, upto), self._opened()
         if point is None:
             return
-        is_new = not (file.is_of(point) and point.is_synced)
-        try:
-            file.sync(shared)
-            if is_new:
-                self._root.sync()
-        except OSError as error:
-            file.is_doubtful = True
-            raise self._not_durable(error) from error
-        shared.set(file.id, self._end, is_new=is_new)
+        if not (file.is_of(point) and point.is_synced):
+            try:
+                file.renew(slots.point, self.end_pos)
+            except OSError:
+                file.is_doubtful = True
+                raise
+            return
+        self._calls_with(slots).sync_to(self.end_pos)
 
-    def _point_below(self, shared: SharedPoint, upto: End) -> DurablePoint | None:
+    def _point_below(self, shared: SharedPoint, upto: Point) -> DurablePoint | None:
         """The durable point; None if it has reached an `end`.
 
         Raises:
@@ -417,19 +401,16 @@ class GroupLog:
         failure it may have the name. 3. Rename the new one, and sync the directory. 4.
         Set the durable point, which is of the old file until then.
         """
-        files, temporary = self._files, f"{self.name}.tmp"
         old = self._opened()
-        new = SyncedFile(files, self._root.create(temporary, exclusive=False))
-        files.write(new.fd, data, 0)
-        files.sync(new.fd)
+        new = SyncedFile.written(self._root, self.name, data)
         new.begins_with(data)
         if not old.doubts(shared.now()):
-            old.sync(shared)
+            old.sync_for_all(shared)
         end, last_offset = len(data), self.last_offset + count
-        self._root.rename(temporary, self.name)
+        new.take_name()
         # Nothing is called until all is that of the new file; what is interrupted
         # before finds another file of this name, and reads it.
-        self._file, self._end, self.last_offset = new, end, last_offset
+        self._file, self.end_pos, self.last_offset = new, end, last_offset
         self._calls = None
         self._root.sync()
         shared.set(new.id, end, is_new=True)

@@ -7,46 +7,32 @@ from typing import Final
 
 from logstore.errors import StorageError
 from logstore.group.file.durable_point import DurablePoint, FileId, SharedPoint
+from logstore.io.checkpoint.append_file import AppendFile
 from logstore.io.directory import Directory
-from logstore.io.files import Files, held_open
 
 __all__ = ["SyncedFile"]
 
 _CRC_POS: Final = 17
 
 
-class SyncedFile:
+class SyncedFile(AppendFile):
     """An open file of a group; another file that gets its name is another object.
 
     Invariant: it is confirmed as soon as the shared durable point is of this file, and
     so is its name durable. Once it is in doubt, no sync of it says anything.
 
     Attributes:
-        size: its size when it was opened.
-        identity: its device and inode.
         id: names it in the durable point; with its first batch, once that is known.
         is_confirmed: whether the durable point was seen to be of this file.
         is_doubtful: a sync of it has failed, of this member or another: the system may
             have dropped what it did not write. It has to be replaced.
-
-    Args:
-        fd: the descriptor; it is closed with the last reference to this object.
     """
 
-    def __init__(self, files: Files, fd: int) -> None:
-        self._files = files
-        self._file = held_open(files, fd)
-        info = files.stat(fd)
-        self.size = info.size
-        self.identity = info.device, info.inode
-        self.id = FileId(info.inode)
+    def __init__(self, directory: Directory, name: str, fd: int) -> None:
+        super().__init__(directory, name, fd)
+        self.id = FileId(self.identity[1])
         self.is_confirmed = False
         self.is_doubtful = False
-
-    @property
-    def fd(self) -> int:
-        """The descriptor."""
-        return self._file.fd
 
     def begins_with(self, data: bytes) -> None:
         """Complete the id by the first batch of `data`: its base offset and CRC."""
@@ -63,16 +49,16 @@ class SyncedFile:
         self.is_doubtful |= point.is_doubtful and is_mine
         return self.is_doubtful
 
-    def begin(self, shared: SharedPoint, root: Directory, data: bytes) -> None:
+    def begin(self, shared: SharedPoint, data: bytes) -> None:
         """Let the durable point be of this file, before its first batch is written."""
         # The name must survive a power failure, as what is synced later: also if
         # another member made the file, and was killed before it synced that.
-        root.sync()
+        self.directory.sync()
         self.begins_with(data)
         shared.set(self.id, 0, is_new=True)
         self.is_confirmed = True
 
-    def confirm(self, shared: SharedPoint, root: Directory, end: int) -> None:
+    def confirm(self, shared: SharedPoint, end: int) -> None:
         """Find out whether the file is in doubt. Let the durable point be of this file,
         with the `end` bytes that it has, and be durable itself.
 
@@ -88,18 +74,26 @@ class SyncedFile:
             shared.doubt(self.id)
             shared.sync()
         elif not (self.is_of(point) and point.is_synced) or point.size > end:
-            self.sync(shared)
-            root.sync()
-            shared.set(self.id, end, is_new=True)
+            self.renew(shared, end)
         self.is_confirmed = True
 
-    def sync(self, shared: SharedPoint) -> None:
-        """Sync what was written. If that fails, all members know it: to none of them
-        another sync says anything of what this one was to write."""
+    def renew(self, shared: SharedPoint, end: int) -> None:
+        """Sync the file, and its name; then let the durable point be of it."""
+        self.sync_for_all(shared)
+        self.directory.sync()
+        shared.set(self.id, end, is_new=True)
+
+    def sync_for_all(self, shared: SharedPoint) -> None:
+        """Sync what was written. If that fails, all members know it."""
         try:
-            self._files.sync(self.fd)
+            self.sync()
         except BaseException:
-            self.is_doubtful = True
-            with contextlib.suppress(StorageError):
-                shared.doubt(self.id)
+            self.doubt(shared)
             raise
+
+    def doubt(self, shared: SharedPoint) -> None:
+        """A sync has failed. All members know it: to none of them another sync says
+        anything of what this one was to write."""
+        self.is_doubtful = True
+        with contextlib.suppress(StorageError):
+            shared.doubt(self.id)

@@ -20,29 +20,21 @@ was synced; of a last one that nothing follows, this is not known.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import Final, NamedTuple
 
 import xxhash
 
-from logstore import _native as native
-from logstore.io.directory import Directory
-from logstore.io.files import Files, held_open
-from logstore.io.stamps import FileStamp, stamp_bytes, stamp_of
+from logstore.io.stamps import FileStamp
 
 __all__ = [
     "ENTRY_BYTES",
-    "EntryCalls",
     "FileEnd",
-    "append_entry",
     "end_of",
     "first_entry",
     "later_entries",
     "later_entry",
+    "seal_of",
     "split_entries",
-    "write_entry",
-    "write_seal",
 ]
 
 _PREFIX: Final = b"xxh64 "
@@ -82,6 +74,10 @@ class FileEnd(NamedTuple):
         """
         return self.size - self.first > max(self.first, growth_bytes)
 
+    def after(self, entry: bytes) -> FileEnd:
+        """The end behind a later entry, with an unknown stamp."""
+        return FileEnd(self.first, self.size + len(entry), _checksum_in(entry))
+
 
 def first_entry(body: bytes) -> bytes:
     """The bytes of a file with one entry."""
@@ -90,14 +86,21 @@ def first_entry(body: bytes) -> bytes:
 
 def end_of(data: bytes, stamp: FileStamp | None) -> FileEnd:
     """The end of a file that was written whole, with these bytes."""
-    return FileEnd(
-        len(data), len(data), int(data[len(_PREFIX) : _HEAD_BYTES - 1], 16), stamp
-    )
+    return FileEnd(len(data), len(data), _checksum_in(data), stamp)
 
 
 def later_entry(end: FileEnd, body: bytes) -> bytes:
     """The bytes of an entry that is to follow the end of a file."""
     return _entry(body, _checksum(body, end.checksum, end.size))
+
+
+def seal_of(end: FileEnd) -> bytes:
+    """The bytes of the seal of the entry that ends there."""
+    return later_entry(end, _SEAL)
+
+
+def _checksum_in(entry: bytes) -> int:
+    return int(entry[len(_PREFIX) : _HEAD_BYTES - 1], 16)
 
 
 def _entry(body: bytes, checksum: int) -> bytes:
@@ -193,141 +196,3 @@ def _stored(data: bytes, pos: int) -> set[int]:
     digits = data[pos + len(_PREFIX) : pos + _HEAD_BYTES - 1]
     is_number = len(digits) == 16 and not digits.strip(b"0123456789abcdef")
     return {int(digits, 16)} if is_number else set()
-
-
-def append_entry(
-    directory: Directory,
-    name: str,
-    end: FileEnd,
-    body: bytes,
-    *,
-    is_sealed: bool = False,
-) -> FileEnd | None:
-    """Append an entry to a state file, durably: 1. write it; 2. sync the file; 3. write
-    the seal. In a file that was read with `later_entries` or `split_entries`, all
-    entries have one, or none.
-
-    Returns the new end; None if the file is not as it was left, and nothing was
-    written: then it must be written whole. After an error, too.
-
-    Raises:
-        OSError: the entry may be in the file, or part of it.
-    """
-    files = directory.files
-    with directory.opened(name, write=True) as fd:
-        new = write_entry(files, fd, end, body)
-        if new is None:
-            return None
-        files.sync(fd)
-        if not is_sealed:
-            return _stamped(new, files, fd)
-        return write_seal(files, fd, new)
-
-
-def write_entry(files: Files, fd: int, end: FileEnd, body: bytes) -> FileEnd | None:
-    """The first step of `append_entry`, for an open file; returns and raises as it."""
-    if stamp_of(files.stat(fd)) != end.stamp:
-        return None
-    checksum = _checksum(body, end.checksum, end.size)
-    entry = _entry(body, checksum)
-    files.write(fd, entry, end.size)
-    return FileEnd(end.first, end.size + len(entry), checksum)
-
-
-def write_seal(files: Files, fd: int, end: FileEnd) -> FileEnd:
-    """The last step: the seal of the entry that ends at `end`, which is durable. A seal
-    that cannot be written does no harm: the next entry shows the same."""
-    with contextlib.suppress(OSError):
-        files.write(fd, later_entry(end, _SEAL), end.size)
-        end = end._replace(is_sealed=True)
-    return _stamped(end, files, fd)
-
-
-def _stamped(end: FileEnd, files: Files, fd: int) -> FileEnd:
-    """With the stamp of the file; without one if it cannot be told: what was appended
-    is durable, and the file is written whole the next time."""
-    with contextlib.suppress(OSError):
-        return end._replace(stamp=stamp_of(files.stat(fd)))
-    return end._replace(stamp=None)
-
-
-# The calls of `EntryCalls` by number. From _SEAL_WRITE on, the entry is durable.
-_STAMP: Final = 0
-_WRITE: Final = 1
-_SYNC: Final = 2
-_SEAL_WRITE: Final = 3
-
-
-class EntryCalls:
-    """The calls of `append_entry` for a file that stays open, made in one call of the
-    core, or in two, with the sync left to the caller. For one thread at a time.
-
-    Attributes:
-        fd: of the open file.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
-
-    __slots__ = ("_file", "_files", "_inode", "_root", "_steps", "fd")
-
-    def __init__(self, directory: Directory, name: str) -> None:
-        self._files = directory.files
-        # The references keep the descriptors open.
-        self._root = directory.held()
-        self._file = held_open(self._files, directory.open(name, write=True))
-        fd = self.fd = self._file.fd
-        self._inode = self._files.stat(fd).inode
-        stamped = bytes(native.STAMP_BYTES) + os.fsencode(name)
-        self._steps = native.Steps(
-            [
-                native.Step(native.STEP_STAMP, self._root.fd, data=stamped),
-                native.Step(native.STEP_WRITE, fd),
-                native.Step(native.STEP_SYNC, fd),
-                native.Step(native.STEP_WRITE, fd),
-            ]
-        )
-
-    def append(self, end: FileEnd, body: bytes, *, is_sealed: bool) -> FileEnd | None:
-        """As `append_entry`. None: the name is not that of the open file, or the file
-        is not as it was left; nothing was written.
-
-        Raises:
-            OSError: the entry may be in the file, or part of it.
-        """
-        new = self._prepared(end, body)
-        done = new and self._make(_SEAL_WRITE + is_sealed)
-        if new is None or not done:
-            return None
-        is_sealed = done > _SEAL_WRITE
-        return _stamped(new._replace(is_sealed=is_sealed), self._files, self.fd)
-
-    def write(self, end: FileEnd, body: bytes) -> FileEnd | None:
-        """As `write_entry`; then the caller syncs the file. Raises: as `append`."""
-        new = self._prepared(end, body)
-        return new if new is not None and self._make(_SYNC) else None
-
-    def seal(self, end: FileEnd) -> FileEnd:
-        """As `write_seal`, of the entry that was written last."""
-        is_sealed = self._make(_SEAL_WRITE + 1, _SEAL_WRITE) > _SEAL_WRITE
-        return _stamped(end._replace(is_sealed=is_sealed), self._files, self.fd)
-
-    def _prepared(self, end: FileEnd, body: bytes) -> FileEnd | None:
-        """Where the entry will end."""
-        checksum = _checksum(body, end.checksum, end.size)
-        entry = _entry(body, checksum)
-        new = FileEnd(end.first, end.size + len(entry), checksum)
-        if end.stamp is None or end.stamp[0] != self._inode:
-            return None
-        self._steps.set_stamp(_STAMP, stamp_bytes(end.stamp))
-        self._steps.set_bytes(_WRITE, entry, end.size)
-        self._steps.set_bytes(_SEAL_WRITE, later_entry(new, _SEAL), new.size)
-        return new
-
-    def _make(self, end: int, begin: int = 0) -> int:
-        """Make the calls up to number `end`; returns up to which they were made, 0: the
-        file is not as it was left. That the seal could not be written is no error."""
-        done, error = self._files.make_steps(self._steps, end, begin)
-        if error is not None and done < _SEAL_WRITE:
-            raise error
-        return done

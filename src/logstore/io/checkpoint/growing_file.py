@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.append_file import AppendCalls, AppendFile
 from logstore.io.checkpoint.entries import (
     ENTRY_BYTES,
-    EntryCalls,
     FileEnd,
-    append_entry,
     end_of,
-    write_entry,
-    write_seal,
+    later_entry,
+    seal_of,
 )
 from logstore.io.directory import Directory
-from logstore.io.files import Files, held_open
-from logstore.io.stamps import stamp_of
+from logstore.io.stamps import stamp_bytes, stamp_of
 
 __all__ = ["BegunEntry", "GrowingFile"]
 
@@ -26,20 +25,24 @@ class BegunEntry(NamedTuple):
     """An entry that is in the file, and perhaps not durable.
 
     Attributes:
-        fd: of the file, to be synced.
-        before, end: where the file ended before it, and where it ends.
-        calls, file: what keeps it open; None: not this one.
+        end: where the file ends with it.
+        calls: those that append it; they keep the file open.
     """
 
-    fd: int
-    before: FileEnd
     end: FileEnd
-    calls: EntryCalls | None
-    file: native.OpenFile | None
+    calls: AppendCalls
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the file, to be synced."""
+        return self.calls.file.fd
 
 
 class GrowingFile:
     """Writes one state file. Its caller's lock guards it.
+
+    An append is three calls: 1. write the entry, if the file is as it was left; 2. sync
+    the file; 3. write the seal, if it has one.
 
     Args:
         growth_bytes: so many bytes of entries may follow the first one in any case.
@@ -73,10 +76,9 @@ class GrowingFile:
         self._name = name
         self._growth_bytes = growth_bytes
         self._is_sealed = is_sealed
-        # Where other methods may be replaced, each call is made by itself.
-        self._stays_open = stays_open and type(directory.files) is Files
+        self._stays_open = stays_open
         # Of the open file; None: it is not open.
-        self._calls: EntryCalls | None = None
+        self._calls: AppendCalls | None = None
         # None: the next write is of the whole file.
         self._end: FileEnd | None = None
 
@@ -104,18 +106,22 @@ class GrowingFile:
             OSError: as the system gives it; the next write is of the whole file.
         """
         self._end = self._calls = None
-        files = self._directory.files
-        with self._directory.opened(self._name, write=True) as fd:
-            info = files.stat(fd)
-            if end.stamp is None or info.inode != end.stamp[0] or info.size < end.size:
-                return False
-            is_sealed = self._is_sealed and end.first < end.size < info.size
-            # What was appended is in the place of a seal: a byte of it shows the same.
-            files.truncate(fd, end.size + is_sealed)
-            if is_sealed:
-                end = write_seal(files, fd, end)
-            files.sync(fd)
-            self._end = end._replace(stamp=stamp_of(files.stat(fd)))
+        calls = self._opened()
+        file = calls.file
+        if (
+            end.stamp is None
+            or file.identity[1] != end.stamp[0]
+            or file.size < end.size
+        ):
+            return False
+        is_sealed = self._is_sealed and end.first < end.size < file.size
+        # What was appended is in the place of a seal: a byte of it shows the same.
+        file.cut_to(end.size + is_sealed)
+        if is_sealed:
+            calls.steps.set_bytes(calls.sync + 1, seal_of(end), end.size)
+            end = _sealed(end, calls)
+        file.sync()
+        self._end = end._replace(stamp=stamp_of(self._directory.files.stat(file.fd)))
         return True
 
     def forget(self) -> None:
@@ -149,27 +155,16 @@ class GrowingFile:
             OSError: as the system gives it. The file has its old content, or the new
                 one; the next write is of the whole file.
         """
-        end, self._end = self._end, None
-        calls, self._calls = self._calls, None
-        body = text.encode("utf-8", "surrogatepass")
-        if end is None or not self._may_append(end, body):
+        entry = self._prepared(text)
+        if entry is None:
             return False
-        new = None
-        if self._stays_open:
-            calls = calls or EntryCalls(self._directory, self._name)
-            new = calls.append(end, body, is_sealed=self._is_sealed)
-        if new is None:
-            calls = None
-            new = append_entry(
-                self._directory, self._name, end, body, is_sealed=self._is_sealed
-            )
-        self._end, self._calls = new, calls
-        return new is not None
-
-    def _may_append(self, end: FileEnd, body: bytes) -> bool:
-        size = end.size + ENTRY_BYTES + len(body)
-        is_long = end.is_long(self._growth_bytes)
-        return not is_long and size <= checkpoints.STATE_BYTES_MAX
+        end, calls = entry
+        done = self._made(calls, calls.sync + 1 + self._is_sealed)
+        if not done:
+            return False
+        # A seal that could not be written does no harm: the next entry shows the same.
+        self._ended(end._replace(is_sealed=done > calls.sync + 1), calls)
+        return True
 
     def begin(self, text: str) -> BegunEntry | None:
         """Append an entry, which the caller syncs, and then ends with `seal`. Returns
@@ -179,25 +174,63 @@ class GrowingFile:
         Raises:
             OSError: as for `append`.
         """
+        entry = self._prepared(text)
+        if entry is None or not self._made(entry.calls, entry.calls.sync):
+            return None
+        return entry
+
+    def seal(self, entry: BegunEntry) -> None:
+        """Seal an entry, which is durable, as far as the disk has room for a seal."""
+        self._ended(_sealed(*entry), entry.calls)
+
+    def _prepared(self, text: str) -> BegunEntry | None:
+        """The calls that append an entry. None: it must not be appended."""
         end, self._end = self._end, None
         calls, self._calls = self._calls, None
         body = text.encode("utf-8", "surrogatepass")
         if end is None or not self._may_append(end, body):
             return None
-        if self._stays_open:
-            calls = calls or EntryCalls(self._directory, self._name)
-            new = calls.write(end, body)
-            if new is not None:
-                return BegunEntry(calls.fd, end, new, calls, None)
-        files, directory = self._directory.files, self._directory
-        file = held_open(files, directory.open(self._name, write=True))
-        new = write_entry(files, file.fd, end, body)
-        return None if new is None else BegunEntry(file.fd, end, new, None, file)
+        calls = calls or self._opened()
+        if end.stamp is None or end.stamp[0] != calls.file.identity[1]:
+            return None
+        data = later_entry(end, body)
+        calls.set(data, end.size, stamp_bytes(end.stamp))
+        new = end.after(data)
+        calls.steps.set_bytes(calls.sync + 1, seal_of(new), new.size)
+        return BegunEntry(new, calls)
 
-    def seal(self, entry: BegunEntry) -> None:
-        """Seal an entry, which is durable, as far as the disk has room for a seal."""
-        if entry.calls is not None:
-            end = entry.calls.seal(entry.end)
-        else:
-            end = write_seal(self._directory.files, entry.fd, entry.end)
-        self._end, self._calls = end, entry.calls
+    def _made(self, calls: AppendCalls, stop: int) -> int:
+        """Make the calls up to before `stop`; returns how many, 0: the file is not as
+        it was left. That a seal could not be written is no error."""
+        done, error = calls.make(stop)
+        if error is not None and done <= calls.sync:
+            raise error
+        if not done:
+            calls.file.size_now()  # an error if the file is gone
+        return done
+
+    def _may_append(self, end: FileEnd, body: bytes) -> bool:
+        size = end.size + ENTRY_BYTES + len(body)
+        is_long = end.is_long(self._growth_bytes)
+        return not is_long and size <= checkpoints.STATE_BYTES_MAX
+
+    def _opened(self) -> AppendCalls:
+        fd = self._directory.open(self._name, write=True)
+        file = AppendFile(self._directory, self._name, fd)
+        seal = native.Step(native.STEP_WRITE, fd)
+        return AppendCalls(file, by_stamp=True, after=[seal])
+
+    def _ended(self, end: FileEnd, calls: AppendCalls) -> None:
+        """After an entry that is durable. If the stamp of the file cannot be told, the
+        next write is of the whole file."""
+        with contextlib.suppress(OSError):
+            info = self._directory.files.stat(calls.file.fd)
+            end = end._replace(stamp=stamp_of(info))
+        self._end, self._calls = end, calls if self._stays_open else None
+
+
+def _sealed(end: FileEnd, calls: AppendCalls) -> FileEnd:
+    """Write the seal of the entry that ends there, if the disk has room for it."""
+    number = calls.sync + 1
+    done, _ = calls.make(number + 1, number)
+    return end._replace(is_sealed=done > number)

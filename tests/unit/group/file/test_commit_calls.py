@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -18,6 +19,7 @@ from logstore.group.file import batches as batches_module
 from logstore.group.file import slots as slots_module
 from logstore.group.file.batches import Batches
 from logstore.group.file.durable_point import FileId
+from logstore.io.checkpoint.append_file import AppendCalls
 from logstore.io.files import Files
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in, store_with
@@ -26,11 +28,15 @@ NAME = ".logstore-group-g"
 
 
 class ByCall(Files):
-    """System calls of a group's files, one by one."""
+    """System calls of a group's files, one by one, since one of them is replaced."""
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
 
 
 class Recorded(Files):
-    """Those that were made at once: how many had the right result."""
+    """Those of commits in one call, which begin before the append: how many had the
+    right result."""
 
     def __init__(self) -> None:
         self.made: list[int] = []
@@ -39,7 +45,8 @@ class Recorded(Files):
         self, steps: native.Steps, end: int, begin: int = 0
     ) -> tuple[int, OSError | None]:
         done, error = steps.make(end, begin)
-        self.made.append(done)
+        if begin <= 1:
+            self.made.append(done)
         return done, OSError(error, os.strerror(error)) if error else None
 
 
@@ -72,7 +79,7 @@ def test_second_commit_is_made_in_one_call(one: OneMember, files: Recorded) -> N
     one.commit(2)
     one.commit(3, durable=True)
     assert files.made == [11, 6, 11]
-    assert one.slots.point.now().size == one.file.end[1]
+    assert one.slots.point.now().size == one.file.end.size
 
 
 @pytest.mark.parametrize("kind", [Files, ByCall])
@@ -151,15 +158,15 @@ def test_taken_turn_and_changed_point_are_synced_step_by_step(
 ) -> None:
     """Whichever shows that another member syncs, the commit is durable in the end."""
     other = OneMember(tmp_path)
-    size = one.file.end[1]
+    size = one.file.end.size
     other.slots.point.set(file_id(one), size - 1)
     one.commit(1, durable=True)
-    assert one.slots.point.now().size == one.file.end[1] > size
+    assert one.slots.point.now().size == one.file.end.size > size
     one.commit(2, durable=True)
-    other.slots.point.set(file_id(one), one.file.end[1] - 1)
+    other.slots.point.set(file_id(one), one.file.end.size - 1)
     one.commit(3, durable=True)
     assert files.made[-2:] == [0, 11]  # the point was read again
-    assert one.slots.point.now().size == one.file.end[1]
+    assert one.slots.point.now().size == one.file.end.size
     one.commit(4, durable=True)
     assert files.made[-1] == 11
     assert other.slots.point.take_turn()  # it was given back
@@ -178,7 +185,7 @@ def test_point_that_changes_meanwhile_is_read_again(
             if self.changes and pos == slots_module._SYNC:
                 self.changes = False
                 point, id_of = other.slots.point, file_id(one)
-                point.set(id_of, one.file.end[1] - 1)
+                point.set(id_of, one.file.end.size - 1)
                 if is_doubtful:
                     point.doubt(id_of)
             return super().lock_byte(fd, pos)
@@ -195,12 +202,12 @@ def test_point_that_changes_meanwhile_is_read_again(
             one.commit(2, durable=True)
     else:
         one.commit(2, durable=True)
-        assert one.slots.point.now().size == one.file.end[1]
+        assert one.slots.point.now().size == one.file.end.size
     assert not files.changes
     assert offset_in(tmp_path) == 2
     one.commit(3, durable=True)
     point = one.slots.point.now()
-    assert (point.size, point.is_doubtful) == (one.file.end[1], False)
+    assert (point.size, point.is_doubtful) == (one.file.end.size, False)
     one.close()
     other.close()
 
@@ -212,7 +219,7 @@ def test_point_of_another_file_is_not_written(one: OneMember, tmp_path: Path) ->
     for offset in (1, 2):
         one.commit(offset, durable=True)
         point = one.slots.point.now()
-        assert (point.file, point.size) == (file_id(one), one.file.end[1])
+        assert (point.file, point.size) == (file_id(one), one.file.end.size)
     other.close()
 
 
@@ -259,7 +266,7 @@ def test_refused_call_is_a_named_error_and_leaves_no_lock(
     disk.fail(call, errno.EIO, name=name, nth=nth, times=1)
     if error is None:
         assert one.file.append_at_once(one.slots, commit_of(2), durable=True)
-        assert one.slots.point.now().size == one.file.end[1]
+        assert one.slots.point.now().size == one.file.end.size
     else:
         with pytest.raises(error) as caught:
             one.file.append_at_once(one.slots, commit_of(2), durable=True)
@@ -282,22 +289,20 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("count", range(12))
-def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) -> None:
+def test_interrupt_leaves_no_lock(
+    one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """It comes when so many calls were made, before their result is known."""
 
-    class Interrupting(Files):
-        def make_steps(
-            self, steps: native.Steps, end: int, begin: int = 0
-        ) -> tuple[int, OSError | None]:
-            steps.make(min(count, end), begin)
-            raise Interrupted
+    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+        calls.steps.make(min(count, end), begin)
+        raise Interrupted
 
     one.commit(1, durable=True)
-    assert one.file._log._calls is not None
-    one.file._log._calls._files = Interrupting()
-    with pytest.raises(Interrupted):
-        one.file.append_at_once(one.slots, commit_of(2), durable=True)
-    one.file._log._calls._files = Files()
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendCalls, "make", interrupted)
+        with pytest.raises(Interrupted):
+            one.file.append_at_once(one.slots, commit_of(2), durable=True)
     other = OneMember(tmp_path)
     assert other.slots.locked(lambda: other.offset(), 0) == (2 if count > 4 else 1)
     assert other.slots.point.take_turn()
@@ -307,11 +312,62 @@ def test_interrupt_leaves_no_lock(one: OneMember, tmp_path: Path, count: int) ->
     other.close()
 
 
+@pytest.mark.parametrize("count", [-1, 4, 5])
+def test_append_under_the_mutex_that_is_interrupted_is_taken_back(
+    one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Written in part, or as a whole, it was not told that it counts."""
+
+    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+        if count < 0:
+            data = calls.steps[calls.write]
+            one.root.files.write(data.fd, data.data[:30], data.pos)
+        else:
+            calls.steps.make(min(count, end), begin)
+        raise Interrupted
+
+    one.at_once = False
+    size = one.file.end.size
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendCalls, "make", interrupted)
+        with pytest.raises(Interrupted):
+            one.commit(1)
+    assert (tmp_path / NAME).stat().st_size == size
+    assert offset_in(tmp_path) == 0
+    one.commit(2)
+    assert offset_in(tmp_path) == 2
+
+
+def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
+    one: OneMember, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether it has failed."""
+
+    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+        raise Interrupted
+
+    one.at_once = False
+    one.commit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendCalls, "make", interrupted)
+        with pytest.raises(Interrupted):
+            one.file.sync(one.slots, one.file.end)
+    other = OneMember(tmp_path)
+    assert other.slots.point.now().is_doubtful
+    assert other.slots.point.take_turn()
+    other.slots.point.end_turn()
+    # The next append writes the file anew.
+    other.commit(2, durable=True)
+    assert not other.slots.point.now().is_doubtful
+    assert offset_in(tmp_path) == 2
+    other.close()
+
+
 def test_file_that_is_large_enough_is_written_anew(
     one: OneMember, files: Recorded, tmp_path: Path
 ) -> None:
     """Step by step."""
-    one.file._rewrite_at = one.file.end[1] + 100
+    one.file._rewrite_at = one.file.end.size + 100
     one.commit(1, durable=True)
     assert files.made == []
     one.commit(2, durable=True)
@@ -374,9 +430,9 @@ def test_consumer_commits_at_once(tmp_path: Path) -> None:
 
         one.commit({T0: 1})
         assert file._log._calls is not None
-        steps = file._log._calls._steps
+        steps = file._log._calls.steps
         seen = Seen([steps[number] for number in range(len(steps))])
-        file._log._calls._steps = seen
+        file._log._calls.steps = seen
         one.commit({T0: 2, T1: 3})
         one.commit({T0: 4}, durable=False)
         assert made == [(11, 0), (6, 0)]

@@ -38,6 +38,18 @@ def test_durable_point_is_of_one_file(root: Directory) -> None:
     assert opened(root).now()[:3] == (FILE, 7, True)
 
 
+def test_point_is_that_of_the_bytes_whichever_were_read_before(
+    root: Directory,
+) -> None:
+    """Bytes that were seen last are not parsed again; others are."""
+    shared, found = opened(root), list[tuple[bytes, int]]()
+    for size in (5, 5, 7):
+        shared.set(FILE, size, is_new=size == 5)
+        found.append((shared.data(), size))
+    for data, size in [*found, *reversed(found), (bytes(len(found[0][0])), 0)]:
+        assert shared.of(data).size == size
+
+
 @pytest.mark.parametrize("first", [FILE.first, b"b" * 12])
 def test_new_durable_point_is_in_the_place_of_all_before(
     root: Directory, first: bytes

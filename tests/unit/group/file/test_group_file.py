@@ -27,6 +27,7 @@ from logstore.group.file.state import HEADER, GroupState, Member, Row, format_st
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files, ProcessId
+from support.damage import flip_bit
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in
 from support.levels import some
@@ -333,7 +334,7 @@ def three_commits(path: Path, *, durable: bool) -> list[int]:
     member, ends = OneMember(path), []
     for offset in (1, 2, 3):
         member.commit(offset, durable=durable)
-        ends.append(member.file.end[1])
+        ends.append(member.file.end.size)
     member.close()
     return ends
 
@@ -404,18 +405,14 @@ def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
     member.commit(1, durable=True)
     for offset in (2, 3):
         member.commit(offset)
-    end = member.file.end[1]
-    with file_in(tmp_path).open("r+b") as file:
-        file.seek(end // 3 + 40)
-        file.write(b"x")
+    end = member.file.end.size
+    flip_bit(file_in(tmp_path), 8 * (end // 3 + 40))
     assert offset_in(tmp_path, files=NextBoot()) == 1
     assert file_in(tmp_path).stat().st_size == end // 3
     again = OneMember(tmp_path, files=NextBoot())
     for offset in (4, 5):
         again.commit(offset)
-    with file_in(tmp_path).open("r+b") as file:
-        file.seek(end // 3 + 40)
-        file.write(b"x")
+    flip_bit(file_in(tmp_path), 8 * (end // 3 + 40))
     with pytest.raises(logstore.CorruptCheckpointError, match="whole batch follows"):
         offset_in(tmp_path, files=NextBoot())
 

@@ -53,9 +53,9 @@ def in_a_second_file(path: Path, files: Files) -> OneMember:
     """A member whose first file was durable to its end, and is no more."""
     one = OneMember(path, files=files)
     for offset in range(100):
-        before = one.file.end[1]
+        before = one.file.end.size
         one.commit(offset, durable=True)
-        if one.file.end[1] < before:
+        if one.file.end.size < before:
             return one
     pytest.fail("it was not written anew")
 
@@ -74,7 +74,7 @@ def test_number_of_an_earlier_file_is_no_damage(tmp_path: Path) -> None:
     """What a kill has left in the middle of an append is cut off."""
     one = in_a_second_file(tmp_path, OneNumber())
     one.commit(5)
-    offset, size = one.file._log.last_offset + 1, one.file.end[1]
+    offset, size = one.file._log.last_offset + 1, one.file.end.size
     one.close()
     with (tmp_path / NAME).open("ab") as file:
         file.write(offset.to_bytes(8, "big") + bytes(8) + b"\2")
@@ -162,9 +162,9 @@ def test_name_is_durable_after_a_failed_sync(*, durable_first: bool) -> None:
     one.commit(0, durable=True)
     disk.fail("sync_directory", times=1)
     for offset in range(1, 100):
-        before = one.file.end[1]
+        before = one.file.end.size
         one.commit(offset, durable=durable_first)
-        if one.file.end[1] < before:
+        if one.file.end.size < before:
             break
     else:
         pytest.fail("it was not written anew")
@@ -182,7 +182,7 @@ def test_file_that_cannot_be_replaced_keeps_its_durable_point() -> None:
     disk.fail("rename", errno.EIO)
     for offset in range(1, 60):
         one.commit(offset)
-    assert one.file.end[1] > group_file_module._REWRITE_BYTES
+    assert one.file.end.size > group_file_module._REWRITE_BYTES
     assert one.slots.point.now().file == one.file._log._file.id
     for seed in range(8):
         for words, nodes in cuts(disk.moment(), random.Random(seed), 8):

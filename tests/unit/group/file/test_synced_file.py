@@ -23,19 +23,19 @@ def disk() -> MemoryDisk:
     return found
 
 
-def opened(disk: MemoryDisk) -> tuple[SyncedFile, Slots, Directory]:
+def opened(disk: MemoryDisk) -> tuple[SyncedFile, Slots]:
     """The file as a member has it open; the first one creates it."""
     root = Directory.open_root(disk, "/store")
     is_new = not root.exists(NAME)
     fd = root.create(NAME) if is_new else root.open(NAME, write=True)
-    return SyncedFile(disk, fd), Slots(root, NAME, "g"), root
+    return SyncedFile(root, NAME, fd), Slots(root, NAME, "g")
 
 
 def test_file_is_named_by_its_first_batch(disk: MemoryDisk) -> None:
     """Its number may come again."""
-    file, slots, root = opened(disk)
+    file, slots = opened(disk)
     assert file.id == FileId(file.identity[1])
-    file.begin(slots.point, root, DATA)
+    file.begin(slots.point, DATA)
     assert file.id == FileId(file.identity[1], DATA[:8] + DATA[17:21])
     assert file.is_confirmed
     assert slots.point.now() == (file.id, 0, True, False, True)
@@ -51,13 +51,13 @@ def test_file_is_synced_unless_the_point_is_of_it(
     disk: MemoryDisk, size: int, *, is_synced: bool
 ) -> None:
     """A point of another file, -1, or beyond the end: it was put there."""
-    file, slots, root = opened(disk)
+    file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
     other = FileId(file.id.inode, b"b" * 12)
     slots.point.set(other if size < 0 else file.id, max(size, 0), is_new=True)
     moments = disk.record()
-    file.confirm(slots.point, root, len(DATA))
+    file.confirm(slots.point, len(DATA))
     assert file.is_confirmed
     assert bool(moments) == is_synced
     assert slots.point.now().size == (len(DATA) if is_synced else size)
@@ -65,17 +65,17 @@ def test_file_is_synced_unless_the_point_is_of_it(
 
 def test_failed_sync_is_known_to_all_members(disk: MemoryDisk) -> None:
     """Until another file has the durable point."""
-    file, slots, root = opened(disk)
-    file.begin(slots.point, root, DATA)
-    other, its_slots, _ = opened(disk)
+    file, slots = opened(disk)
+    file.begin(slots.point, DATA)
+    other, its_slots = opened(disk)
     other.begins_with(DATA)
     assert not other.doubts(its_slots.point.now())
     disk.fail("sync", name=NAME, times=1)
     with pytest.raises(OSError, match="Input/output"):
-        file.sync(slots.point)
+        file.sync_for_all(slots.point)
     assert file.doubts(slots.point.now())
     assert other.doubts(its_slots.point.now())
-    third, third_slots, _ = opened(disk)
+    third, third_slots = opened(disk)
     third.begins_with(DATA)
     third_slots.point.set(FileId(9, b"c" * 12), 5, is_new=True)
     assert not third.doubts(third_slots.point.now())
@@ -85,37 +85,37 @@ def test_point_that_another_member_could_not_sync_does_not_count(
     disk: MemoryDisk,
 ) -> None:
     """A power failure would take it, and what is appended meanwhile would be damage."""
-    file, slots, root = opened(disk)
+    file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
     disk.fail("sync", name=slots.name, times=1)
     with pytest.raises(StorageError):
-        file.confirm(slots.point, root, len(DATA))
-    other, its_slots, _ = opened(disk)
+        file.confirm(slots.point, len(DATA))
+    other, its_slots = opened(disk)
     other.begins_with(DATA)
     assert other.is_of(its_slots.point.now())
     moments = disk.record()
-    other.confirm(its_slots.point, root, len(DATA))
+    other.confirm(its_slots.point, len(DATA))
     assert moments
     assert its_slots.point.now() == (file.id, len(DATA), True, False, True)
 
 
 def test_doubt_is_durable_before_the_file_is_confirmed(disk: MemoryDisk) -> None:
     """As another point: it says which file may be torn after a power failure."""
-    file, slots, root = opened(disk)
+    file, slots = opened(disk)
     file.begins_with(DATA)
     disk.write(file.fd, DATA, 0)
     disk.fail("sync", times=2)
     with pytest.raises(OSError, match="Input/output"):
-        file.confirm(slots.point, root, len(DATA))
+        file.confirm(slots.point, len(DATA))
     assert slots.point.now() == (file.id, 0, True, True, False)
-    other, its_slots, _ = opened(disk)
+    other, its_slots = opened(disk)
     other.begins_with(DATA)
     disk.fail("sync", name=slots.name, times=1)
     with pytest.raises(StorageError):
-        other.confirm(its_slots.point, root, len(DATA))
+        other.confirm(its_slots.point, len(DATA))
     assert not other.is_confirmed
-    other.confirm(its_slots.point, root, len(DATA))
+    other.confirm(its_slots.point, len(DATA))
     assert other.is_confirmed
     assert other.is_doubtful
 
@@ -124,10 +124,10 @@ def test_look_before_an_append_reads_the_point_once(
     disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the file is confirmed already, or only now."""
-    file, slots, root = opened(disk)
-    file.begin(slots.point, root, DATA)
+    file, slots = opened(disk)
+    file.begin(slots.point, DATA)
     disk.write(file.fd, DATA, 0)
-    other, its_slots, its_root = opened(disk)
+    other, its_slots = opened(disk)
     other.begins_with(DATA)
     reads, now = list[SharedPoint](), SharedPoint.now
 
@@ -137,5 +137,5 @@ def test_look_before_an_append_reads_the_point_once(
 
     monkeypatch.setattr(SharedPoint, "now", counted)
     for count in (1, 2):
-        other.confirm(its_slots.point, its_root, len(DATA))
+        other.confirm(its_slots.point, len(DATA))
         assert (other.is_confirmed, len(reads)) == (True, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,18 @@ import pytest
 from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.entries import split_entries
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.directory import Directory
 from logstore.io.files import Files
+from support.damage import FaultyFiles
+
+
+class ByCall(Files):
+    """Makes each call by itself, since one of them is replaced."""
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
 
 
 class Failing(Files):
@@ -180,38 +190,43 @@ def test_only_files_that_grow_have_entries(tmp_path: Path) -> None:
         checkpoints.read_state(root, layout.PUBLISHED)
 
 
-def opened(path: Path, *, stays_open: bool) -> tuple[Directory, GrowingFile]:
+def opened(
+    path: Path, *, stays_open: bool, files: Files | None = None
+) -> tuple[Directory, GrowingFile]:
     path.mkdir(exist_ok=True)
-    root = Directory.open_root(Files(), str(path))
+    root = Directory.open_root(files or Files(), str(path))
     file = GrowingFile(root, layout.TOPICS, is_sealed=True, stays_open=stays_open)
     file.replace(text(settings(a=1)))
     return root, file
 
 
 def test_file_that_stays_open_gets_the_same_bytes(tmp_path: Path) -> None:
-    """As one that is opened for each entry."""
+    """As one that is opened for each entry; also if the calls are those of tests."""
     found = []
-    for stays_open in (False, True):
-        path = tmp_path / str(stays_open)
-        root, file = opened(path, stays_open=stays_open)
+    for stays_open, files in itertools.product((False, True), (Files(), ByCall())):
+        path = tmp_path / f"{len(found)}"
+        root, file = opened(path, stays_open=stays_open, files=files)
         for count in range(1, 20):
             assert file.append(text(settings(b=count)))
             assert read(root) == {"a": 1, "b": count}
         found.append((path / layout.TOPICS).read_bytes())
-    assert found[0] == found[1]
+    assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("change", ["written to", "replaced", "touched"])
+@pytest.mark.parametrize("stays_open", [False, True])
+@pytest.mark.parametrize("change", ["written to", "shorter", "replaced", "touched"])
 def test_file_that_another_program_has_changed_takes_no_entry(
-    tmp_path: Path, change: str
+    tmp_path: Path, change: str, *, stays_open: bool
 ) -> None:
     """It must be written whole; then it takes entries again."""
-    root, file = opened(tmp_path, stays_open=True)
+    root, file = opened(tmp_path, stays_open=stays_open)
     assert file.append(text(settings(b=1)))
     path = tmp_path / layout.TOPICS
     other = path.read_bytes()
     if change == "written to":
         path.write_bytes(other + b"x")
+    elif change == "shorter":
+        path.write_bytes(other[:-1])
     elif change == "replaced":
         (tmp_path / "other").write_bytes(other)
         (tmp_path / "other").rename(path)
@@ -226,8 +241,12 @@ def test_file_that_another_program_has_changed_takes_no_entry(
     assert read(root) == {"a": 2, "d": 1}
 
 
-def test_file_that_is_gone_is_the_error_of_the_system(tmp_path: Path) -> None:
-    _, file = opened(tmp_path, stays_open=True)
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_file_that_is_gone_is_the_error_of_the_system(
+    tmp_path: Path, *, stays_open: bool
+) -> None:
+    """An entry has nothing to follow; the next write is of the whole file."""
+    _, file = opened(tmp_path, stays_open=stays_open)
     assert file.append(text(settings(b=1)))
     (tmp_path / layout.TOPICS).unlink()
     with pytest.raises(FileNotFoundError):
@@ -259,6 +278,73 @@ def test_entry_of_a_file_that_stays_open_fails_as_others_do(
         assert not file.is_known
     monkeypatch.undo()
     assert file.append(text(settings(d=1))) == (done == 3)
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_seal_that_cannot_be_written_is_missing(
+    tmp_path: Path, *, stays_open: bool
+) -> None:
+    """The entry is durable, and the next one is appended."""
+    files = FaultyFiles()
+    root, file = opened(tmp_path, stays_open=stays_open, files=files)
+    files.fail("write", errno.ENOSPC, nth=2, times=1, short=5)
+    for topic in "bc":
+        assert file.append(text(settings(**{topic: 1})))
+    assert file.end is not None
+    assert file.end.is_sealed
+    assert read(root) == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_entry_is_there_if_the_stamp_behind_it_cannot_be_told(
+    tmp_path: Path, *, stays_open: bool
+) -> None:
+    """It is durable. The next one is not appended: the file is written whole."""
+    files = FaultyFiles()
+    root, file = opened(tmp_path, stays_open=stays_open, files=files)
+    files.fail("stat", errno.EIO, nth=2, times=1)
+    assert file.append(text(settings(b=1)))
+    assert file.end is not None
+    assert file.end.stamp is None
+    before = (tmp_path / layout.TOPICS).read_bytes()
+    assert not file.append(text(settings(c=1)))
+    assert (tmp_path / layout.TOPICS).read_bytes() == before
+    assert read(root) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_entry_that_is_begun_is_synced_by_the_caller_and_then_sealed(
+    tmp_path: Path, *, stays_open: bool
+) -> None:
+    """Its bytes are those of an entry that is appended in one call."""
+    found = []
+    for way in ("append", "begin"):
+        root, file = opened(tmp_path / way, stays_open=stays_open)
+        if way == "append":
+            assert file.append(text(settings(b=1)))
+        else:
+            begun = file.begin(text(settings(b=1)))
+            assert begun is not None
+            assert not file.is_known
+            _, end = split_entries((tmp_path / way / layout.TOPICS).read_bytes())
+            assert (end.size, end.is_sealed) == (begun.end.size, False)
+            root.files.sync(begun.fd)
+            file.seal(begun)
+        assert file.append(text(settings(c=1)))
+        found.append((tmp_path / way / layout.TOPICS).read_bytes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("call", ["stat_name", "write"])
+def test_entry_that_cannot_be_begun_is_an_error(tmp_path: Path, call: str) -> None:
+    """The next write is of the whole file."""
+    files = FaultyFiles()
+    _, file = opened(tmp_path, stays_open=True, files=files)
+    files.fail(call, errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        file.begin(text(settings(b=1)))
+    assert not file.is_known
+    assert file.begin(text(settings(b=1))) is None
 
 
 def test_open_file_is_closed_when_it_is_forgotten(tmp_path: Path) -> None:
