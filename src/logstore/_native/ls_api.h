@@ -463,12 +463,6 @@ int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attr
                           ls_segment_state *state, uint8_t *out, int64_t capacity, uint8_t *index_out,
                           uint8_t *time_out, int64_t entries_max, ls_plan *plan, ls_error *error);
 
-/* The same of one record (lengths of -1: null). */
-int32_t ls_append_record(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
-                         int64_t timestamp, int32_t magic, int32_t attributes, int32_t leader_epoch, int64_t max_bytes,
-                         const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
-                         uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error);
-
 /* Slot of the greatest entry <= target, or -1.  `entries` are the bytes of the file, `count` of them. */
 int64_t ls_offset_index_floor(const uint8_t *entries, int64_t count, int64_t relative_offset,
                               int64_t *found_offset, int64_t *found_pos);

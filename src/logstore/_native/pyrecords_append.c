@@ -1,7 +1,7 @@
 /*
  * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step (pyrecords_write.c).
  *
- * The usual way of an append (Appender.append_one, append_rows) takes the lock of the log, makes sure that the log takes
+ * The usual way of an append (Appender.append_rows) takes the lock of the log, makes sure that the log takes
  * appends, writes, and tells all parts of the log.  After it has done so once, nearly all of it holds for the next
  * append, for as long as nobody takes that lock: all that changes the log takes it.  So it leaves here what it knows
  * (`prepare`), and the lock counts how often it is taken.  An append for which something else is to be done (another
@@ -197,19 +197,46 @@ static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
     return pyrecords_append_range(self, &from);
 }
 
-/*
- * append_rows(address) -> range of offsets, or None: nothing was done, they go the usual way.
- *
- * The address of an ls_records without headers, whose rows stay as they are meanwhile.
- */
-static PyObject *pyrecords_append_rows(PyObject *object, PyObject *address)
+static int pyrecords_append_forget(pyrecords_append *self)
 {
-    unsigned long long at = PyLong_AsUnsignedLongLong(address);
+    Py_CLEAR(self->writer);
+    Py_CLEAR(self->segment);
+    Py_CLEAR(self->index);
+    Py_CLEAR(self->times);
+    Py_CLEAR(self->owner);
+    return 0;
+}
+
+/*
+ * append_rows(address, base, is_held) -> range of offsets, or None: nothing was done, they go the usual way.
+ *
+ * The address of an ls_records without headers, whose rows stay as they are meanwhile.  Its timestamp_all is the time of
+ * the append: the caller reports it, and LogAppendTime must store the same.  The offsets begin at `base`, -1: anywhere.
+ * `is_held`: this thread has the lock of the log, and has called `prepare` since it took it.
+ */
+static PyObject *pyrecords_append_rows(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "append_rows takes an address, a base offset, and whether the lock is held");
+        return NULL;
+    }
+    pyrecords_append *self = (pyrecords_append *)object;
+    unsigned long long at = PyLong_AsUnsignedLongLong(args[0]);
+    long long base = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[1]);
+    int is_held = args[2] == Py_True;
     if (PyErr_Occurred()) {
         return NULL;
     }
-    pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at};
-    return pyrecords_append_range((pyrecords_append *)object, &from);
+    if (self->writer == NULL || (base >= 0 && self->state->last_offset + 1 != base)) {
+        Py_RETURN_NONE;
+    }
+    pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at, .is_held = is_held, .is_timed = 1};
+    PyObject *range = pyrecords_append_range(self, &from);
+    if (is_held && (range == NULL || range == Py_None)) {
+        /* The usual way may undo what it does, and give the writer another state; or this was undone. */
+        pyrecords_append_forget(self);
+    }
+    return range;
 }
 
 /*
@@ -234,16 +261,6 @@ static PyObject *pyrecords_append_watch(PyObject *object, PyObject *args)
     self->expiry_ms = expiry_ms;
     Py_XDECREF(before);
     Py_RETURN_NONE;
-}
-
-static int pyrecords_append_forget(pyrecords_append *self)
-{
-    Py_CLEAR(self->writer);
-    Py_CLEAR(self->segment);
-    Py_CLEAR(self->index);
-    Py_CLEAR(self->times);
-    Py_CLEAR(self->owner);
-    return 0;
 }
 
 static PyObject *pyrecords_append_clear(PyObject *self, PyObject *unused)
@@ -275,7 +292,7 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
 
 /*
  * prepare(writer, segment, index, times, owner, state, limits, fd, magic, attributes, leader_epoch, max_bytes,
- *         is_append_time, steps_end, batch_target, is_plain, durable, flush_messages, quiet_size)
+ *         is_append_time, steps_end, batch_target, is_plain, durable, flush_messages, quiet_size, needs_keys)
  *
  * The caller holds the lock of the log.  `state` is the address of what `owner` keeps, `limits` of what is copied.
  */
@@ -284,11 +301,11 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     pyrecords_append *self = (pyrecords_append *)object;
     PyObject *writer, *segment, *index, *times, *owner;
     unsigned long long state, limits;
-    int fd, magic, attributes, leader_epoch, is_append_time, is_plain;
+    int fd, magic, attributes, leader_epoch, is_append_time, is_plain, needs_keys;
     long long max_bytes, steps_end, batch_target, durable, flush_messages, quiet_size;
-    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLpLLL", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
+    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLpLLLp", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
                           &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &steps_end, &batch_target,
-                          &is_plain, &durable, &flush_messages, &quiet_size)) {
+                          &is_plain, &durable, &flush_messages, &quiet_size, &needs_keys)) {
         return NULL;
     }
     if (writer != self->writer) {
@@ -316,6 +333,7 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     self->batch_target = batch_target;
     self->is_append_time = is_append_time;
     self->is_plain = is_plain;
+    self->needs_keys = needs_keys;
     self->steps_end = steps_end;
     self->flush_messages = flush_messages;
     self->end = pyrecords_sum(durable, flush_messages);
@@ -412,7 +430,7 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append the rows of an Arrow record batch: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
      "Append lists of records: their offsets, or None where nothing was done."},
-    {"append_rows", pyrecords_append_rows, METH_O,
+    {"append_rows", (PyCFunction)(void (*)(void))pyrecords_append_rows, METH_FASTCALL,
      "Append rows: their offsets, or None where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
     {"keep", pyrecords_append_keep, METH_VARARGS, "What was prepared holds, though the lock was taken."},

@@ -60,7 +60,8 @@ typedef struct {
     int attributes;
     int leader_epoch; /* -1: not known yet */
     int is_append_time;
-    int is_plain; /* rows are not compressed */
+    int is_plain;   /* rows are not compressed */
+    int needs_keys; /* records without a key, and batches, go the usual way */
 } pyrecords_append;
 
 /* Arrow's C data interface. */
@@ -99,6 +100,8 @@ typedef struct {
     int64_t batches; /* bytes of the batches that were taken */
     uint64_t taken;  /* which ones */
     int has_producer; /* one of them is of a producer that numbers its records */
+    int is_held;      /* this thread has the lock, and has prepared the append */
+    int is_timed;     /* rows.timestamp_all is the time of the append; else the clock says it */
 } pyrecords_source;
 
 /*
@@ -147,6 +150,9 @@ int pyrecords_is_ready(const pyrecords_append *self);
 /* The same, but for the lock. */
 int pyrecords_is_open(const pyrecords_append *self);
 
+/* The same for a thread that has the lock: it reports what has failed in the background, and wakes readers itself. */
+int pyrecords_is_held_ready(const pyrecords_append *self);
+
 /* An Extent without items; NULL with an error set. */
 PyObject *pyrecords_new_extent(PyObject *type);
 
@@ -189,8 +195,9 @@ static inline int pyrecords_end_step(pyrecords_append *self, int status)
     return self->system.calls_to_write ? pyrecords_unlock_step(self, status) : status;
 }
 
-/* Behind a method in Python: whether the step goes on, and writes for this writer. */
-int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer);
+/* Behind a method in Python: whether the step goes on, and writes for this writer.  The lock was taken so often since
+ * it was prepared. */
+int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer, uint64_t takes);
 
 /* Call what was deferred, also behind an error, which stays set: the status, or -1 with an error set. */
 int pyrecords_run_deferred(int status);

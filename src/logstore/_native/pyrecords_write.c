@@ -81,7 +81,7 @@ static int pyrecords_take(const uint8_t *data, int64_t size, pyrecords_source *f
 
 int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
 {
-    return self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
+    return !self->needs_keys && self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
 }
 
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
@@ -99,7 +99,7 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
     };
     ls_walk walk = {0};
     int64_t least = self->is_append_time ? INT64_MIN : -1;
-    if (!pyrecords_take(data, size, from)
+    if (self->needs_keys || !pyrecords_take(data, size, from)
         || pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
                != LS_OK
@@ -112,6 +112,13 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
 
 /* ---------------------------------------------------------------- the step: no Python code */
 
+static int pyrecords_is_unblocked(const pyrecords_append *self)
+{
+    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
+    Py_XDECREF(is_blocked);
+    return is_blocked == Py_False;
+}
+
 int pyrecords_is_open(const pyrecords_append *self)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(self->quiet); i++) {
@@ -119,9 +126,7 @@ int pyrecords_is_open(const pyrecords_append *self)
             return 0;
         }
     }
-    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
-    Py_XDECREF(is_blocked);
-    return is_blocked == Py_False;
+    return pyrecords_is_unblocked(self);
 }
 
 int pyrecords_is_ready(const pyrecords_append *self)
@@ -130,6 +135,13 @@ int pyrecords_is_ready(const pyrecords_append *self)
         return 0;
     }
     return pyrecords_is_open(self);
+}
+
+int pyrecords_is_held_ready(const pyrecords_append *self)
+{
+    const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
+    return lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0)
+        && pyrecords_is_unblocked(self);
 }
 
 /* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -153,6 +165,17 @@ static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *f
     return is_whole && is_next ? from->batches : 0;
 }
 
+/* Whether each row has a key. */
+static int pyrecords_has_keys(const ls_records *rows)
+{
+    for (int64_t i = 0; i < rows->count; i++) {
+        if (rows->key.len == NULL || rows->key.len[i] < 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Encode rows, and plan their append: their bytes, or 0 where they go the usual way. */
 static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
@@ -161,7 +184,7 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
     pyrecords_uses += 1;
     int is_whole = from->arrow.count > 0 ? pyrecords_rows_of_arrow(&from->arrow, &rows)
                                          : pyrecords_rows_of(&from->lists, &rows);
-    if (!is_whole) {
+    if (!is_whole || (self->needs_keys && !pyrecords_has_keys(&rows))) {
         return 0;
     }
     /* Here, and not before the check: the settings may have changed meanwhile. */
@@ -182,7 +205,8 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
 static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_source *from, int64_t now,
                                     pyrecords_next *next)
 {
-    if (from->base != self->state->last_offset + 1 || (from->batches > 0 ? self->leader_epoch < 0 : !self->is_plain)) {
+    int has_epoch = self->leader_epoch >= 0 || (self->magic < 2 && from->batches == 0);
+    if (from->base != self->state->last_offset + 1 || !has_epoch || (from->batches == 0 && !self->is_plain)) {
         return 0;
     }
     self->limits.now_ms = now;
@@ -380,7 +404,7 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
         return -1;
     }
     if (self->system.calls_to_write
-        && !(pyrecords_has_step(self, next->writer) && pyrecords_has_room(&next->index)
+        && !(pyrecords_has_step(self, next->writer, !from->is_held) && pyrecords_has_room(&next->index)
              && pyrecords_has_room(&next->times))) {
         return 0; /* this is the child of a fork: the usual way says so */
     }
@@ -388,15 +412,9 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
     return 1;
 }
 
-/* Undo a write that has failed, with the lock of the log, and raise its error: -1. */
-static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next)
+/* Undo a write that has failed, with the lock of the log, and raise its error. */
+static void pyrecords_undo(const pyrecords_append *self, const pyrecords_next *next)
 {
-    if (next->error == NULL) {
-        next->error = pyrecords_take_error(next->failure);
-    }
-    if (next->error == NULL || pyrecords_locks->enter(self->lock) < 0) {
-        return -1; /* the log is torn: the next call undoes it */
-    }
     PyObject *error = next->error;
     Py_INCREF(error);
     PyObject *undo = PyObject_GetAttr(next->writer, pyrecords_names.undo_failed);
@@ -415,23 +433,47 @@ static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next 
     Py_XDECREF(after);
     Py_XDECREF(told);
     Py_XDECREF(error);
+}
+
+/* The same, for a step that took the lock itself, or not at all, unless `is_held`: -1. */
+static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next, int is_held)
+{
+    if (next->error == NULL) {
+        next->error = pyrecords_take_error(next->failure);
+    }
+    if (next->error == NULL || (!is_held && pyrecords_locks->enter(self->lock) < 0)) {
+        return -1; /* the log is torn: the next call undoes it */
+    }
+    pyrecords_undo(self, next);
+    if (is_held) {
+        return -1;
+    }
     pyrecords_locks->leave(self->lock);
     return pyrecords_run_deferred(-1);
 }
 
+/* The step between its begin and its end: as pyrecords_step. */
+static int pyrecords_whole_step(pyrecords_append *self, const pyrecords_source *from, int64_t now,
+                                pyrecords_next *next)
+{
+    if (from->is_held) {
+        int is_ready = pyrecords_is_held_ready(self);
+        return is_ready ? pyrecords_step(self, from, now, next) : PyErr_Occurred() ? -1 : 0;
+    }
+    int status = pyrecords_begin_step(self);
+    return status > 0 ? pyrecords_end_step(self, pyrecords_step(self, from, now, next)) : status;
+}
+
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
 {
-    int64_t now = self->system.now_ms(&self->system);
+    int64_t now = from->is_timed ? from->rows.timestamp_all : self->system.now_ms(&self->system);
     if (now < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
     pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : pyrecords_begin_step(self);
-    if (status > 0) {
-        status = pyrecords_end_step(self, pyrecords_step(self, from, now, &next));
-    }
+    int status = next.extent == NULL ? -1 : pyrecords_whole_step(self, from, now, &next);
     if (next.failure != 0 && !PyErr_Occurred()) {
-        status = pyrecords_raise_failure(self, &next);
+        status = pyrecords_raise_failure(self, &next, from->is_held);
     }
     Py_XDECREF(next.index.data);
     Py_XDECREF(next.index.count);

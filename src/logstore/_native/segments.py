@@ -95,11 +95,9 @@ class Planner:
         "_index_capacity",
         "_limits",
         "_plan",
-        "_record",
         "_time",
         "_trial",
         "interval",
-        "record",
     )
 
     def __init__(self, index_interval_bytes: int, limits: RollLimits | None) -> None:
@@ -115,67 +113,11 @@ class Planner:
         self._plan = ffi.new("ls_plan *")
         self._error = ffi.new("ls_error *")
         self._trial = ffi.new("ls_segment_state *")
-        self._record = allocate("uint8_t[]", RECORD_BYTES)
-        self.record = memoryview(ffi.buffer(self._record, RECORD_BYTES))
 
     @property
     def limits_address(self) -> int:
         """Of the roll limits, which live as long as this."""
         return int(ffi.cast("uintptr_t", self._limits))
-
-    def plan_record(
-        self,
-        state: SegmentState,
-        value: Any,
-        key: Any,
-        timestamp: int,
-        now_ms: int,
-        magic: int,
-        attributes: int,
-        leader_epoch: int,
-        max_bytes: int,
-    ) -> int:
-        """Encode one record as the next of the segment into `record`, and plan it.
-
-        Returns its bytes; 0 if it does not fit into `record` or `max_bytes`, or if it
-        belongs into a new segment.
-        """
-        if value is None:
-            value, value_len = ffi.NULL, -1
-        else:
-            if type(value) is not bytes:
-                value = pointer(value)
-            value_len = len(value)
-        if key is None:
-            key, key_len = ffi.NULL, -1
-        else:
-            if type(key) is not bytes:
-                key = pointer(key)
-            key_len = len(key)
-        trial = self._trial
-        trial[0] = state.raw[0]
-        limits = self._limits
-        limits.now_ms = now_ms
-        status: int = lib.ls_append_record(
-            key,
-            key_len,
-            value,
-            value_len,
-            timestamp,
-            magic,
-            attributes,
-            leader_epoch,
-            max_bytes,
-            limits,
-            trial,
-            self._record,
-            RECORD_BYTES,
-            self._index,
-            self._time,
-            self._plan,
-            self._error,
-        )
-        return status
 
     def plan(
         self,
@@ -237,7 +179,6 @@ class Planner:
         return index, times
 
 
-RECORD_BYTES: Final = 64 * 1024
 # Index entries of one call into C, 20 bytes each; more entries take several calls. A
 # writer keeps this memory all its life, and a store may have very many writers; 256
 # entries cover a MiB of a log.

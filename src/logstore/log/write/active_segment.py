@@ -211,8 +211,6 @@ class ActiveSegment:
             quiet_size: as `DurablePoint.quiet_size`.
             steps_end: as `Syncs.steps_end`.
         """
-        if encoder.needs_keys:
-            return  # C does not look at keys
         try:
             assert self.writer is not None
             self.writer.prepare(

@@ -299,34 +299,6 @@ class SegmentWriter:
                 error, "append to", self.path, "The log is as it was."
             ) from error
 
-    def append_record(
-        self,
-        value: Any,
-        key: Any,
-        timestamp_ms: int,
-        now_ms: int,
-        encoder: Encoder,
-        leader_epoch: int,
-    ) -> bool:
-        """Append one uncompressed record without headers in one call into C.
-
-        Returns False, with nothing done, if this is not possible: the record is too
-        large for the buffer or a limit, or belongs into a new segment. Raises as
-        `append`.
-        """
-        planner = self.planner
-        size = planner.plan_record(
-            self.state, value, key, timestamp_ms, now_ms, encoder.magic,
-            encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-        )  # fmt: skip
-        if size <= 0:
-            return False
-        segment = self.segment
-        if segment.size + size > self._reserved:
-            self.reserve(size)
-        self._write(planner.record[:size], size)
-        return True
-
     def prepare(
         self,
         prepared: native.PreparedAppend,
@@ -347,7 +319,7 @@ class SegmentWriter:
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
             encoder.log_append_time, min(self._reserved, steps_end),
             BATCH_BYTES_TARGET, encoder.is_plain, durable,
-            self.config.flush_messages, quiet_size,
+            self.config.flush_messages, quiet_size, encoder.needs_keys,
         )  # fmt: skip
 
     def write_first_frame(self) -> None:

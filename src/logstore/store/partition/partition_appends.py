@@ -122,10 +122,6 @@ class PartitionAppends:
             timestamp_ms = check_timestamp(timestamp_ms)
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
-        if not headers and appends.encoder.is_plain:
-            return appends.append_one(
-                value, key, timestamp_ms, expected_offset, bool(durable)
-            )
         rows = pack_rows(
             (value,),
             None if key is None else (key,),
