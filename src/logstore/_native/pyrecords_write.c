@@ -452,16 +452,11 @@ static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next 
     return pyrecords_run_deferred(-1);
 }
 
-/* The step between its begin and its end: as pyrecords_step. */
-static int pyrecords_whole_step(pyrecords_append *self, const pyrecords_source *from, int64_t now,
-                                pyrecords_next *next)
+/* Begin a step of a thread that has the lock: as pyrecords_begin_step. */
+static int pyrecords_begin_held_step(const pyrecords_append *self)
 {
-    if (from->is_held) {
-        int is_ready = pyrecords_is_held_ready(self);
-        return is_ready ? pyrecords_step(self, from, now, next) : PyErr_Occurred() ? -1 : 0;
-    }
-    int status = pyrecords_begin_step(self);
-    return status > 0 ? pyrecords_end_step(self, pyrecords_step(self, from, now, next)) : status;
+    int is_ready = pyrecords_is_held_ready(self);
+    return PyErr_Occurred() ? -1 : is_ready;
 }
 
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
@@ -471,7 +466,11 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
         return PyErr_Occurred() ? -1 : 0;
     }
     pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : pyrecords_whole_step(self, from, now, &next);
+    int status = next.extent == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self) : pyrecords_begin_step(self);
+    if (status > 0) {
+        status = pyrecords_step(self, from, now, &next);
+        status = from->is_held ? status : pyrecords_end_step(self, status);
+    }
     if (next.failure != 0 && !PyErr_Occurred()) {
         status = pyrecords_raise_failure(self, &next, from->is_held);
     }

@@ -141,11 +141,16 @@ class Appender:
     def _append_step(self, rows: native.Rows, base: int) -> bool:
         """Append rows in one step of C; False, with nothing done, if that is not
         possible, or more than the segment is to be written, as by the first append."""
-        log, encoder = self._log, self.encoder
+        log, encoder, writer = self._log, self.encoder, self._log.active.writer
         is_begun = encoder.magic < 2 or log.epochs.known >= 0
-        if log.active.writer is None or not (is_begun and encoder.is_plain):
+        if writer is None or not (is_begun and encoder.is_plain):
+            return False
+        size = encoder.measure(rows)
+        size += native.BATCH_HEADER_BYTES if encoder.magic == 2 else 0
+        if writer.state.size + size > log.context.config.segment_bytes:
             return False
         self.begin()
+        writer.reserve(size)
         self._prepare()
         if log.active.prepared.append_rows(rows.address, base, True) is None:
             return False
