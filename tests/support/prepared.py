@@ -91,9 +91,9 @@ class Prepared:
 
 def unprepared() -> Any:
     """A `PreparedAppend` of no log, for which nothing was prepared."""
-    lock = native.Mutex(8, "a log")
+    lock, facts = native.Mutex(8, "a log"), native.StepFacts()
     return native.PreparedAppend(
-        object(), object(), lock, Extent, (), Files(), frozenset()
+        object(), object(), lock, Extent, (), Files(), frozenset(), facts, facts.address
     )
 
 

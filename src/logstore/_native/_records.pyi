@@ -12,7 +12,7 @@ from typing import (
 )
 
 from logstore._native._locks import Mutex, Turns
-from logstore._native.segments import DurablePageState, SegmentState
+from logstore._native.segments import DurablePageState, SegmentState, StepFacts
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
@@ -166,6 +166,8 @@ class PreparedAppend:
         quiet: tuple[Sized, ...],
         files: object,
         replaced: frozenset[str],
+        facts: StepFacts,
+        address: int,
     ) -> PreparedAppend: ...
     def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
     def append_many(
@@ -198,22 +200,6 @@ class PreparedAppend:
         segment: object,
         index: object,
         times: object,
-        owner: object,
-        state: int,
-        limits: int,
-        fd: int,
-        magic: int,
-        attributes: int,
-        leader_epoch: int,
-        max_bytes: int,
-        is_append_time: bool,
-        steps_end: int,
-        batch_target: int,
-        is_plain: bool,
-        durable: int,
-        flush_messages: int,
-        quiet_size: int,
-        needs_keys: bool,
         /,
     ) -> None: ...
 

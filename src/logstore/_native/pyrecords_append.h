@@ -36,6 +36,8 @@ typedef struct {
     PyObject *lock;   /* of the log */
     PyObject *extent; /* the type Extent */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
+    PyObject *facts_owner; /* StepFacts: it owns `facts`, whose fields hold until the lock is taken, and their state */
+    ls_step_facts *facts;
     PyObject *table;  /* it owns `producers`; NULL: batches of producers go the usual way */
     ls_producer *producers;
     int64_t expiry_ms;
@@ -45,23 +47,7 @@ typedef struct {
     PyObject *segment;
     PyObject *index; /* OffsetEntries */
     PyObject *times; /* TimeEntries */
-    PyObject *owner; /* of `state`; the writer may get another one */
-    ls_segment_state *state;
-    ls_roll_limits limits;
-    int64_t max_bytes;
-    int64_t batch_target;
-    int64_t steps_end; /* of the file: the disk has room up to there, and no sync in the background is to begin */
-    int64_t end;      /* the log stays below this offset: there it is to be synced */
-    int64_t flush_messages;
-    int64_t quiet_size; /* while the log is smaller, a sync has nothing to tell the durable point */
-    uint64_t takes;   /* of the lock */
-    int fd;
-    int magic;
-    int attributes;
-    int leader_epoch; /* -1: not known yet */
-    int is_append_time;
-    int is_plain;   /* rows are not compressed */
-    int needs_keys; /* records without a key, and batches, go the usual way */
+    uint64_t takes;  /* of the lock */
 } pyrecords_append;
 
 /* Arrow's C data interface. */

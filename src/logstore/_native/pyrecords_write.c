@@ -81,7 +81,7 @@ static int pyrecords_take(const uint8_t *data, int64_t size, pyrecords_source *f
 
 int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
 {
-    return !self->needs_keys && self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
+    return !self->facts->needs_keys && self->facts->magic == 2 && !self->facts->is_append_time && pyrecords_take(data, size, from);
 }
 
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
@@ -98,9 +98,9 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
         .header_count = pyrecords_decoded.header_count,
     };
     ls_walk walk = {0};
-    int64_t least = self->is_append_time ? INT64_MIN : -1;
-    if (self->needs_keys || !pyrecords_take(data, size, from)
-        || pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
+    int64_t least = self->facts->is_append_time ? INT64_MIN : -1;
+    if (self->facts->needs_keys || !pyrecords_take(data, size, from)
+        || pyrecords_core.check_producer(pyrecords_bytes, size, self->facts->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
                != LS_OK
         || walk.pos != size) {
@@ -148,17 +148,17 @@ int pyrecords_is_held_ready(const pyrecords_append *self)
 static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     ls_error error;
-    int64_t time = self->is_append_time ? now : -1;
+    int64_t time = self->facts->is_append_time ? now : -1;
     if (from->taken != pyrecords_uses
-        || pyrecords_core.place_batches(pyrecords_bytes, from->batches, from->base, self->leader_epoch, time) != LS_OK
-        || pyrecords_core.plan_append(pyrecords_bytes, from->batches, &self->limits, self->limits.index_interval_bytes,
+        || pyrecords_core.place_batches(pyrecords_bytes, from->batches, from->base, self->facts->leader_epoch, time) != LS_OK
+        || pyrecords_core.plan_append(pyrecords_bytes, from->batches, &self->facts->limits, self->facts->limits.index_interval_bytes,
                                       &next->state, pyrecords_index_entries, STEP_ENTRIES, pyrecords_time_entries,
                                       STEP_ENTRIES, &next->plan, &error)
                != LS_OK) {
         return 0;
     }
     int is_whole = next->plan.bytes == from->batches
-                && next->state.last_offset == self->state->last_offset + from->rows.count;
+                && next->state.last_offset == self->facts->state->last_offset + from->rows.count;
     int is_next = !from->has_producer
                || pyrecords_core.check_sequences(self->producers, self->producer_count, pyrecords_bytes, from->batches,
                                                  now, self->expiry_ms);
@@ -184,19 +184,19 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
     pyrecords_uses += 1;
     int is_whole = from->arrow.count > 0 ? pyrecords_rows_of_arrow(&from->arrow, &rows)
                                          : pyrecords_rows_of(&from->lists, &rows);
-    if (!is_whole || (self->needs_keys && !pyrecords_has_keys(&rows))) {
+    if (!is_whole || (self->facts->needs_keys && !pyrecords_has_keys(&rows))) {
         return 0;
     }
     /* Here, and not before the check: the settings may have changed meanwhile. */
-    if (self->is_append_time) {
+    if (self->facts->is_append_time) {
         rows.timestamp = NULL;
         rows.timestamp_all = -1;
     }
     if (rows.timestamp_all < 0) {
         rows.timestamp_all = now;
     }
-    return pyrecords_core.append_records(&rows, self->magic, self->attributes, self->leader_epoch, self->max_bytes,
-                                         self->batch_target, &self->limits, &next->state, pyrecords_bytes, STEP_BYTES,
+    return pyrecords_core.append_records(&rows, self->facts->magic, self->facts->attributes, self->facts->leader_epoch, self->facts->max_bytes,
+                                         self->facts->batch_target, &self->facts->limits, &next->state, pyrecords_bytes, STEP_BYTES,
                                          pyrecords_index_entries, pyrecords_time_entries, STEP_ENTRIES, &next->plan,
                                          &error);
 }
@@ -205,15 +205,15 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
 static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_source *from, int64_t now,
                                     pyrecords_next *next)
 {
-    int has_epoch = self->leader_epoch >= 0 || (self->magic < 2 && from->batches == 0);
-    if (from->base != self->state->last_offset + 1 || !has_epoch || (from->batches == 0 && !self->is_plain)) {
+    int has_epoch = self->facts->leader_epoch >= 0 || (self->facts->magic < 2 && from->batches == 0);
+    if (from->base != self->facts->state->last_offset + 1 || !has_epoch || (from->batches == 0 && !self->facts->is_plain)) {
         return 0;
     }
-    self->limits.now_ms = now;
-    next->state = *self->state;
+    self->facts->limits.now_ms = now;
+    next->state = *self->facts->state;
     int64_t bytes =
         from->batches > 0 ? pyrecords_place(self, from, now, next) : pyrecords_encode(self, from, now, next);
-    if (bytes <= 0 || next->state.size > self->steps_end || next->state.last_offset >= self->end - 1) {
+    if (bytes <= 0 || next->state.size > self->facts->steps_end || next->state.last_offset >= self->facts->end - 1) {
         return 0;
     }
     return bytes;
@@ -273,7 +273,7 @@ static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
     }
     if (status > 0) {
         PyObject *end = PyTuple_GetItem(before, PYRECORDS_EXTENT_END);
-        status = PyLong_AsLongLong(end) == self->state->last_offset + 1;
+        status = PyLong_AsLongLong(end) == self->facts->state->last_offset + 1;
     }
     Py_XDECREF(before);
     return PyErr_Occurred() ? -1 : status;
@@ -326,9 +326,9 @@ static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *
 static int32_t pyrecords_write(const pyrecords_append *self, const pyrecords_next *next, int64_t bytes)
 {
     const pyrecords_system *system = &self->system;
-    int fd = self->fd;
+    int fd = self->facts->fd;
     int64_t held = next->plan.batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
-    int64_t pos = self->state->size;
+    int64_t pos = self->facts->state->size;
     int32_t status = system->write(system, fd, next->bytes + held, bytes - held, pos + held);
     if (status < 0 || held == 0) {
         return status;
@@ -353,7 +353,7 @@ static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from,
     }
     pyrecords_add(&next->index, next->index_entries);
     pyrecords_add(&next->times, next->time_entries);
-    *self->state = next->state;
+    *self->facts->state = next->state;
     pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
     pyrecords_set(self->segment, pyrecords_names.size, next->size);
     pyrecords_set(self->log, pyrecords_names.extent, next->extent);

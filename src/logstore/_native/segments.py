@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
-from logstore._native.core import allocate, native_error, pointer
+from logstore._native.core import OFFSET_MAX, allocate, native_error, pointer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -83,6 +83,62 @@ class SegmentState:
         return int(self.raw.max_timestamp_offset)
 
 
+class StepFacts:
+    """What appends and syncs in one step of C rely on (``ls_step_facts``). The lock of
+    the log guards it; `PreparedAppend.prepare` says that it holds."""
+
+    __slots__ = ("_state", "raw")
+
+    def __init__(self) -> None:
+        self.raw = ffi.new("ls_step_facts *")
+        self._state: SegmentState | None = None
+
+    @property
+    def address(self) -> int:
+        """Of the struct, which lives as long as this."""
+        return int(ffi.cast("uintptr_t", self.raw))
+
+    def set_topic(
+        self,
+        *,
+        magic: int,
+        attributes: int,
+        max_bytes: int,
+        batch_target: int,
+        flush_messages: int,
+        is_append_time: bool,
+        is_plain: bool,
+        needs_keys: bool,
+    ) -> None:
+        """Set what the settings of the topic say; bytes, and a number of records."""
+        raw = self.raw
+        raw.magic, raw.attributes = magic, attributes
+        raw.max_bytes, raw.batch_target = max_bytes, batch_target
+        raw.flush_messages = flush_messages
+        raw.is_append_time, raw.is_plain = is_append_time, is_plain
+        raw.needs_keys = needs_keys
+
+    def set_segment(self, fd: int, planner: Planner) -> None:
+        """Set the file of the active segment, and when it is full."""
+        self.raw.fd, self.raw.limits = fd, planner.limits[0]
+
+    def set_end(
+        self,
+        state: SegmentState,
+        leader_epoch: int,
+        durable: int,
+        steps_end: int,
+        quiet_size: int,
+    ) -> None:
+        """Set where the log ends, and up to where steps may go; `state` is in use until
+        the next one is set. Offsets, and sizes in bytes."""
+        raw = self.raw
+        raw.state, self._state = state.raw, state
+        raw.leader_epoch = leader_epoch
+        raw.end = min(durable + raw.flush_messages, OFFSET_MAX)
+        raw.steps_end, raw.quiet_size = steps_end, quiet_size
+
+
 class Planner:
     """Decides how much of a run of batches belongs into a segment, with index entries.
 
@@ -115,9 +171,9 @@ class Planner:
         self._trial = ffi.new("ls_segment_state *")
 
     @property
-    def limits_address(self) -> int:
-        """Of the roll limits, which live as long as this."""
-        return int(ffi.cast("uintptr_t", self._limits))
+    def limits(self) -> Any:
+        """The roll limits (``ls_roll_limits``)."""
+        return self._limits
 
     def plan(
         self,

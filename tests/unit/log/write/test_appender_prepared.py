@@ -532,16 +532,18 @@ def test_prepared_append_keeps_the_state_that_it_reads(tmp_path: Path) -> None:
     partition.append(b"first")
     log: Any = partition._writer.appends._log  # type: ignore[union-attr]
     active = log.active
-    assert active.writer.state in gc.get_referents(active.prepared)
+    facts = active._facts
+    assert facts in gc.get_referents(active.prepared)
+    assert active.writer.state in gc.get_referents(facts)
     # A call that is undone gives the writer another state.
     saved = active.writer.state
     with log.lock:
         active.writer.back_to(active.writer.mark())
     assert active.writer.state is not saved
-    assert saved in gc.get_referents(active.prepared)
+    assert saved in gc.get_referents(facts)
     partition.append(b"second")
-    assert active.writer.state in gc.get_referents(active.prepared)
-    assert saved not in gc.get_referents(active.prepared)
+    assert active.writer.state in gc.get_referents(facts)
+    assert saved not in gc.get_referents(facts)
     assert values(partition) == [b"first", b"second"]
 
 
@@ -551,12 +553,14 @@ def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> No
     with pytest.raises(TypeError):
         prepared.append(*arguments)
     with pytest.raises(TypeError):
-        prepared.prepare(*arguments)
+        prepared.prepare(*arguments, None)
 
 
 def test_prepared_append_of_wrong_parts_raises() -> None:
     kind: Any = native.PreparedAppend
-    lock, rest = native.Mutex(8, "a log"), (Files(), frozenset[str]())
+    facts = native.StepFacts()
+    lock, of_facts = native.Mutex(8, "a log"), (facts, facts.address)
+    rest = (Files(), frozenset[str](), *of_facts)
     with pytest.raises(TypeError):
         kind(object(), object(), threading.Lock(), Extent, (), *rest)
     with pytest.raises(TypeError):
@@ -564,7 +568,9 @@ def test_prepared_append_of_wrong_parts_raises() -> None:
     with pytest.raises(TypeError):
         kind(object(), object(), lock, Extent, [], *rest)
     with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, (), Files(), {"write"})
+        kind(object(), object(), lock, Extent, (), Files(), {"write"}, *of_facts)
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock, Extent, (), Files(), frozenset(), facts, None)
     with pytest.raises(TypeError):
         kind(object(), object(), lock)
 
