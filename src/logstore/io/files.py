@@ -338,10 +338,10 @@ class Files(ByteLocks, Links):
         Returns the number of that one, and its error; None: it is not as it must be.
         `end`: all had the right one.
         """
-        if type(self) is Files:
+        if keeps(type(self), _STEP_CALLS):
             done, error = steps.make(end, begin)
             return done, OSError(error, os.strerror(error)) if error else None
-        # Other methods may be replaced: this is the same, call by call.
+        # One of them is replaced: this is the same, call by call.
         for number in range(begin, end):
             try:
                 if not self._made(steps[number]):
@@ -582,6 +582,27 @@ def replaced_calls(files: Files) -> frozenset[str]:
         for name, own in _OWN_CALLS.items()
         if getattr(getattr(files, name), "__func__", None) is not own
     )
+
+
+# The methods of which `Files.make_steps` is made.
+_STEP_CALLS: Final = (
+    "_made", "_stamp", "lock_byte", "read", "stat_name", "sync", "unlock_byte", "write",
+)  # fmt: skip
+
+
+# What `keeps` has found out: readers ask it in each look at a log.
+_kept: Final[dict[tuple[type[Files], tuple[str, ...]], bool]] = {}
+
+
+def keeps(kind: type[Files], methods: tuple[str, ...]) -> bool:
+    """Whether a class has replaced none of some methods: then one call of C may do what
+    they do together."""
+    known = _kept.get((kind, methods))
+    if known is None:
+        names = ("__getattribute__", *methods)
+        known = all(getattr(kind, name) is getattr(Files, name) for name in names)
+        _kept[kind, methods] = known
+    return known
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:
