@@ -436,11 +436,11 @@ BUGS = (
         "the base offset is chosen before the lock is taken",
         "log/write/appender.py",
         (("        with log.lock:\n            log.get_ready()\n"
-          "            now_ms = context.files.now_ms()\n"
-          "            base = log.extent.end\n",
+          "            base = log.extent.end\n"
+          "            self.check_expected(expected_offset, count)\n",
           "        base = log.extent.end\n        with log.lock:\n"
           "            log.get_ready()\n"
-          "            now_ms = context.files.now_ms()\n"),),
+          "            self.check_expected(expected_offset, count)\n"),),
         "reentry",
     ),
     Bug(

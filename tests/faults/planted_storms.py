@@ -21,8 +21,8 @@ BUGS_OF_STORMS = (
         (("            self.state, self.index, self.times = (\n"
           "                writer.state, writer.index, writer.times,\n"
           "            )  # fmt: skip\n", ""),
-         ("        self.prepared.clear()\n        writer = self.writer\n",
-          "        self.prepared.clear()\n        writer = self.writer\n"
+         ("        self._forget()\n        writer = self.writer\n",
+          "        self._forget()\n        writer = self.writer\n"
           "        self.state = self.state.copy()\n")),
         "storms",
     ),

@@ -111,9 +111,9 @@ BUGS_OF_LOGS = (
     ),
     unit_bug(
         "steps of C go on as far as the disk has room, and ask for no sync",
-        "log/write/segment_writer.py",
-        "encoder.log_append_time, min(self._reserved, steps_end),",
-        "encoder.log_append_time, self._reserved,",
+        "log/write/active_segment.py",
+        "writer.state, leader_epoch, durable, min(writer.reserved, steps_end),",
+        "writer.state, leader_epoch, durable, writer.reserved,",
         "log/write/test_syncs_behind.py",
     ),
     unit_bug(

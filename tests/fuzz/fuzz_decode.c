@@ -343,9 +343,11 @@ static void try_append(void)
         int64_t timestamp = s.records.timestamp != NULL ? s.timestamp[i] : s.records.timestamp_all;
         uint8_t *out = malloc((size_t)room + 1);
         CHECK(out != NULL);
-        int32_t size = ls_append_record(s.key_len[i] < 0 ? NULL : key, s.key_len[i], s.value_len[i] < 0 ? NULL : value,
-                                         s.value_len[i], timestamp, magic, 0, 0, BYTES_MAX, &limits, &state, out, room,
-                                         index, times, &plan, &error);
+        ls_records one = {.count = 1, .timestamp_all = timestamp};
+        one.key = (ls_slices){.data = key, .len = &s.key_len[i]};
+        one.value = (ls_slices){.data = value, .len = &s.value_len[i]};
+        int64_t size = ls_append_records(&one, magic, 0, 0, BYTES_MAX, BYTES_MAX, &limits, &state, out, room, index,
+                                         times, 1, &plan, &error);
         int at_end = first > INT64_MAX - i;
         CHECK(at_end ? size == LS_E_ARGUMENT : size >= 0 && size <= room);
         if (size > 0) {

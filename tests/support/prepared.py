@@ -36,13 +36,18 @@ NEVER = 1 << 60
 
 class Prepared:
     """Counts what the log's `PreparedAppend` takes of appends of many; it may be told
-    to take nothing."""
+    to take nothing.
+
+    Attributes:
+        held: what it has returned to threads that have the lock.
+    """
 
     def __init__(self, partition: Any) -> None:
         active = partition._writer.appends._log.active
         self._real = active.prepared
         self.taken = self.refused = 0
         self.is_off = False
+        self.held: list[range | None] = []
         active.prepared = self
         partition._prepared = self
 
@@ -68,8 +73,17 @@ class Prepared:
             None if self.is_off else self._real.append_batches(data, check)
         )
 
-    def append_rows(self, address: int) -> range | None:
-        return self._count(None if self.is_off else self._real.append_rows(address))
+    def append_rows(self, address: int, base: int, is_held: bool) -> range | None:
+        """It is not counted if the usual way asks for it."""
+        offsets: range | None = None
+        if not self.is_off:
+            offsets = self._real.append_rows(address, base, is_held)
+        elif is_held:
+            self._real.clear()
+        if not is_held:
+            return self._count(offsets)
+        self.held.append(offsets)
+        return offsets
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -77,9 +91,9 @@ class Prepared:
 
 def unprepared() -> Any:
     """A `PreparedAppend` of no log, for which nothing was prepared."""
-    lock = native.Mutex(8, "a log")
+    lock, facts = native.Mutex(8, "a log"), native.StepFacts()
     return native.PreparedAppend(
-        object(), object(), lock, Extent, (), Files(), frozenset()
+        object(), object(), lock, Extent, (), Files(), frozenset(), facts, facts.address
     )
 
 

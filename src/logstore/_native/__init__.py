@@ -147,6 +147,7 @@ from logstore._native.segments import (
     Planner,
     RollLimits,
     SegmentState,
+    StepFacts,
     offset_index_check,
     time_index_check,
 )
@@ -268,6 +269,7 @@ __all__ = [
     "Rows",
     "Scan",
     "SegmentState",
+    "StepFacts",
     "SharedSync",
     "Slices",
     "Step",

@@ -241,27 +241,6 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
-    def ls_append_record(
-        self,
-        key: Any,
-        key_len: int,
-        value: Any,
-        value_len: int,
-        timestamp: int,
-        magic: int,
-        attributes: int,
-        leader_epoch: int,
-        max_bytes: int,
-        limits: Any,
-        state: Any,
-        out: Any,
-        capacity: int,
-        index_out: Any,
-        time_out: Any,
-        plan: Any,
-        error: Any,
-        /,
-    ) -> int: ...
     def ls_offset_index_floor(
         self,
         entries: Any,

@@ -12,7 +12,7 @@ from typing import (
 )
 
 from logstore._native._locks import Mutex, Turns
-from logstore._native.segments import DurablePageState, SegmentState
+from logstore._native.segments import DurablePageState, SegmentState, StepFacts
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
@@ -166,6 +166,8 @@ class PreparedAppend:
         quiet: tuple[Sized, ...],
         files: object,
         replaced: frozenset[str],
+        facts: StepFacts,
+        address: int,
     ) -> PreparedAppend: ...
     def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
     def append_many(
@@ -184,7 +186,9 @@ class PreparedAppend:
     ) -> range | None: ...
     def append_batches(self, data: object, check: bool, /) -> range | None: ...
     def append_encoded(self, data: bytes, count: int, /) -> range | None: ...
-    def append_rows(self, address: int, /) -> range | None: ...
+    def append_rows(
+        self, address: int, base: int, is_held: bool, /
+    ) -> range | None: ...
     def clear(self) -> None: ...
     def watch(
         self, table: object, address: int, count: int, expiry_ms: int, /
@@ -196,21 +200,6 @@ class PreparedAppend:
         segment: object,
         index: object,
         times: object,
-        owner: object,
-        state: int,
-        limits: int,
-        fd: int,
-        magic: int,
-        attributes: int,
-        leader_epoch: int,
-        max_bytes: int,
-        is_append_time: bool,
-        steps_end: int,
-        batch_target: int,
-        is_plain: bool,
-        durable: int,
-        flush_messages: int,
-        quiet_size: int,
         /,
     ) -> None: ...
 

@@ -94,6 +94,9 @@ class Slices:
         raw.pos = ffi.NULL if self.pos is None else self.pos
 
 
+_START: Final = ffi.new("ls_cursor *")  # where every encoding begins
+
+
 class Rows:
     """Records to be written, as columns in C's form, and the progress of the encoding.
 
@@ -179,7 +182,7 @@ class Rows:
 
     def rewind(self) -> None:
         """Encode again from the first record."""
-        self._cursor[0] = ffi.new("ls_cursor *")[0]
+        self._cursor[0] = _START[0]
 
     def mark(self) -> Any:
         """The position of the encoding, for `restore`."""

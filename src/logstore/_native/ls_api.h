@@ -434,6 +434,27 @@ typedef struct ls_roll_limits {
     int64_t is_in_parts;          /* not 0: what is appended comes of several calls, each batch has its own time */
 } ls_roll_limits;
 
+/* What appends and syncs in one step rely on: the active segment of a log, and its topic's settings.  Python sets the
+   fields with the lock of the log; a step reads them while nobody has taken that lock since. */
+typedef struct ls_step_facts {
+    ls_segment_state *state; /* of the active segment; a step moves it along */
+    ls_roll_limits limits;   /* of the active segment; a step sets now_ms */
+    int64_t max_bytes;       /* of a batch or message: max_message_bytes */
+    int64_t batch_target;    /* of a batch of several records */
+    int64_t flush_messages;  /* so many records that are not durable are synced */
+    int64_t end;             /* the log stays below this offset: there it is to be synced */
+    int64_t steps_end;       /* of the file: the disk has room up to there, and no sync in the background is to begin */
+    int64_t quiet_size;      /* while the segment is smaller, a sync has nothing to tell the durable point */
+    int32_t fd;              /* of the active segment's log */
+    int32_t magic;
+    int32_t attributes;      /* of batches that are not compressed */
+    int32_t leader_epoch;    /* of batches of magic 2; -1: not known yet */
+    int32_t is_append_time;  /* LogAppendTime: records have the time of the append */
+    int32_t is_plain;        /* rows are not compressed */
+    int32_t needs_keys;      /* records without a key, and batches, go the usual way */
+    int32_t pad;
+} ls_step_facts;
+
 typedef struct ls_plan {
     int64_t bytes;       /* of buf that belong to this segment */
     int64_t batches;
@@ -462,12 +483,6 @@ int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attr
                           int64_t max_bytes, int64_t batch_target, const ls_roll_limits *limits,
                           ls_segment_state *state, uint8_t *out, int64_t capacity, uint8_t *index_out,
                           uint8_t *time_out, int64_t entries_max, ls_plan *plan, ls_error *error);
-
-/* The same of one record (lengths of -1: null). */
-int32_t ls_append_record(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
-                         int64_t timestamp, int32_t magic, int32_t attributes, int32_t leader_epoch, int64_t max_bytes,
-                         const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
-                         uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error);
 
 /* Slot of the greatest entry <= target, or -1.  `entries` are the bytes of the file, `count` of them. */
 int64_t ls_offset_index_floor(const uint8_t *entries, int64_t count, int64_t relative_offset,

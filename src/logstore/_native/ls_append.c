@@ -116,25 +116,3 @@ int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attr
     }
     return plan->bytes == bytes ? bytes : 0;
 }
-
-int32_t ls_append_record(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
-                         int64_t timestamp, int32_t magic, int32_t attributes, int32_t leader_epoch, int64_t max_bytes,
-                         const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
-                         uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error)
-{
-    /* A length that does not fit its field is too large for any limit; so is what overflows the sum. */
-    if (key_len > INT32_MAX || value_len > INT32_MAX) {
-        return 0;
-    }
-    int32_t key_length = key_len < 0 ? -1 : (int32_t)key_len;
-    int32_t value_length = value_len < 0 ? -1 : (int32_t)value_len;
-    ls_records records = {.count = 1, .timestamp_all = timestamp};
-    records.key = (ls_slices){.data = key, .pos = NULL, .len = &key_length};
-    records.value = (ls_slices){.data = value, .pos = NULL, .len = &value_length};
-    if (max_bytes < 0) {
-        return LS_E_ARGUMENT;
-    }
-    return (int32_t)ls_append_records(&records, magic, attributes, leader_epoch, max_bytes, max_bytes, limits, state,
-                                      out, capacity < INT32_MAX ? capacity : INT32_MAX, index_out, time_out, 1, plan,
-                                      error);
-}

@@ -1,7 +1,7 @@
 /*
  * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step (pyrecords_write.c).
  *
- * The usual way of an append (Appender.append_one, append_rows) takes the lock of the log, makes sure that the log takes
+ * The usual way of an append (Appender.append_rows) takes the lock of the log, makes sure that the log takes
  * appends, writes, and tells all parts of the log.  After it has done so once, nearly all of it holds for the next
  * append, for as long as nobody takes that lock: all that changes the log takes it.  So it leaves here what it knows
  * (`prepare`), and the lock counts how often it is taken.  An append for which something else is to be done (another
@@ -53,7 +53,7 @@ PyObject *pyrecords_append_one(pyrecords_append *self, PyObject *const *args, Py
     int32_t value_len, key_len;
     pyrecords_source from = {
         .rows = {.count = 1, .timestamp_all = timestamp},
-        .base = self->state->last_offset + 1,
+        .base = self->facts->state->last_offset + 1,
     };
     from.rows.value = pyrecords_single(args[0], &value_len);
     from.rows.key = pyrecords_single(args[1], &key_len);
@@ -75,10 +75,10 @@ static PyObject *pyrecords_append_append(PyObject *self, PyObject *const *args, 
 static PyObject *pyrecords_append_range(pyrecords_append *self, pyrecords_source *from)
 {
     int64_t rows = from->rows.count;
-    if (self->writer == NULL || rows <= 0 || rows > PYRECORDS_ROWS_MAX || self->state->last_offset > INT64_MAX - 1 - rows) {
+    if (self->writer == NULL || rows <= 0 || rows > PYRECORDS_ROWS_MAX || self->facts->state->last_offset > INT64_MAX - 1 - rows) {
         Py_RETURN_NONE;
     }
-    from->base = self->state->last_offset + 1;
+    from->base = self->facts->state->last_offset + 1;
     PyObject *range = PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)from->base,
                                             (long long)(from->base + rows));
     int status = range == NULL ? -1 : pyrecords_append_source(self, from);
@@ -197,19 +197,45 @@ static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
     return pyrecords_append_range(self, &from);
 }
 
-/*
- * append_rows(address) -> range of offsets, or None: nothing was done, they go the usual way.
- *
- * The address of an ls_records without headers, whose rows stay as they are meanwhile.
- */
-static PyObject *pyrecords_append_rows(PyObject *object, PyObject *address)
+static int pyrecords_append_forget(pyrecords_append *self)
 {
-    unsigned long long at = PyLong_AsUnsignedLongLong(address);
+    Py_CLEAR(self->writer);
+    Py_CLEAR(self->segment);
+    Py_CLEAR(self->index);
+    Py_CLEAR(self->times);
+    return 0;
+}
+
+/*
+ * append_rows(address, base, is_held) -> range of offsets, or None: nothing was done, they go the usual way.
+ *
+ * The address of an ls_records without headers, whose rows stay as they are meanwhile.  Its timestamp_all is the time of
+ * the append: the caller reports it, and LogAppendTime must store the same.  The offsets begin at `base`, -1: anywhere.
+ * `is_held`: this thread has the lock of the log, and has called `prepare` since it took it.
+ */
+static PyObject *pyrecords_append_rows(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "append_rows takes an address, a base offset, and whether the lock is held");
+        return NULL;
+    }
+    pyrecords_append *self = (pyrecords_append *)object;
+    unsigned long long at = PyLong_AsUnsignedLongLong(args[0]);
+    long long base = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[1]);
+    int is_held = args[2] == Py_True;
     if (PyErr_Occurred()) {
         return NULL;
     }
-    pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at};
-    return pyrecords_append_range((pyrecords_append *)object, &from);
+    if (self->writer == NULL || (base >= 0 && self->facts->state->last_offset + 1 != base)) {
+        Py_RETURN_NONE;
+    }
+    pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at, .is_held = is_held, .is_timed = 1};
+    PyObject *range = pyrecords_append_range(self, &from);
+    if (is_held && (range == NULL || range == Py_None)) {
+        /* The usual way may undo what it does, and give the writer another state; or this was undone. */
+        pyrecords_append_forget(self);
+    }
+    return range;
 }
 
 /*
@@ -236,16 +262,6 @@ static PyObject *pyrecords_append_watch(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static int pyrecords_append_forget(pyrecords_append *self)
-{
-    Py_CLEAR(self->writer);
-    Py_CLEAR(self->segment);
-    Py_CLEAR(self->index);
-    Py_CLEAR(self->times);
-    Py_CLEAR(self->owner);
-    return 0;
-}
-
 static PyObject *pyrecords_append_clear(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -267,73 +283,51 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
     uint64_t takes = ((const pylocks_mutex *)self->lock)->takes;
     if (self->takes == takes - 1) {
         self->takes = takes;
-        self->end = pyrecords_sum(durable, self->flush_messages);
-        self->quiet_size = quiet_size;
+        self->facts->end = pyrecords_sum(durable, self->facts->flush_messages);
+        self->facts->quiet_size = quiet_size;
     }
     Py_RETURN_NONE;
 }
 
 /*
- * prepare(writer, segment, index, times, owner, state, limits, fd, magic, attributes, leader_epoch, max_bytes,
- *         is_append_time, steps_end, batch_target, is_plain, durable, flush_messages, quiet_size)
- *
- * The caller holds the lock of the log.  `state` is the address of what `owner` keeps, `limits` of what is copied.
+ * prepare(writer, segment, index, times): what was written to `facts` holds until the lock is taken again.  The caller
+ * holds the lock of the log.
  */
-static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
+static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     pyrecords_append *self = (pyrecords_append *)object;
-    PyObject *writer, *segment, *index, *times, *owner;
-    unsigned long long state, limits;
-    int fd, magic, attributes, leader_epoch, is_append_time, is_plain;
-    long long max_bytes, steps_end, batch_target, durable, flush_messages, quiet_size;
-    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLpLLL", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
-                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &steps_end, &batch_target,
-                          &is_plain, &durable, &flush_messages, &quiet_size)) {
+    PyObject **places[] = {&self->writer, &self->segment, &self->index, &self->times};
+    const size_t parts = sizeof(places) / sizeof(places[0]);
+    if (count != (Py_ssize_t)parts) {
+        PyErr_SetString(PyExc_TypeError, "prepare takes a writer, a segment and two indexes");
         return NULL;
     }
-    if (writer != self->writer) {
-        pyrecords_append_forget(self);
-        Py_INCREF(segment);
-        self->segment = segment;
-        Py_INCREF(index);
-        self->index = index;
-        Py_INCREF(times);
-        self->times = times;
-        Py_INCREF(writer);
-        self->writer = writer;
+    PyObject *before[sizeof(places) / sizeof(places[0])];
+    for (size_t i = 0; i < parts; i++) {
+        before[i] = *places[i];
+        Py_INCREF(args[i]);
+        *places[i] = args[i];
     }
-    PyObject *before = self->owner;
-    Py_INCREF(owner);
-    self->owner = owner;
-    self->state = (ls_segment_state *)(uintptr_t)state;
-    Py_XDECREF(before); /* only now: the state was in it */
-    self->limits = *(const ls_roll_limits *)(uintptr_t)limits;
-    self->fd = fd;
-    self->magic = magic;
-    self->attributes = attributes;
-    self->leader_epoch = leader_epoch;
-    self->max_bytes = max_bytes;
-    self->batch_target = batch_target;
-    self->is_append_time = is_append_time;
-    self->is_plain = is_plain;
-    self->steps_end = steps_end;
-    self->flush_messages = flush_messages;
-    self->end = pyrecords_sum(durable, flush_messages);
-    self->quiet_size = quiet_size;
     self->takes = ((const pylocks_mutex *)self->lock)->takes;
+    /* Only now: this may run Python code, which finds the new ones. */
+    for (size_t i = 0; i < parts; i++) {
+        Py_XDECREF(before[i]);
+    }
     Py_RETURN_NONE;
 }
 
 /*
- * PreparedAppend(log, health, lock, extent, quiet, files, replaced): the methods of `files` whose names are in the set
- * `replaced` are called; the others are those of the type Files.
+ * PreparedAppend(log, health, lock, extent, quiet, files, replaced, facts, address): the methods of `files` whose names
+ * are in the set `replaced` are called; the others are those of the type Files.  `facts` owns an ls_step_facts, which
+ * has that address.
  */
 static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "health", "lock", "extent", "quiet", "files", "replaced", NULL};
-    PyObject *log, *health, *lock, *extent, *quiet, *files, *replaced;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!OO!", names, &log, &health, &lock, &PyType_Type, &extent,
-                                     &PyTuple_Type, &quiet, &files, &PyFrozenSet_Type, &replaced)) {
+    static char *names[] = {"log", "health", "lock", "extent", "quiet", "files", "replaced", "facts", "address", NULL};
+    PyObject *log, *health, *lock, *extent, *quiet, *files, *replaced, *facts;
+    unsigned long long address;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!OO!OK", names, &log, &health, &lock, &PyType_Type, &extent,
+                                     &PyTuple_Type, &quiet, &files, &PyFrozenSet_Type, &replaced, &facts, &address)) {
         return NULL;
     }
     if (Py_TYPE(lock) != pyrecords_locks->mutex || !PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
@@ -345,8 +339,9 @@ static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObje
     if (self == NULL) {
         return NULL;
     }
-    PyObject *items[] = {log, health, lock, extent, quiet};
-    PyObject **places[] = {&self->log, &self->health, &self->lock, &self->extent, &self->quiet};
+    self->facts = (ls_step_facts *)(uintptr_t)address;
+    PyObject *items[] = {log, health, lock, extent, quiet, facts};
+    PyObject **places[] = {&self->log, &self->health, &self->lock, &self->extent, &self->quiet, &self->facts_owner};
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         Py_INCREF(items[i]);
         *places[i] = items[i];
@@ -367,13 +362,13 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->lock);
     Py_VISIT(self->extent);
     Py_VISIT(self->quiet);
+    Py_VISIT(self->facts_owner);
     Py_VISIT(self->system.files);
     Py_VISIT(self->table);
     Py_VISIT(self->writer);
     Py_VISIT(self->segment);
     Py_VISIT(self->index);
     Py_VISIT(self->times);
-    Py_VISIT(self->owner);
     return 0;
 }
 
@@ -394,6 +389,7 @@ static void pyrecords_append_dealloc(PyObject *object)
     Py_CLEAR(self->lock);
     Py_CLEAR(self->extent);
     Py_CLEAR(self->quiet);
+    Py_CLEAR(self->facts_owner);
     Py_CLEAR(self->system.files);
     Py_CLEAR(self->table);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -412,12 +408,13 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append the rows of an Arrow record batch: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
      "Append lists of records: their offsets, or None where nothing was done."},
-    {"append_rows", pyrecords_append_rows, METH_O,
+    {"append_rows", (PyCFunction)(void (*)(void))pyrecords_append_rows, METH_FASTCALL,
      "Append rows: their offsets, or None where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
     {"keep", pyrecords_append_keep, METH_VARARGS, "What was prepared holds, though the lock was taken."},
     {"watch", pyrecords_append_watch, METH_VARARGS, "The producers whose batches may be appended."},
-    {"prepare", pyrecords_append_prepare, METH_VARARGS, "What holds until the lock is taken again."},
+    {"prepare", (PyCFunction)(void (*)(void))pyrecords_append_prepare, METH_FASTCALL,
+     "What holds until the lock is taken again."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -36,6 +36,8 @@ typedef struct {
     PyObject *lock;   /* of the log */
     PyObject *extent; /* the type Extent */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
+    PyObject *facts_owner; /* StepFacts: it owns `facts`, whose fields hold until the lock is taken, and their state */
+    ls_step_facts *facts;
     PyObject *table;  /* it owns `producers`; NULL: batches of producers go the usual way */
     ls_producer *producers;
     int64_t expiry_ms;
@@ -45,22 +47,7 @@ typedef struct {
     PyObject *segment;
     PyObject *index; /* OffsetEntries */
     PyObject *times; /* TimeEntries */
-    PyObject *owner; /* of `state`; the writer may get another one */
-    ls_segment_state *state;
-    ls_roll_limits limits;
-    int64_t max_bytes;
-    int64_t batch_target;
-    int64_t steps_end; /* of the file: the disk has room up to there, and no sync in the background is to begin */
-    int64_t end;      /* the log stays below this offset: there it is to be synced */
-    int64_t flush_messages;
-    int64_t quiet_size; /* while the log is smaller, a sync has nothing to tell the durable point */
-    uint64_t takes;   /* of the lock */
-    int fd;
-    int magic;
-    int attributes;
-    int leader_epoch; /* -1: not known yet */
-    int is_append_time;
-    int is_plain; /* rows are not compressed */
+    uint64_t takes;  /* of the lock */
 } pyrecords_append;
 
 /* Arrow's C data interface. */
@@ -99,6 +86,8 @@ typedef struct {
     int64_t batches; /* bytes of the batches that were taken */
     uint64_t taken;  /* which ones */
     int has_producer; /* one of them is of a producer that numbers its records */
+    int is_held;      /* this thread has the lock, and has prepared the append */
+    int is_timed;     /* rows.timestamp_all is the time of the append; else the clock says it */
 } pyrecords_source;
 
 /*
@@ -147,6 +136,9 @@ int pyrecords_is_ready(const pyrecords_append *self);
 /* The same, but for the lock. */
 int pyrecords_is_open(const pyrecords_append *self);
 
+/* The same for a thread that has the lock: it reports what has failed in the background, and wakes readers itself. */
+int pyrecords_is_held_ready(const pyrecords_append *self);
+
 /* An Extent without items; NULL with an error set. */
 PyObject *pyrecords_new_extent(PyObject *type);
 
@@ -189,8 +181,9 @@ static inline int pyrecords_end_step(pyrecords_append *self, int status)
     return self->system.calls_to_write ? pyrecords_unlock_step(self, status) : status;
 }
 
-/* Behind a method in Python: whether the step goes on, and writes for this writer. */
-int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer);
+/* Behind a method in Python: whether the step goes on, and writes for this writer.  The lock was taken so often since
+ * it was prepared. */
+int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer, uint64_t takes);
 
 /* Call what was deferred, also behind an error, which stays set: the status, or -1 with an error set. */
 int pyrecords_run_deferred(int status);

@@ -172,7 +172,7 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
     if (may_sync <= 0) {
         return may_sync;
     }
-    *self->marked = *prepared->state;
+    *self->marked = *prepared->facts->state;
     if (self->marked->last_offset < upto - 1) {
         return 0;
     }
@@ -188,7 +188,7 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
     }
     Py_INCREF(prepared->writer);
     mark->writer = prepared->writer;
-    mark->fd = prepared->fd;
+    mark->fd = prepared->facts->fd;
     return 1;
 }
 
@@ -203,7 +203,7 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_mark *mark)
 {
     const pyrecords_append *prepared = self->prepared;
-    if (prepared->writer != mark->writer || self->marked->size >= prepared->quiet_size
+    if (prepared->writer != mark->writer || self->marked->size >= prepared->facts->quiet_size
         || self->page->fd == LS_PAGE_TO_OPEN) {
         return 0;
     }
@@ -254,7 +254,7 @@ static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *ma
     Py_XDECREF(before);
     if (status > 0) {
         *self->synced = *self->marked;
-        prepared->end = pyrecords_sum(self->marked->last_offset + 1, prepared->flush_messages);
+        prepared->facts->end = pyrecords_sum(self->marked->last_offset + 1, prepared->facts->flush_messages);
         pyrecords_set(prepared->log, pyrecords_sync_names.extent, mark->extent);
         status = pyrecords_tell_durable(self) < 0 ? -1 : 1;
     }

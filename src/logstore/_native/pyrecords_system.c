@@ -172,10 +172,10 @@ PyObject *pyrecords_take_error(int32_t status)
 
 /* ---------------------------------------------------------------- a step */
 
-int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer)
+int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer, uint64_t takes)
 {
     const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
-    return self->writer != NULL && self->writer == writer && lock->takes == self->takes + 1
+    return self->writer != NULL && self->writer == writer && lock->takes == self->takes + takes
         && lock->forks == *lock->process_forks;
 }
 
@@ -188,7 +188,7 @@ int pyrecords_lock_step(pyrecords_append *self)
         PyErr_Clear(); /* the usual way needs it, too, and says why it cannot have it */
         return 0;
     }
-    if (pyrecords_has_step(self, self->writer) && pyrecords_is_open(self)) {
+    if (pyrecords_has_step(self, self->writer, 1) && pyrecords_is_open(self)) {
         return 1;
     }
     /* Another thread had it. */
@@ -197,7 +197,7 @@ int pyrecords_lock_step(pyrecords_append *self)
 
 int pyrecords_unlock_step(pyrecords_append *self, int status)
 {
-    if (pyrecords_has_step(self, self->writer)) {
+    if (pyrecords_has_step(self, self->writer, 1)) {
         self->takes += 1; /* what was prepared holds */
     }
     pyrecords_locks->leave(self->lock);

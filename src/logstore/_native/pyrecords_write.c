@@ -81,7 +81,7 @@ static int pyrecords_take(const uint8_t *data, int64_t size, pyrecords_source *f
 
 int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
 {
-    return self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
+    return !self->facts->needs_keys && self->facts->magic == 2 && !self->facts->is_append_time && pyrecords_take(data, size, from);
 }
 
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
@@ -98,9 +98,9 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
         .header_count = pyrecords_decoded.header_count,
     };
     ls_walk walk = {0};
-    int64_t least = self->is_append_time ? INT64_MIN : -1;
-    if (!pyrecords_take(data, size, from)
-        || pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
+    int64_t least = self->facts->is_append_time ? INT64_MIN : -1;
+    if (self->facts->needs_keys || !pyrecords_take(data, size, from)
+        || pyrecords_core.check_producer(pyrecords_bytes, size, self->facts->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
                != LS_OK
         || walk.pos != size) {
@@ -112,6 +112,13 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
 
 /* ---------------------------------------------------------------- the step: no Python code */
 
+static int pyrecords_is_unblocked(const pyrecords_append *self)
+{
+    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
+    Py_XDECREF(is_blocked);
+    return is_blocked == Py_False;
+}
+
 int pyrecords_is_open(const pyrecords_append *self)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(self->quiet); i++) {
@@ -119,9 +126,7 @@ int pyrecords_is_open(const pyrecords_append *self)
             return 0;
         }
     }
-    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
-    Py_XDECREF(is_blocked);
-    return is_blocked == Py_False;
+    return pyrecords_is_unblocked(self);
 }
 
 int pyrecords_is_ready(const pyrecords_append *self)
@@ -132,25 +137,43 @@ int pyrecords_is_ready(const pyrecords_append *self)
     return pyrecords_is_open(self);
 }
 
+int pyrecords_is_held_ready(const pyrecords_append *self)
+{
+    const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
+    return lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0)
+        && pyrecords_is_unblocked(self);
+}
+
 /* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
 static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     ls_error error;
-    int64_t time = self->is_append_time ? now : -1;
+    int64_t time = self->facts->is_append_time ? now : -1;
     if (from->taken != pyrecords_uses
-        || pyrecords_core.place_batches(pyrecords_bytes, from->batches, from->base, self->leader_epoch, time) != LS_OK
-        || pyrecords_core.plan_append(pyrecords_bytes, from->batches, &self->limits, self->limits.index_interval_bytes,
+        || pyrecords_core.place_batches(pyrecords_bytes, from->batches, from->base, self->facts->leader_epoch, time) != LS_OK
+        || pyrecords_core.plan_append(pyrecords_bytes, from->batches, &self->facts->limits, self->facts->limits.index_interval_bytes,
                                       &next->state, pyrecords_index_entries, STEP_ENTRIES, pyrecords_time_entries,
                                       STEP_ENTRIES, &next->plan, &error)
                != LS_OK) {
         return 0;
     }
     int is_whole = next->plan.bytes == from->batches
-                && next->state.last_offset == self->state->last_offset + from->rows.count;
+                && next->state.last_offset == self->facts->state->last_offset + from->rows.count;
     int is_next = !from->has_producer
                || pyrecords_core.check_sequences(self->producers, self->producer_count, pyrecords_bytes, from->batches,
                                                  now, self->expiry_ms);
     return is_whole && is_next ? from->batches : 0;
+}
+
+/* Whether each row has a key. */
+static int pyrecords_has_keys(const ls_records *rows)
+{
+    for (int64_t i = 0; i < rows->count; i++) {
+        if (rows->key.len == NULL || rows->key.len[i] < 0) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 /* Encode rows, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -161,19 +184,19 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
     pyrecords_uses += 1;
     int is_whole = from->arrow.count > 0 ? pyrecords_rows_of_arrow(&from->arrow, &rows)
                                          : pyrecords_rows_of(&from->lists, &rows);
-    if (!is_whole) {
+    if (!is_whole || (self->facts->needs_keys && !pyrecords_has_keys(&rows))) {
         return 0;
     }
     /* Here, and not before the check: the settings may have changed meanwhile. */
-    if (self->is_append_time) {
+    if (self->facts->is_append_time) {
         rows.timestamp = NULL;
         rows.timestamp_all = -1;
     }
     if (rows.timestamp_all < 0) {
         rows.timestamp_all = now;
     }
-    return pyrecords_core.append_records(&rows, self->magic, self->attributes, self->leader_epoch, self->max_bytes,
-                                         self->batch_target, &self->limits, &next->state, pyrecords_bytes, STEP_BYTES,
+    return pyrecords_core.append_records(&rows, self->facts->magic, self->facts->attributes, self->facts->leader_epoch, self->facts->max_bytes,
+                                         self->facts->batch_target, &self->facts->limits, &next->state, pyrecords_bytes, STEP_BYTES,
                                          pyrecords_index_entries, pyrecords_time_entries, STEP_ENTRIES, &next->plan,
                                          &error);
 }
@@ -182,14 +205,15 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
 static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_source *from, int64_t now,
                                     pyrecords_next *next)
 {
-    if (from->base != self->state->last_offset + 1 || (from->batches > 0 ? self->leader_epoch < 0 : !self->is_plain)) {
+    int has_epoch = self->facts->leader_epoch >= 0 || (self->facts->magic < 2 && from->batches == 0);
+    if (from->base != self->facts->state->last_offset + 1 || !has_epoch || (from->batches == 0 && !self->facts->is_plain)) {
         return 0;
     }
-    self->limits.now_ms = now;
-    next->state = *self->state;
+    self->facts->limits.now_ms = now;
+    next->state = *self->facts->state;
     int64_t bytes =
         from->batches > 0 ? pyrecords_place(self, from, now, next) : pyrecords_encode(self, from, now, next);
-    if (bytes <= 0 || next->state.size > self->steps_end || next->state.last_offset >= self->end - 1) {
+    if (bytes <= 0 || next->state.size > self->facts->steps_end || next->state.last_offset >= self->facts->end - 1) {
         return 0;
     }
     return bytes;
@@ -249,7 +273,7 @@ static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
     }
     if (status > 0) {
         PyObject *end = PyTuple_GetItem(before, PYRECORDS_EXTENT_END);
-        status = PyLong_AsLongLong(end) == self->state->last_offset + 1;
+        status = PyLong_AsLongLong(end) == self->facts->state->last_offset + 1;
     }
     Py_XDECREF(before);
     return PyErr_Occurred() ? -1 : status;
@@ -302,9 +326,9 @@ static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *
 static int32_t pyrecords_write(const pyrecords_append *self, const pyrecords_next *next, int64_t bytes)
 {
     const pyrecords_system *system = &self->system;
-    int fd = self->fd;
+    int fd = self->facts->fd;
     int64_t held = next->plan.batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
-    int64_t pos = self->state->size;
+    int64_t pos = self->facts->state->size;
     int32_t status = system->write(system, fd, next->bytes + held, bytes - held, pos + held);
     if (status < 0 || held == 0) {
         return status;
@@ -329,7 +353,7 @@ static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from,
     }
     pyrecords_add(&next->index, next->index_entries);
     pyrecords_add(&next->times, next->time_entries);
-    *self->state = next->state;
+    *self->facts->state = next->state;
     pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
     pyrecords_set(self->segment, pyrecords_names.size, next->size);
     pyrecords_set(self->log, pyrecords_names.extent, next->extent);
@@ -380,7 +404,7 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
         return -1;
     }
     if (self->system.calls_to_write
-        && !(pyrecords_has_step(self, next->writer) && pyrecords_has_room(&next->index)
+        && !(pyrecords_has_step(self, next->writer, !from->is_held) && pyrecords_has_room(&next->index)
              && pyrecords_has_room(&next->times))) {
         return 0; /* this is the child of a fork: the usual way says so */
     }
@@ -388,15 +412,9 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
     return 1;
 }
 
-/* Undo a write that has failed, with the lock of the log, and raise its error: -1. */
-static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next)
+/* Undo a write that has failed, with the lock of the log, and raise its error. */
+static void pyrecords_undo(const pyrecords_append *self, const pyrecords_next *next)
 {
-    if (next->error == NULL) {
-        next->error = pyrecords_take_error(next->failure);
-    }
-    if (next->error == NULL || pyrecords_locks->enter(self->lock) < 0) {
-        return -1; /* the log is torn: the next call undoes it */
-    }
     PyObject *error = next->error;
     Py_INCREF(error);
     PyObject *undo = PyObject_GetAttr(next->writer, pyrecords_names.undo_failed);
@@ -415,23 +433,46 @@ static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next 
     Py_XDECREF(after);
     Py_XDECREF(told);
     Py_XDECREF(error);
+}
+
+/* The same, for a step that took the lock itself, or not at all, unless `is_held`: -1. */
+static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next *next, int is_held)
+{
+    if (next->error == NULL) {
+        next->error = pyrecords_take_error(next->failure);
+    }
+    if (next->error == NULL || (!is_held && pyrecords_locks->enter(self->lock) < 0)) {
+        return -1; /* the log is torn: the next call undoes it */
+    }
+    pyrecords_undo(self, next);
+    if (is_held) {
+        return -1;
+    }
     pyrecords_locks->leave(self->lock);
     return pyrecords_run_deferred(-1);
 }
 
+/* Begin a step of a thread that has the lock: as pyrecords_begin_step. */
+static int pyrecords_begin_held_step(const pyrecords_append *self)
+{
+    int is_ready = pyrecords_is_held_ready(self);
+    return PyErr_Occurred() ? -1 : is_ready;
+}
+
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
 {
-    int64_t now = self->system.now_ms(&self->system);
+    int64_t now = from->is_timed ? from->rows.timestamp_all : self->system.now_ms(&self->system);
     if (now < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
     pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : pyrecords_begin_step(self);
+    int status = next.extent == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self) : pyrecords_begin_step(self);
     if (status > 0) {
-        status = pyrecords_end_step(self, pyrecords_step(self, from, now, &next));
+        status = pyrecords_step(self, from, now, &next);
+        status = from->is_held ? status : pyrecords_end_step(self, status);
     }
     if (next.failure != 0 && !PyErr_Occurred()) {
-        status = pyrecords_raise_failure(self, &next);
+        status = pyrecords_raise_failure(self, &next, from->is_held);
     }
     Py_XDECREF(next.index.data);
     Py_XDECREF(next.index.count);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
-from logstore._native.core import allocate, native_error, pointer
+from logstore._native.core import OFFSET_MAX, allocate, native_error, pointer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -83,6 +83,62 @@ class SegmentState:
         return int(self.raw.max_timestamp_offset)
 
 
+class StepFacts:
+    """What appends and syncs in one step of C rely on (``ls_step_facts``). The lock of
+    the log guards it; `PreparedAppend.prepare` says that it holds."""
+
+    __slots__ = ("_state", "raw")
+
+    def __init__(self) -> None:
+        self.raw = ffi.new("ls_step_facts *")
+        self._state: SegmentState | None = None
+
+    @property
+    def address(self) -> int:
+        """Of the struct, which lives as long as this."""
+        return int(ffi.cast("uintptr_t", self.raw))
+
+    def set_topic(
+        self,
+        *,
+        magic: int,
+        attributes: int,
+        max_bytes: int,
+        batch_target: int,
+        flush_messages: int,
+        is_append_time: bool,
+        is_plain: bool,
+        needs_keys: bool,
+    ) -> None:
+        """Set what the settings of the topic say; bytes, and a number of records."""
+        raw = self.raw
+        raw.magic, raw.attributes = magic, attributes
+        raw.max_bytes, raw.batch_target = max_bytes, batch_target
+        raw.flush_messages = flush_messages
+        raw.is_append_time, raw.is_plain = is_append_time, is_plain
+        raw.needs_keys = needs_keys
+
+    def set_segment(self, fd: int, planner: Planner) -> None:
+        """Set the file of the active segment, and when it is full."""
+        self.raw.fd, self.raw.limits = fd, planner.limits[0]
+
+    def set_end(
+        self,
+        state: SegmentState,
+        leader_epoch: int,
+        durable: int,
+        steps_end: int,
+        quiet_size: int,
+    ) -> None:
+        """Set where the log ends, and up to where steps may go; `state` is in use until
+        the next one is set. Offsets, and sizes in bytes."""
+        raw = self.raw
+        raw.state, self._state = state.raw, state
+        raw.leader_epoch = leader_epoch
+        raw.end = min(durable + raw.flush_messages, OFFSET_MAX)
+        raw.steps_end, raw.quiet_size = steps_end, quiet_size
+
+
 class Planner:
     """Decides how much of a run of batches belongs into a segment, with index entries.
 
@@ -95,11 +151,9 @@ class Planner:
         "_index_capacity",
         "_limits",
         "_plan",
-        "_record",
         "_time",
         "_trial",
         "interval",
-        "record",
     )
 
     def __init__(self, index_interval_bytes: int, limits: RollLimits | None) -> None:
@@ -115,67 +169,11 @@ class Planner:
         self._plan = ffi.new("ls_plan *")
         self._error = ffi.new("ls_error *")
         self._trial = ffi.new("ls_segment_state *")
-        self._record = allocate("uint8_t[]", RECORD_BYTES)
-        self.record = memoryview(ffi.buffer(self._record, RECORD_BYTES))
 
     @property
-    def limits_address(self) -> int:
-        """Of the roll limits, which live as long as this."""
-        return int(ffi.cast("uintptr_t", self._limits))
-
-    def plan_record(
-        self,
-        state: SegmentState,
-        value: Any,
-        key: Any,
-        timestamp: int,
-        now_ms: int,
-        magic: int,
-        attributes: int,
-        leader_epoch: int,
-        max_bytes: int,
-    ) -> int:
-        """Encode one record as the next of the segment into `record`, and plan it.
-
-        Returns its bytes; 0 if it does not fit into `record` or `max_bytes`, or if it
-        belongs into a new segment.
-        """
-        if value is None:
-            value, value_len = ffi.NULL, -1
-        else:
-            if type(value) is not bytes:
-                value = pointer(value)
-            value_len = len(value)
-        if key is None:
-            key, key_len = ffi.NULL, -1
-        else:
-            if type(key) is not bytes:
-                key = pointer(key)
-            key_len = len(key)
-        trial = self._trial
-        trial[0] = state.raw[0]
-        limits = self._limits
-        limits.now_ms = now_ms
-        status: int = lib.ls_append_record(
-            key,
-            key_len,
-            value,
-            value_len,
-            timestamp,
-            magic,
-            attributes,
-            leader_epoch,
-            max_bytes,
-            limits,
-            trial,
-            self._record,
-            RECORD_BYTES,
-            self._index,
-            self._time,
-            self._plan,
-            self._error,
-        )
-        return status
+    def limits(self) -> Any:
+        """The roll limits (``ls_roll_limits``)."""
+        return self._limits
 
     def plan(
         self,
@@ -237,7 +235,6 @@ class Planner:
         return index, times
 
 
-RECORD_BYTES: Final = 64 * 1024
 # Index entries of one call into C, 20 bytes each; more entries take several calls. A
 # writer keeps this memory all its life, and a store may have very many writers; 256
 # entries cover a MiB of a log.

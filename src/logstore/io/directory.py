@@ -9,7 +9,7 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.errors import StoreClosedError
-from logstore.io.files import PRIVATE, Access, Files, held_open
+from logstore.io.files import PRIVATE, Access, Files, held_open, keeps
 from logstore.io.own_copy import open_own
 from logstore.io.stamps import FileInfo, FileStamp, Look, LookNames, stamp_of
 
@@ -36,6 +36,13 @@ class _Use:
 
     def __exit__(self, *error: object) -> None:
         self._file = None
+
+
+# The methods of which `Directory.look` and `Directory.read_small` are made.
+_LOOK_CALLS: Final = (
+    "_stamp", "close", "look", "now_ms", "open_directory", "stat", "stat_name",
+)  # fmt: skip
+_READ_CALLS: Final = ("close", "open", "read", "size")
 
 
 class _Opened:
@@ -216,7 +223,7 @@ class Directory:
         # The reference keeps the descriptor open during the call.
         file, name = (parent.held(), self.name) if parent else (self.held(), ".")
         known = before.data if before is not None and before.names is names else None
-        if type(files) is Files:
+        if keeps(type(files), _LOOK_CALLS):
             begun_ms, data = native.look(
                 file.fd, name, names.encoded, len(names.names), known
             )
@@ -327,13 +334,13 @@ class Directory:
         Raises:
             OSError: as the system gives it; one of `NOT_A_FILE`: it is no such file.
         """
-        if type(self.files) is Files:
+        if keeps(type(self.files), _READ_CALLS):
             file = self.held()
             try:
                 return native.read_name(file.fd, name, most)
             finally:
                 del file
-        # Other methods may be replaced: this is the same, call by call.
+        # One of them is replaced: this is the same, call by call.
         with self.opened(name) as fd:
             size = self.files.size(fd)
             buffer = bytearray(size if size <= most else 0)

@@ -602,6 +602,21 @@ def replaced_calls(files: Files) -> frozenset[str]:
     )
 
 
+# What `keeps` has found out: readers ask it in each look at a log.
+_kept: Final[dict[tuple[type[Files], tuple[str, ...]], bool]] = {}
+
+
+def keeps(kind: type[Files], methods: tuple[str, ...]) -> bool:
+    """Whether a class has replaced none of some methods: then one call of C may do what
+    they do together."""
+    known = _kept.get((kind, methods))
+    if known is None:
+        names = ("__getattribute__", *methods)
+        known = all(getattr(kind, name) is getattr(Files, name) for name in names)
+        _kept[kind, methods] = known
+    return known
+
+
 def held_open(files: Files, fd: int) -> native.OpenFile:
     """An open descriptor; dropping the last reference to the result closes it."""
     is_own = type(files).close is Files.close

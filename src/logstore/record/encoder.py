@@ -20,7 +20,7 @@ from logstore.errors import (
 from logstore.record import compression
 from logstore.record.arguments import as_items
 
-__all__ = ["Encoder", "pack_rows"]
+__all__ = ["Encoder", "pack_one", "pack_rows"]
 
 # The most uncompressed bytes of one batch, unless a single record is larger. It is
 # small enough that a random read checks and decompresses little more than it needs.
@@ -256,6 +256,20 @@ def pack_rows(
     check_headers(rows, magic)
     rows.set_time(now_ms)
     return rows
+
+
+def pack_one(
+    value: bytes | None, key: bytes | None, timestamp_ms: int | None
+) -> native.Rows:
+    """As `pack_rows`, of one record without headers, whose parts were checked."""
+    return native.Rows(
+        1,
+        None if key is None else pack_column((key,), "key"),
+        pack_column((value,), "value"),
+        timestamps=None
+        if timestamp_ms is None
+        else native.int64_array((timestamp_ms,)),
+    )
 
 
 def keyless_error(index: int) -> InvalidRecordError:

@@ -26,7 +26,7 @@ EPOCH = 3  # of the leader
 
 
 class OneRecord:
-    """ls_append_record for one segment."""
+    """ls_append_records of single records for one segment."""
 
     def __init__(self, state, limits=None):
         self.state = state
@@ -45,29 +45,15 @@ class OneRecord:
         max_bytes=500,
         timestamp=T,
         attributes=0,
-        **sizes,
     ):
         memory = Guarded(capacity)
         out = memory.at_end(bytes(capacity))
-        size = lib.ls_append_record(
-            ffi.NULL if key is None else ffi.from_buffer(key),
-            sizes.get("key_len", -1 if key is None else len(key)),
-            ffi.NULL if value is None else ffi.from_buffer(value),
-            sizes.get("value_len", -1 if value is None else len(value)),
-            timestamp,
-            magic,
-            attributes,
-            EPOCH,
-            max_bytes,
-            self.limits,
-            self.state,
-            out,
-            capacity,
-            self.index,
-            self.times,
-            self.plan,
+        records = Records([(key, value)], timestamp_all=timestamp)
+        size = lib.ls_append_records(
+            records.raw, magic, attributes, EPOCH, max_bytes, max_bytes, self.limits,
+            self.state, out, capacity, self.index, self.times, 1, self.plan,
             ffi.new("ls_error *"),
-        )
+        )  # fmt: skip
         return size, bytes(ffi.buffer(out, max(size, 0)))
 
 
@@ -99,13 +85,11 @@ def test_append_record_equals_encoding_and_planning(magic):
 
 
 def test_append_record_that_does_not_fit_gives_nothing():
-    """Space, limit, and a length beyond 31 bits."""
+    """Space and limit, by a single byte."""
     one = OneRecord(new_state(0))
     size = len(message(0, b"key", b"value"))
     assert one.append(b"key", b"value", capacity=size - 1)[0] == 0
     assert one.append(b"key", b"value", max_bytes=size - 1)[0] == 0
-    assert one.append(b"key", b"value", key_len=2**31)[0] == 0
-    assert one.append(b"key", b"value", value_len=2**31)[0] == 0
     assert one.append(b"key", b"value", capacity=size, max_bytes=size)[0] == size
 
 
@@ -222,22 +206,13 @@ def test_append_record_at_the_last_offset_of_all_is_refused():
 
 @pytest.mark.parametrize("magic", [-1, 3, 127])
 def test_append_record_of_another_magic_is_refused(magic):
-    """And so is a negative limit."""
+    """And so is a state of a size below 0; into a limit below 0 nothing fits."""
     one = OneRecord(new_state(0))
     assert one.append(b"key", b"value", magic=magic)[0] == lib.LS_E_ARGUMENT
     for known in (1, 2):
-        negative = one.append(b"key", b"value", magic=known, max_bytes=-1)
-        assert negative[0] == lib.LS_E_ARGUMENT
+        assert one.append(b"key", b"value", magic=known, max_bytes=-1)[0] == 0
     broken = OneRecord(new_state(0, size=-1))
     assert broken.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
-
-
-def test_append_record_takes_any_negative_length_for_null():
-    """Also one whose low 32 bits are not negative."""
-    for length in (-1, -2, -(2**40) + 5, -(2**63)):
-        one = OneRecord(new_state(0))
-        written = one.append(b"key", b"value", key_len=length, value_len=length)[1]
-        assert written == message(0, None, None)
 
 
 # ------------------------------------------------------------------ many records

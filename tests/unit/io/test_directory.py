@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from logstore import _native as native
 from logstore.io.directory import Directory
-from logstore.io.files import Files, Waitable
+from logstore.io.files import Files, Waitable, keeps
 
 
 class Busy(Files):
@@ -117,3 +119,44 @@ def test_open_of_a_file_with_several_names_gives_a_copy_of_it(tmp_path: Path) ->
     os.close(fd)
     assert (original / "f").read_bytes() == b"a123"
     assert (copy / "f").read_bytes() == b"b123"
+
+
+def _replaced(method: str) -> type[Files]:
+    """A subclass that has one method of its own, which does the same."""
+    own = getattr(Files, method)
+
+    def replaced(self: Files, *args: Any, **named: Any) -> Any:
+        return own(self, *args, **named)
+
+    return type("Other", (Files,), {method: replaced})
+
+
+@pytest.mark.parametrize(
+    ("method", "is_kept"),
+    [("rename", True), ("now_ms", False), ("stat", False), ("__getattribute__", False)],
+)
+def test_methods_are_kept_unless_one_of_them_is_replaced(
+    method: str, is_kept: bool
+) -> None:
+    """However else a class differs."""
+    assert keeps(Files, ("now_ms", "stat"))
+    assert keeps(_replaced(method), ("now_ms", "stat")) == is_kept
+
+
+@pytest.mark.parametrize(("method", "is_called"), [("rename", False), ("read", True)])
+def test_small_file_is_read_by_methods_if_one_of_these_is_replaced(
+    tmp_path: Path, method: str, is_called: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else in one call of C."""
+    (tmp_path / "file").write_bytes(b"content")
+    calls = []
+    read_name = native.read_name
+
+    def counted(*args: Any) -> tuple[int, bytes]:
+        calls.append(args)
+        return read_name(*args)
+
+    monkeypatch.setattr(native, "read_name", counted)
+    directory = Directory.open_root(_replaced(method)(), str(tmp_path))
+    assert directory.read_small("file", 100) == (7, b"content")
+    assert bool(calls) != is_called

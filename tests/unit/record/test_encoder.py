@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore import _native as native
+from logstore.record.encoder import Encoder, pack_one, pack_rows
 from support.arrow import NOW
 from support.values import new_partition
 
@@ -146,3 +148,26 @@ def test_threads_that_change_a_list_never_change_its_records(
     records = list(partition.read())
     assert len(records) == appended
     assert {(r.key, r.value) for r in records} <= {(b"key", b"value")}
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("timestamp_ms", [None, -1, 0, NOW + 5])
+@pytest.mark.parametrize("key", [None, b"", b"key"])
+def test_record_that_is_packed_alone_has_the_bytes_of_a_list(
+    magic: int, timestamp_ms: int | None, key: bytes | None
+) -> None:
+    """With its own time, or the one that is set later."""
+    stamps = None if timestamp_ms is None else (timestamp_ms,)
+    keys = None if key is None else (key,)
+    encoder = Encoder(logstore.TopicConfig(message_format=magic))
+    found = []
+    for value in (None, b"", b"value"):
+        for rows in (
+            pack_one(value, key, timestamp_ms),
+            pack_rows((value,), keys, stamps, None, magic=magic),
+        ):
+            rows.set_time(NOW)
+            ((data, size),) = encoder.encode(rows, 3, NOW, 0)
+            found.append(bytes(native.buffer_of(data, size)))
+    assert found[::2] == found[1::2]
+    assert len(set(found)) == 3

@@ -15,7 +15,7 @@ from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.health import Health
 from logstore.log.write.segment_writer import SegmentWriter
-from logstore.record.encoder import Encoder
+from logstore.record.encoder import BATCH_BYTES_TARGET, Encoder
 from logstore.segment import Segment
 
 __all__ = ["ActiveSegment"]
@@ -36,12 +36,15 @@ class ActiveSegment:
         sync_times: of the syncs of the log so far.
 
     Args:
+        facts: of `prepared`; set here alone.
         before_cut: as in `SegmentWriter`; a method.
     """
 
     __slots__ = (
         "_before_cut",
         "_context",
+        "_described",
+        "_facts",
         "_health",
         "creating",
         "index",
@@ -58,6 +61,7 @@ class ActiveSegment:
         context: LogContext,
         health: Health,
         prepared: native.PreparedAppend,
+        facts: native.StepFacts,
         state: native.SegmentState,
         index: OffsetEntries,
         times: TimeEntries,
@@ -67,6 +71,9 @@ class ActiveSegment:
         self._context = context
         self._health = health
         self.prepared = prepared
+        # What C knows, and the writer that it is about.
+        self._facts = facts
+        self._described: SegmentWriter | None = None
         self.writer: SegmentWriter | None = None
         self.state = state
         # Kafka counts anew at every opening of a log. A log that has rested is the same
@@ -211,20 +218,45 @@ class ActiveSegment:
             quiet_size: as `DurablePoint.quiet_size`.
             steps_end: as `Syncs.steps_end`.
         """
-        if encoder.needs_keys:
-            return  # C does not look at keys
         try:
-            assert self.writer is not None
-            self.writer.prepare(
-                self.prepared, encoder, leader_epoch, durable, quiet_size, steps_end
-            )
+            writer, facts = self.writer, self._facts
+            assert writer is not None
+            if self._described is not writer:
+                self._describe(writer, encoder)
+            facts.set_end(
+                writer.state, leader_epoch, durable, min(writer.reserved, steps_end),
+                quiet_size,
+            )  # fmt: skip
+            self.prepared.prepare(writer, writer.segment, writer.index, writer.times)
         except (MemoryError, RecursionError):
             self.prepared.clear()
+
+    def _describe(self, writer: SegmentWriter, encoder: Encoder) -> None:
+        """Tell C what holds as long as there is a writer: other settings come into use
+        with another one."""
+        config = writer.config
+        self._facts.set_topic(
+            magic=encoder.magic,
+            attributes=encoder.plain_attributes,
+            max_bytes=config.max_message_bytes,
+            batch_target=BATCH_BYTES_TARGET,
+            flush_messages=config.flush_messages,
+            is_append_time=encoder.log_append_time,
+            is_plain=encoder.is_plain,
+            needs_keys=encoder.needs_keys,
+        )
+        self._facts.set_segment(writer.fd, writer.planner)
+        self._described = writer
+
+    def _forget(self) -> None:
+        """Prepare no more steps for the writer."""
+        self.prepared.clear()
+        self._described = None
 
     def retire(self) -> None:
         """Stop writing to it; readers keep its file. The next `open` begins with what
         the writer has come to: an undo, for example, gives it another state."""
-        self.prepared.clear()
+        self._forget()
         writer = self.writer
         if writer is not None:
             self.state, self.index, self.times = (
@@ -235,7 +267,7 @@ class ActiveSegment:
 
     def replace(self, opened: SegmentWriter) -> None:
         """Write to a segment that was created after the one that has the writer."""
-        self.prepared.clear()
+        self._forget()
         if self.writer is not None:
             self.writer.release()
         self.writer = opened

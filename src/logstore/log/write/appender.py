@@ -22,7 +22,7 @@ from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_writer import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.log.write.transaction_index import add_aborted
-from logstore.record.encoder import Encoder, check_headers, keyless_error
+from logstore.record.encoder import Encoder, check_headers
 from logstore.record.producer_batches import headers_of, number_batches
 
 __all__ = ["Appender"]
@@ -76,32 +76,30 @@ class Appender:
         log, context = self._log, self._log.context
         self._syncs.check_may_sync(durable)
         count = sum(rows.count for rows in groups)
-        compressed = None
-        if expected_offset is None:
-            now_ms = context.files.now_ms()
-            for rows in groups:
-                rows.set_time(now_ms)
-            compressed = self._compress(groups)
-            prepared, offsets = log.active.prepared, None
-            if compressed is not None:
-                offsets = prepared.append_encoded(compressed.data, count)
-            elif len(groups) == 1:
-                offsets = prepared.append_rows(groups[0].address)
-            if offsets is not None:
-                if durable:
-                    self._syncs.sync_appended(offsets.stop, durable)
-                return offsets.start, offsets.stop, now_ms
+        now_ms = context.files.now_ms()
+        for rows in groups:
+            rows.set_time(now_ms)
+        compressed = self._compress(groups) if expected_offset is None else None
+        prepared, offsets = log.active.prepared, None
+        if compressed is not None:
+            offsets = prepared.append_encoded(compressed.data, count)
+        elif len(groups) == 1 and expected_offset in (None, log.extent.end):
+            base = -1 if expected_offset is None else expected_offset
+            offsets = prepared.append_rows(groups[0].address, base, False)
+        if offsets is not None:
+            if durable:
+                self._syncs.sync_appended(offsets.stop, durable)
+            return offsets.start, offsets.stop, now_ms
         with log.lock:
             log.get_ready()
             base = log.extent.end
             self.check_expected(expected_offset, count)
             if compressed is not None and compressed.config is self.encoder.config:
                 self._append_compressed(compressed.data, base, now_ms)
+                self._prepare()
             else:
                 now_ms = context.files.now_ms()
                 self._append_rows(groups, base, now_ms)
-            if count:
-                self._prepare()
             extent = log.extent
             end = extent.end
             lagging = end - extent.durable >= context.config.flush_messages
@@ -118,7 +116,7 @@ class Appender:
         rows.set_time(self._log.context.files.now_ms())
         has_headers = rows.first_with_headers >= 0
         if encoder.is_plain and not has_headers:
-            return prepared.append_rows(rows.address)
+            return prepared.append_rows(rows.address, -1, False)
         if encoder.magic < 2 or encoder.log_append_time:
             return None
         if encoder.measure(rows) > _AT_ONCE_BYTES:
@@ -135,8 +133,30 @@ class Appender:
             rows.set_time(now_ms)
             rows.rewind()
         filled = [rows for rows in groups if rows.count]
-        if filled:
-            self._append(filled, base, now_ms)
+        if not filled or (len(filled) == 1 and self._append_step(filled[0], base)):
+            return
+        self._append(filled, base, now_ms)
+        self._prepare()
+
+    def _append_step(self, rows: native.Rows, base: int) -> bool:
+        """Append rows in one step of C; False, with nothing done, if that is not
+        possible, or more than the segment is to be written, as by the first append."""
+        log, encoder, writer = self._log, self.encoder, self._log.active.writer
+        is_begun = encoder.magic < 2 or log.epochs.known >= 0
+        if writer is None or not (is_begun and encoder.is_plain):
+            return False
+        size = encoder.measure(rows)
+        size += native.BATCH_HEADER_BYTES if encoder.magic == 2 else 0
+        if writer.state.size + size > log.context.config.segment_bytes:
+            return False
+        self.begin()
+        writer.reserve(size)
+        self._prepare()
+        if log.active.prepared.append_rows(rows.address, base, True) is None:
+            return False
+        if log.appended.waiters:
+            log.appended.set()
+        return True
 
     def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
         """Raise now what `append_rows` would raise, as far as it can be known: for
@@ -155,61 +175,6 @@ class Appender:
         for rows in groups:
             check_headers(rows, encoder.magic)
             encoder.check_sizes(rows)
-
-    def append_one(
-        self,
-        value: Any,
-        key: Any,
-        timestamp_ms: int | None,
-        expected_offset: int | None,
-        durable: bool,
-    ) -> tuple[int, int]:
-        """Append one uncompressed record without headers: the fast path.
-
-        Returns (offset, timestamp stored).
-        """
-        log, context = self._log, self._log.context
-        if durable:
-            self._syncs.check_may_sync(durable)
-        with log.lock:
-            log.get_ready()
-            now_ms = context.files.now_ms()
-            base = log.extent.end
-            if expected_offset is not None or base == native.OFFSET_MAX:
-                self.check_expected(expected_offset, 1)
-            encoder = self.encoder
-            if key is None and encoder.needs_keys:
-                raise keyless_error(0)
-            if timestamp_ms is None or encoder.log_append_time:
-                timestamp_ms = now_ms
-            if encoder.is_plain:
-                writer = log.active.writer or log.writable()
-                epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
-                self._syncs.plan(writer)
-                try:
-                    done = writer.append_record(
-                        value, key, timestamp_ms, now_ms, encoder, epoch
-                    )
-                    if done:
-                        log.show(writer)
-                        self._prepare()
-                except BaseException as error:
-                    # This comes first and makes no call that could be interrupted. If
-                    # the error came after the commit, the record is in, and is shown.
-                    log.health.is_blocked = log.health.is_torn = True
-                    log.after_failed_write(writer, error)
-                    raise
-            else:
-                done = False  # the settings have changed meanwhile
-            if not done:
-                rows = encoder.rows_of_one(value, key, timestamp_ms)
-                self._append([rows], base, now_ms)
-            extent = log.extent
-            end = extent.end
-            lagging = end - extent.durable >= context.config.flush_messages
-        if durable or lagging:
-            self._syncs.sync_appended(end, durable)
-        return base, timestamp_ms if encoder.magic else -1
 
     @property
     def prepared(self) -> native.PreparedAppend:

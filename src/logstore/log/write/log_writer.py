@@ -159,13 +159,16 @@ class LogWriter:
         )
         self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
         files, quiet = self.context.files, (self.appended.waiters, services.unreported)
+        facts = native.StepFacts()
         prepared = native.PreparedAppend(
-            self, self.health, self.lock, Extent, quiet, files, replaced_calls(files)
-        )
+            self, self.health, self.lock, Extent, quiet, files, replaced_calls(files),
+            facts, facts.address,
+        )  # fmt: skip
         self.active = ActiveSegment(
             self.context,
             self.health,
             prepared,
+            facts,
             loaded.active_state,
             loaded.index,
             loaded.times,

@@ -28,7 +28,6 @@ from logstore.index import (
     add_closing_entry,
 )
 from logstore.io.layout import INDEX, TIME_INDEX
-from logstore.record.encoder import BATCH_BYTES_TARGET, Encoder
 from logstore.record.file_walk import FRAME, FRAME_BYTES, LENGTH_END
 from logstore.segment import Segment
 
@@ -299,56 +298,10 @@ class SegmentWriter:
                 error, "append to", self.path, "The log is as it was."
             ) from error
 
-    def append_record(
-        self,
-        value: Any,
-        key: Any,
-        timestamp_ms: int,
-        now_ms: int,
-        encoder: Encoder,
-        leader_epoch: int,
-    ) -> bool:
-        """Append one uncompressed record without headers in one call into C.
-
-        Returns False, with nothing done, if this is not possible: the record is too
-        large for the buffer or a limit, or belongs into a new segment. Raises as
-        `append`.
-        """
-        planner = self.planner
-        size = planner.plan_record(
-            self.state, value, key, timestamp_ms, now_ms, encoder.magic,
-            encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-        )  # fmt: skip
-        if size <= 0:
-            return False
-        segment = self.segment
-        if segment.size + size > self._reserved:
-            self.reserve(size)
-        self._write(planner.record[:size], size)
-        return True
-
-    def prepare(
-        self,
-        prepared: native.PreparedAppend,
-        encoder: Encoder,
-        leader_epoch: int,
-        durable: int,
-        quiet_size: int,
-        steps_end: int,
-    ) -> None:
-        """Prepare the next small appends, and syncs.
-
-        Args:
-            steps_end: the size up to which the file may grow so, if the disk has room.
-        """
-        prepared.prepare(
-            self, self.segment, self.index, self.times, self.state,
-            self.state.address, self.planner.limits_address, self.fd, encoder.magic,
-            encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-            encoder.log_append_time, min(self._reserved, steps_end),
-            BATCH_BYTES_TARGET, encoder.is_plain, durable,
-            self.config.flush_messages, quiet_size,
-        )  # fmt: skip
+    @property
+    def reserved(self) -> int:
+        """The size up to which the disk has room for the file for certain."""
+        return self._reserved
 
     def write_first_frame(self) -> None:
         """Write the frame that `append` held back: it makes all of the call visible.

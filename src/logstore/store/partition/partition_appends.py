@@ -16,6 +16,7 @@ from logstore.record.encoder import (
     as_bytes,
     check_payload_type,
     check_timestamp,
+    pack_one,
     pack_rows,
 )
 from logstore.record.extras import arrow_module
@@ -122,17 +123,16 @@ class PartitionAppends:
             timestamp_ms = check_timestamp(timestamp_ms)
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
-        if not headers and appends.encoder.is_plain:
-            return appends.append_one(
-                value, key, timestamp_ms, expected_offset, bool(durable)
+        if headers:
+            rows = pack_rows(
+                (value,),
+                None if key is None else (key,),
+                None if timestamp_ms is None else (timestamp_ms,),
+                (headers,),
+                magic=appends.encoder.magic,
             )
-        rows = pack_rows(
-            (value,),
-            None if key is None else (key,),
-            None if timestamp_ms is None else (timestamp_ms,),
-            (headers,) if headers else None,
-            magic=appends.encoder.magic,
-        )
+        else:
+            rows = pack_one(value, key, timestamp_ms)
         base, _, now_ms = appends.append_rows(
             [rows], expected_offset=expected_offset, durable=bool(durable)
         )

@@ -28,7 +28,7 @@ from logstore.io.files import Files
 from logstore.log.write.extent import Extent
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles
-from support.prepared import unprepared
+from support.prepared import Prepared, unprepared
 from support.values import every_magic, new_partition
 
 T = 1_700_000_000_000
@@ -100,13 +100,17 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
     if append_time:
         settings["message_timestamp_type"] = "LogAppendTime"
     found = []
-    for is_prepared in (True, False):
+    for way in ("step", "step with the lock", "usual"):
+        is_prepared = way == "step"
         rng = random.Random(7)
         clock = iter(range(T, T + 10_000_000, 13))
         monkeypatch.setattr(time, "time_ns", lambda c=clock: next(c) * 1_000_000)
-        path = tmp_path / str(is_prepared)
+        path = tmp_path / way
         partition = partition_of(path, magic, **settings)
         counted = Counted(partition)
+        prepared = Prepared(partition)
+        prepared.is_off = way == "usual"
+        lock = partition._writer._log.lock  # type: ignore[union-attr]
         if not is_prepared:
             counted._append = lambda value, key, timestamp_ms: -1
         for number in range(700):
@@ -114,20 +118,27 @@ def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
             value = rng.choice([None, bytes(size), b"v" * size])
             key = rng.choice([None, b"", b"k" * rng.randrange(30)])
             timestamp = T + rng.randrange(-1000, 100_000)
+            if way == "step with the lock":
+                with lock:
+                    pass
             assert partition.append(value, key, timestamp_ms=timestamp) == number
         if is_prepared:
             assert counted.taken > 500
             assert counted.refused < 150
+        if way == "step with the lock":
+            assert prepared.taken == 0
+            assert len([1 for one in prepared.held if one is not None]) > 500
         records = list(partition.read())
         assert [r.offset for r in records] == list(range(700))
         found.append((records, path))
         _close(partition)
-    left, right = found
-    if append_time:  # the clock is read in both ways, but not as often
-        assert [r.value for r in left[0]] == [r.value for r in right[0]]
-    else:
-        assert left[0] == right[0]
-        assert files_of(left[1]) == files_of(right[1])
+    left = found[0]
+    for right in found[1:]:
+        if append_time:  # the clock is read in all ways, but not as often
+            assert [r.value for r in left[0]] == [r.value for r in right[0]]
+        else:
+            assert left[0] == right[0]
+            assert files_of(left[1]) == files_of(right[1])
     for _, path in found:
         assert logstore.verify(path, deep=True).ok
         with logstore.open(path) as store:
@@ -521,16 +532,18 @@ def test_prepared_append_keeps_the_state_that_it_reads(tmp_path: Path) -> None:
     partition.append(b"first")
     log: Any = partition._writer.appends._log  # type: ignore[union-attr]
     active = log.active
-    assert active.writer.state in gc.get_referents(active.prepared)
+    facts = active._facts
+    assert facts in gc.get_referents(active.prepared)
+    assert active.writer.state in gc.get_referents(facts)
     # A call that is undone gives the writer another state.
     saved = active.writer.state
     with log.lock:
         active.writer.back_to(active.writer.mark())
     assert active.writer.state is not saved
-    assert saved in gc.get_referents(active.prepared)
+    assert saved in gc.get_referents(facts)
     partition.append(b"second")
-    assert active.writer.state in gc.get_referents(active.prepared)
-    assert saved not in gc.get_referents(active.prepared)
+    assert active.writer.state in gc.get_referents(facts)
+    assert saved not in gc.get_referents(facts)
     assert values(partition) == [b"first", b"second"]
 
 
@@ -540,12 +553,14 @@ def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> No
     with pytest.raises(TypeError):
         prepared.append(*arguments)
     with pytest.raises(TypeError):
-        prepared.prepare(*arguments)
+        prepared.prepare(*arguments, None)
 
 
 def test_prepared_append_of_wrong_parts_raises() -> None:
     kind: Any = native.PreparedAppend
-    lock, rest = native.Mutex(8, "a log"), (Files(), frozenset[str]())
+    facts = native.StepFacts()
+    lock, of_facts = native.Mutex(8, "a log"), (facts, facts.address)
+    rest = (Files(), frozenset[str](), *of_facts)
     with pytest.raises(TypeError):
         kind(object(), object(), threading.Lock(), Extent, (), *rest)
     with pytest.raises(TypeError):
@@ -553,7 +568,9 @@ def test_prepared_append_of_wrong_parts_raises() -> None:
     with pytest.raises(TypeError):
         kind(object(), object(), lock, Extent, [], *rest)
     with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, (), Files(), {"write"})
+        kind(object(), object(), lock, Extent, (), Files(), {"write"}, *of_facts)
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock, Extent, (), Files(), frozenset(), facts, None)
     with pytest.raises(TypeError):
         kind(object(), object(), lock)
 

@@ -167,11 +167,10 @@ def test_prepared_appends_end_with_the_next_use_of_the_lock(
 @pytest.mark.parametrize(
     ("columns", "named"),
     [
-        (([b"x", b"y"],), {"expected_offset": 1}),
         (([bytes(1000)] * 300,), {}),
         (([b""] * 9000,), {}),
     ],
-    ids=["expected", "bytes", "rows"],
+    ids=["bytes", "rows"],
 )
 def test_others_go_the_usual_way(
     partition: logstore.Partition, columns: Any, named: dict[str, Any]
@@ -494,7 +493,8 @@ def test_child_of_a_fork_takes_no_prepared_append(
 def test_prepared_append_without_preparation_takes_nothing() -> None:
     rows = native.Rows(1, None, native.Slices.of_bytes([b"x"]))
     assert unprepared().append_many([b"x"], None, None) is None
-    assert unprepared().append_rows(rows.address) is None
+    for is_held in (False, True):
+        assert unprepared().append_rows(rows.address, -1, is_held) is None
     assert unprepared().append_batches(message(0, None, b"x"), True) is None
     with pytest.raises(TypeError):
         unprepared().append_batches(message(0, None, b"x"))  # type: ignore[call-arg]
@@ -511,7 +511,92 @@ def test_append_many_takes_three_arguments(arguments: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("address", [None, "0", -1, 1 << 64])
 def test_append_rows_takes_an_address(address: Any) -> None:
     with pytest.raises((TypeError, OverflowError)):
-        unprepared().append_rows(address)
+        unprepared().append_rows(address, -1, False)
+
+
+@pytest.mark.parametrize("rest", [(), (-1,), (1 << 63, False), (-1, False, None)])
+def test_append_rows_takes_a_base_offset_and_whether_the_lock_is_held(
+    rest: tuple[Any, ...],
+) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        unprepared().append_rows(0, *rest)
+
+
+def test_rows_at_the_expected_offset_are_one_step(
+    partition: logstore.Partition,
+) -> None:
+    """And no rows, or no step, raises another error than the usual way."""
+    prepared = Prepared(partition)
+    assert partition.append_many([b"x", b"y"], expected_offset=1) == range(1, 3)
+    assert partition.append(b"z", expected_offset=3) == 3
+    assert (prepared.taken, prepared.refused) == (2, 0)
+    assert partition.append_many([], expected_offset=4) == range(4, 4)
+    for wrong in (-1, 3, 5, 1 << 70):
+        with pytest.raises(OffsetConflictError):
+            partition.append(b"w", expected_offset=wrong)
+    assert values(partition) == [b"first", b"x", b"y", b"z"]
+
+
+def test_rows_that_do_not_begin_at_the_expected_offset_are_not_taken(
+    partition: logstore.Partition,
+) -> None:
+    """Nor if the thread says wrongly that it has the lock: that ends the steps."""
+    prepared: Any = partition._prepared
+    rows = native.Rows(2, None, native.Slices.of_bytes([b"x", b"y"]), timestamp_all=T)
+    for base in (0, 2, 1 << 40):
+        assert prepared.append_rows(rows.address, base, False) is None
+    assert prepared.append_rows(rows.address, 1, False) == range(1, 3)
+    assert prepared.append_rows(rows.address, -1, False) == range(3, 5)
+    assert prepared.append_rows(rows.address, 5, True) is None
+    assert prepared.append_rows(rows.address, 5, False) is None
+    assert values(partition) == [b"first", b"x", b"y", b"x", b"y"]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_append_with_the_lock_is_a_step_as_well(tmp_path: Path, magic: int) -> None:
+    """Behind whatever has taken the lock, but for the first append of all. It wakes
+    readers that wait, and the next append needs no lock."""
+    partition = partition_of(tmp_path, magic)
+    log: Any = partition._writer.appends._log  # type: ignore[union-attr]
+    prepared = Prepared(partition)
+    assert partition.append(b"a", b"k") == 0
+    assert (prepared.refused, prepared.held) == (1, [])
+    for number in range(1, 4):
+        with log.lock:
+            waiter = log.appended.register()
+        assert partition.append(b"b", b"k", timestamp_ms=T + number) == 2 * number - 1
+        assert waiter.wait(0)
+        assert prepared.refused == number + 1
+        assert prepared.held.pop() == range(2 * number - 1, 2 * number)
+        assert partition._append_prepared(b"c", None, T) == 2 * number
+    expected = [b"a"] + [b"b", b"c"] * 3
+    assert values(partition) == expected
+    close(partition)
+    with logstore.open(tmp_path) as store:
+        assert values(store["orders"][0]) == expected
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
+    tmp_path: Path, magic: int
+) -> None:
+    """Others, in any of the ways, raise, and change nothing."""
+    partition = partition_of(tmp_path, magic, cleanup_policy="compact")
+    partition.append(b"first", b"k")
+    prepared = Prepared(partition)
+    assert partition._append_prepared(b"x", b"", None) == 1
+    assert partition.append_many([b"y", b"z"], [b"k", b"l"]) == range(2, 4)
+    assert prepared.taken == 1
+    assert partition._append_prepared(b"x", None, None) == -1
+    for call in (
+        lambda: partition.append(b"x"),
+        lambda: partition.append(bytearray(b"x")),
+        lambda: partition.append_many([b"x"]),
+        lambda: partition.append_many([b"x", b"y"], [b"k", None]),
+    ):
+        with pytest.raises(logstore.InvalidRecordError, match="has no key"):
+            call()
+    assert values(partition) == [b"first", b"x", b"y", b"z"]
 
 
 @pytest.mark.parametrize("way", [lists, arrow])
@@ -520,6 +605,7 @@ def test_prepared_appends_leave_nothing_behind(
 ) -> None:
     """No references to values, keys and what the log replaces with each call."""
     rows: Rows = ([b"a value of its own"] * 3, [b"a key of its own"] * 3, [T] * 3)
+    gc.collect()
     before = [sys.getrefcount(column[0]) for column in rows]
     for _ in range(100):
         way(partition, rows)
