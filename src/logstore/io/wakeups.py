@@ -275,7 +275,8 @@ class ServiceThread:
     Args:
         root: the directory of the store.
         what: the thread serves: "requests".
-        method: called with no lock held, and again after an error.
+        method: called with no lock held, and again after an error, or if it returns
+            True; then after `pause_s`.
         log_error: gets that error.
         pause_s: how long after it, in seconds.
         sleep: how the thread waits.
@@ -332,13 +333,14 @@ class ServiceThread:
 
     def _run(self) -> None:
         while not self._is_stopped:
+            is_again: object = False
             try:
                 begin_call()
                 method = self._method()
                 if method is None:
                     return
                 if self._is_due:
-                    method()
+                    is_again = method()
             except BaseException as error:
                 # It has another try, also if there was no memory to say so.
                 with contextlib.suppress(BaseException):
@@ -352,7 +354,10 @@ class ServiceThread:
             wakeups = self.wakeups
             if wakeups is not None and not self._is_stopped:
                 with contextlib.suppress(BaseException):
-                    self._sleep(wakeups)
+                    if is_again is True:
+                        wakeups.wait(self._pause_s)
+                    else:
+                        self._sleep(wakeups)
 
     def wake(self) -> None:
         """Let the thread call the method once more."""

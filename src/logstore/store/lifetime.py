@@ -141,18 +141,6 @@ class Lifetime:
         if failure is not None:
             raise again(failure)
 
-    def abandon(self) -> None:
-        """End the use of the store as a kill between two calls would: quickly, because
-        another process waits. All that was published is durable; the next opening
-        examines the logs."""
-        context = self._context
-        with self._lock:
-            if not self.is_finished:
-                context.is_closed = True
-                self._stop()
-                self._may_write = False
-                self._let_go()
-
     def _stop(self) -> None:
         """End the work in the background, each after its current step."""
         if self._sharing is not None:

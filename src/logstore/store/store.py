@@ -110,6 +110,7 @@ class Store:
                 asked.name, asked.partitions, asked.config, exist_ok=asked.exist_ok
             ),
         )
+        self._publishing.hand_in.ends_when_failed = self._is_keeper
         self._sharing: Sharing | None = None
         self._is_shared = hand_in_timeout_ms is not None
         if read_only:
@@ -618,10 +619,9 @@ class Store:
 def _kept(store: Store) -> Kept:
     """A store that this process has opened for others, too."""
     hand_in = store._publishing.hand_in
-    lifetime = store._lifetime
     return Kept(
         lambda: hand_in.served,
+        lambda: hand_in.has_failed,
         store._publishing.publish,
         store.close,
-        lifetime.abandon,
     )

@@ -238,9 +238,11 @@ class ProcessFile:
             OSError: the system refuses; it may be carried out.
         """
         fd, byte = self._file.fd, _TAKEN + slot.place
-        if not self._files.lock_byte(fd, byte):
-            return False
         try:
+            # Inside: an interrupt may come behind it. Without the lock, to unlock does
+            # nothing.
+            if not self._files.lock_byte(fd, byte):
+                return False
             if self.answer(slot) is not None or may_be_done():
                 return False
             self._write(slot, _WITHDRAWN, 0)
@@ -342,6 +344,7 @@ class ServedProcess:
         id: of the process.
         about: what it says of itself.
         has_more: whether more requests may wait than were taken last.
+        is_blocked: the next one is being withdrawn, by a process that may be stopped.
 
     Raises:
         FileNotFoundError: they are gone.
@@ -369,6 +372,9 @@ class ServedProcess:
             ) from error
         self.about = checkpoints.entry_value(path, bodies[0])
         self.has_more = True
+        self.is_blocked = False
+        # The number of the request that was taken from each slot.
+        self._held: dict[int, int] = {}
         # The last answer in each slot.
         self._done = self._answered_before()
 
@@ -385,6 +391,16 @@ class ServedProcess:
     def fd(self) -> int:
         """The file that changes when there is a request."""
         return self._file.fd
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether the machine has not been started again since the process made its
+        files: what they say after that may be of any moment before, and nobody waits.
+        """
+        boot, host = self.about.get("boot"), self.about.get("host")
+        files = self._files
+        is_here = host == files.host() and boot is not None
+        return not is_here or boot == files.process_id().boot.hex()
 
     @property
     def is_alive(self) -> bool:
@@ -415,19 +431,21 @@ class ServedProcess:
         fd, files = self._file.fd, self._files
         found: list[TakenRequest] = []
         waiting = self._waiting()
-        self.has_more = False
+        self.has_more = self.is_blocked = False
         for slot, checksum in waiting[:requests_max]:
             bytes_max -= slot.size
             if found and bytes_max < 0:
                 break
             byte = _TAKEN + slot.place
             if not files.lock_byte(fd, byte):
-                break  # it is being withdrawn
+                self.is_blocked = True
+                break
             if self._still_waits(slot, checksum):
+                self._held[slot.place] = slot.number
                 found.append(TakenRequest(slot, self._content(slot, checksum)))
             else:
                 files.unlock_byte(fd, byte)
-        self.has_more = len(found) < len(waiting)
+        self.has_more = len(found) < len(waiting) and not self.is_blocked
         return found
 
     def _still_waits(self, slot: Slot, checksum: int) -> bool:
@@ -455,6 +473,8 @@ class ServedProcess:
             OSError: the answer may be there in part; then its checksum differs. The
                 request is still taken.
         """
+        if self._held.get(slot.place) != slot.number:
+            return  # its process has given it up, and a later one has its place
         files, fd = self._files, self._answers.fd
         head = _ANSWER.pack(slot.number, len(content), _checksum(slot.number, content))
         if len(content) > ANSWER_BYTES_MAX:
@@ -465,13 +485,19 @@ class ServedProcess:
 
     def keep(self, slot: Slot) -> None:
         """Do not take a request again, which is answered later."""
-        self._done[slot.place] = slot.number
+        self._done[slot.place] = max(self._done[slot.place], slot.number)
 
     def let_go(self, slot: Slot) -> None:
         """End carrying out a request; the next owner may."""
         self.keep(slot)
-        with contextlib.suppress(OSError):
-            self._files.unlock_byte(self._file.fd, _TAKEN + slot.place)
+        self.give_back(slot)
+
+    def give_back(self, slot: Slot) -> None:
+        """The same; it may also be taken again."""
+        if self._held.get(slot.place) == slot.number:
+            del self._held[slot.place]
+            with contextlib.suppress(OSError):
+                self._files.unlock_byte(self._file.fd, _TAKEN + slot.place)
 
     def remove(self) -> None:
         """Unlink the files of a process that has ended.

@@ -35,16 +35,17 @@ class Kept(NamedTuple):
     """A store that is open for writing, and carries out what others hand in.
 
     Attributes:
-        served: returns how many requests it has answered.
+        served: returns how many requests it has carried out.
+        has_failed: returns whether it carries out nothing more until it is opened
+            again.
         publish: publishes to it, as `Store.publish`.
         close: closes it.
-        abandon: ends its use, quickly, without closing it.
     """
 
     served: Callable[[], int]
+    has_failed: Callable[[], bool]
     publish: Callable[[PublicationRequest], Publication]
     close: Callable[[], None]
-    abandon: Callable[[], None]
 
 
 class Keeper:
@@ -68,7 +69,7 @@ class Keeper:
         """Publish with the lock that this process keeps; None: it keeps none, and
         nothing was done. Raises: as `Store.publish`."""
         kept = self._kept
-        if kept is not None:
+        if kept is not None and not kept.has_failed():
             with contextlib.suppress(StoreClosedError):
                 return kept.publish(request)
         return None
@@ -98,22 +99,20 @@ class Keeper:
         except LogStoreError as error:
             self._failure = error
             return
-        is_awaited = False
         try:
             self._kept = store
-            is_awaited = self._keep(store)
+            self._keep(store)
         finally:
             self._kept = None
             try:
-                end = store.abandon if is_awaited else store.close
-                end()
+                store.close()
             except LogStoreError as error:
                 logger.warning(
                     "store %s was not closed cleanly: %s", self._root.path, error
                 )
 
-    def _keep(self, store: Kept) -> bool:
-        """Return when the lock is to be given back: whether a process waits for it."""
+    def _keep(self, store: Kept) -> None:
+        """Return when the lock is to be given back."""
         watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
         self._wakeups = wakeups = Wakeups(
             self._root.files, watches=[watch], is_wakeable=True
@@ -124,11 +123,10 @@ class Keeper:
                 now = time.monotonic()
                 if store.served() != count:
                     count, since = store.served(), now
-                elif now - since >= _IDLE_S:
-                    return False
+                elif now - since >= _IDLE_S or store.has_failed():
+                    return
                 if wakeups.wait(_LOOK_S):
                     wakeups.take()
-            return not self._is_stopped
         finally:
             self._wakeups = None
             wakeups.close()
@@ -146,4 +144,4 @@ class Keeper:
     def after_fork(self) -> None:
         """In the child of a fork: the lock is the parent's."""
         self._lock = threading.Lock()
-        self._thread = self._wakeups = None
+        self._thread = self._wakeups = self._kept = self._failure = None

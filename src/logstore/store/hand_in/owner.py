@@ -22,11 +22,20 @@ from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import logger
-from logstore.errors import ConfigError, LogStoreError, StoreClosedError
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    StoreClosedError,
+    SyncFailedError,
+)
 from logstore.io.checkpoint.answers import Answer
 from logstore.io.directory import Directory
 from logstore.io.wakeups import ServiceThread, Watch
-from logstore.log.write.calls import Creation, OutdatedChoiceError
+from logstore.log.write.calls import (
+    CallerEndedError,
+    Creation,
+    OutdatedChoiceError,
+)
 from logstore.store.hand_in.served_processes import Call, ServedProcesses
 from logstore.store.publication.publication import Outcome, PublicationRequest
 from logstore.store.publication.publisher import Publisher
@@ -75,7 +84,9 @@ class HandIn:
     Its thread, if there is one, holds no reference to it while it waits.
 
     Attributes:
-        served: how many requests it has answered, with its own.
+        served: how many requests it has carried out, with its own.
+        has_failed: it carries out nothing more until the store is opened again.
+        ends_when_failed: then it leaves requests to the next one who opens it.
     """
 
     def __init__(
@@ -93,10 +104,13 @@ class HandIn:
         )
         # Requests for topics, which are made without that lock.
         self._creations: deque[Call] = deque()
-        self._is_listed = False
+        # Calls that may have lost what they took: they are under way, or were
+        # interrupted. Reports that are lost make the next look list the names.
+        self._unsure: set[object] = {object()}
         # The store was closed meanwhile.
         self._has_ended = False
         self.served = 0
+        self.has_failed = self.ends_when_failed = False
 
     def start(self) -> None:
         """Publish for others from now on, in a thread.
@@ -127,7 +141,6 @@ class HandIn:
                 # An owner that does not publish for others sees none.
                 self._look()
                 outcomes = self._publish_with(own)
-                self.served += len(own)
                 is_done = self._processes.is_idle and not self._creations
                 return outcomes
             finally:
@@ -136,8 +149,10 @@ class HandIn:
                     # interrupt of this thread must not delay them.
                     self._thread.wake()
 
-    def serve(self) -> None:
-        """Publish what waits, until nothing does."""
+    def serve(self) -> bool:
+        """Publish what waits, until nothing does. Returns whether to do it again after
+        a pause."""
+        self._processes.look_again()
         # Without a lock as long as nothing waits: others may hold it, and must not find
         # it held from inside a call of theirs.
         # A topic may be asked for by a request that a call of the owner has taken.
@@ -146,6 +161,7 @@ class HandIn:
                 self._publish_with([])
             if self._creations:
                 self._create_topics()
+        return self._processes.needs_another_look and not self._has_ended
 
     def _create_topics(self) -> None:
         """Create the topics that other processes have asked for."""
@@ -158,20 +174,28 @@ class HandIn:
             try:
                 self._create(call.creation)
                 answer = Answer(None, is_new=True)
+            except StoreClosedError:
+                # It is no answer: the next one who has the lock decides.
+                self._has_ended = True
+                with self._publisher.lock:
+                    call.give_back()
+                return
             except LogStoreError as error:
                 answer = Answer(error)
             except TypeError as error:
                 answer = Answer(ConfigError(f"{error}; nothing was created"))
-            _answer(call, answer)
-            self.served += 1
+            with self._publisher.lock:
+                _answer(call, answer)
+            self.served += answer.error is None
 
     def _publish_with(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
         """Publish one's own requests, and those that are known to wait."""
         # If this is interrupted, nobody knows any more what was taken.
-        is_listed, self._is_listed = self._is_listed, False
+        token = object()
+        self._unsure.add(token)
         waiting = self._taken()
         outcomes = self._publish(own, waiting) if own or waiting else []
-        self._is_listed = is_listed
+        self._unsure.discard(token)
         return outcomes
 
     def _publish(
@@ -186,14 +210,21 @@ class HandIn:
             if isinstance(outcome, StoreClosedError):
                 # It is no answer: the next one who has the lock decides.
                 self._has_ended = True
-                call.drop()
+                call.give_back()
             else:
                 _answer(call, _answer_of(outcome))
-                self.served += 1
+            if isinstance(outcome, CallerEndedError):
+                self._processes.note([call.name])
         for call in waiting:
             if call.error is not None:
                 _answer(call, Answer(call.error))
-                self.served += 1
+        failed = [one for one in outcomes if isinstance(one, LogStoreError)]
+        self.served += len(outcomes) - len(failed)
+        if any(isinstance(one, SyncFailedError) for one in failed):
+            self.has_failed = True
+        self.has_failed = self.has_failed or self._publisher.has_failed
+        if self.has_failed and self.ends_when_failed:
+            self._has_ended = True
         # After the answers: no process waits for this.
         self._publisher.discard_used()
         return outcomes[len(asked) :]
@@ -216,9 +247,10 @@ class HandIn:
             return False
         processes = self._processes
         # An interrupt loses the reports: then the next call lists the names.
-        is_listed, self._is_listed = self._is_listed, False
+        before, token = self._unsure.copy(), object()
+        self._unsure.add(token)
         reports = wakeups.take()
-        if reports is None or not is_listed:
+        if reports is None or before:
             # For names from before the watch, or not reported.
             names = self._names_in()
             processes.clean(names)
@@ -228,7 +260,9 @@ class HandIn:
             for number, _ in reports:
                 processes.reported(number)
         processes.note(names)
-        self._is_listed = wakeups.is_reporting
+        if wakeups.is_reporting:
+            self._unsure -= before
+        self._unsure.discard(token)
         return not processes.is_idle
 
     def _names_in(self) -> list[str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import logger
+from logstore._native.locks import RANK_APPEND, RANK_LEAF, logger, new_group
 from logstore.errors import (
     ConfigError,
     ForkedError,
@@ -47,6 +47,8 @@ __all__ = ["Requester"]
 # How often a waiter looks by itself whether there is an owner, and an answer.
 _LOOK_S: Final = 0.1
 _UNREPORTED_S: Final = 0.01
+# How often a call looks whether there is room again, if nobody waits for an answer.
+_ROOM_LOOK_S: Final = 0.005
 # How long the end of a killed owner may take.
 _DYING_S: Final = 0.5
 _DYING_LOOK_S: Final = 0.005
@@ -110,15 +112,21 @@ class Requester:
         self._root = root
         self._publications = publications
         self._become_owner = become_owner
-        self._lock = threading.Lock()
-        self._has_room = threading.Condition(self._lock)
-        self._reading = threading.Lock()
+        self._make_locks()
         self._file: ProcessFile | None = None
         self._wakeups: Wakeups | None = None
         self._lock_watch: int | None = None
         self._pending: dict[int, _Pending] = {}
         self._pid = -1
         self._is_closed = False
+
+    def _make_locks(self) -> None:
+        # A signal handler or a finalizer may call while its thread holds them: then an
+        # error says so, and an interrupt leaves none of them locked.
+        group = new_group()
+        name = f"what this process hands in to {self._root.path}"
+        self._lock = native.Mutex(RANK_LEAF, name, group)
+        self._reading = native.Mutex(RANK_APPEND, f"the answers to {name}", group)
 
     # ------------------------------------------------------------ making one
 
@@ -156,7 +164,7 @@ class Requester:
             is_over = True
         except BaseException as error:
             if not is_over:
-                self._interrupted(pending, error)
+                self._interrupted(pending, error, timeout_ms)
             raise
         finally:
             self._end(pending)
@@ -193,33 +201,29 @@ class Requester:
     def _made(
         self, asked: Asked, content: bytes, deadline: float, timeout_ms: int
     ) -> _Pending:
-        with self._has_room:
-            while True:
+        while True:
+            with self._lock:
                 file = self._opened()
                 slot = file.put(content)
                 if slot is not None:
                     pending = _Pending(asked, file, slot)
                     self._pending[slot.number] = pending
                     return pending
-                rest = deadline - time.monotonic()
-                if rest <= 0:
-                    raise PublicationTimeoutError(
-                        *_name_of(asked, file, 0),
-                        timeout_ms=timeout_ms,
-                        outcome="not written",
-                        holder=state_of(self._root).holder,
-                    )
                 file.free_others(self._pending)
-                if not self._pending:
-                    self._has_room.wait(min(rest, _LOOK_S))
-                    continue
                 # Its answer makes room, which this thread may have to read.
-                oldest = self._pending[min(self._pending)]
-                self._lock.release()
-                try:
-                    self._step(oldest, min(rest, _LOOK_S))
-                finally:
-                    self._lock.acquire()
+                oldest = self._pending.get(min(self._pending, default=0))
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                raise PublicationTimeoutError(
+                    *_name_of(asked, file, 0),
+                    timeout_ms=timeout_ms,
+                    outcome="not written",
+                    holder=state_of(self._root).holder,
+                )
+            if oldest is None:
+                time.sleep(min(rest, _ROOM_LOOK_S))
+            else:
+                self._step(oldest, min(rest, _LOOK_S))
 
     def _opened(self) -> ProcessFile:
         """The file of this process; made by its first request."""
@@ -281,11 +285,10 @@ class Requester:
         """Wait until something may have changed. Returns whether the owner may have
         ended."""
         may_have_ended = False
-        if self._reading.acquire(blocking=False):
-            try:
+        with self._reading.attempt() as is_free:
+            if is_free:
                 may_have_ended = self._read(pending, seconds)
-            finally:
-                self._reading.release()
+        if is_free:
             self._hand_on()
         elif not pending.is_woken.wait(seconds):
             may_have_ended = True
@@ -411,32 +414,45 @@ class Requester:
             identity, sequence, timeout_ms=timeout_ms, holder=holder
         )
 
-    def _interrupted(self, pending: _Pending, error: BaseException) -> None:
+    def _interrupted(
+        self, pending: _Pending, error: BaseException, timeout_ms: int
+    ) -> None:
         """A call that ends without an answer takes the request back. An interrupt
-        has the names by which its outcome can be asked for."""
-        outcome = "not written" if self._withdraw(pending) else "unknown"
-        if isinstance(error, LogStoreError):
-            return
-        facts = vars(error)
-        facts["identity"], facts["sequence"] = pending.identity, pending.sequence
-        facts["outcome"] = outcome
+        has the names by which its outcome can be asked for.
+
+        Raises:
+            PublicationTimeoutError: in place of another error, which would say that
+                nothing was written: the owner has begun with it.
+        """
+        if isinstance(error, PublicationTimeoutError):
+            return  # it says itself what came of it
+        is_withdrawn = self._withdraw(pending)
+        identity, sequence = pending.identity, pending.sequence
+        if not isinstance(error, LogStoreError):
+            facts = vars(error)
+            facts["identity"], facts["sequence"] = identity, sequence
+            facts["outcome"] = "not written" if is_withdrawn else "unknown"
+        elif not is_withdrawn and not isinstance(error, StoreLockedError):
+            raise PublicationTimeoutError(
+                identity, sequence, timeout_ms=timeout_ms
+            ) from error
 
     def _end(self, pending: _Pending) -> None:
-        with self._has_room:
-            if self._pending.pop(pending.slot.number, None) is not None:
-                pending.file.free(pending.slot)
-                self._has_room.notify_all()
+        # Without the lock: the two steps need none, and this may be called from inside
+        # of a call that holds it.
+        if self._pending.pop(pending.slot.number, None) is not None:
+            pending.file.free(pending.slot)
 
     def close(self) -> None:
         """Make no more requests, and remove the file. Calls of other threads that wait
         take their requests back."""
-        with self._has_room:
-            self._is_closed = True
-            for pending in self._pending.values():
+        self._is_closed = True
+        deadline = time.monotonic() + _CLOSE_S
+        while self._pending and time.monotonic() < deadline:
+            for pending in list(self._pending.values()):
                 pending.is_woken.set()
-            deadline = time.monotonic() + _CLOSE_S
-            while self._pending and time.monotonic() < deadline:
-                self._has_room.wait(_LOOK_S)
+            time.sleep(_ROOM_LOOK_S)
+        with self._lock:
             file, self._file = self._file, None
             wakeups, self._wakeups = self._wakeups, None
         if file is not None:
@@ -449,9 +465,7 @@ class Requester:
 
     def after_fork(self) -> None:
         """In the child of a fork: the file is the parent's."""
-        self._lock = threading.Lock()
-        self._has_room = threading.Condition(self._lock)
-        self._reading = threading.Lock()
+        self._make_locks()
         self._pending = {}
         file, self._file, self._wakeups = self._file, None, None
         if file is not None:

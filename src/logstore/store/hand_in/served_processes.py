@@ -112,14 +112,21 @@ class Call:
                     return
                 content = short_answer_bytes(answer)
             served.answer(slot, content)
-        except BaseException:
+        except OSError:
             served.let_go(slot)
+            raise
+        except BaseException:
+            served.give_back(slot)
             raise
 
     @property
     def is_wanted(self) -> bool:
         """Whether the process still lives."""
         return self._served.is_alive
+
+    def give_back(self) -> None:
+        """Let it be taken again, by the next owner or by this one."""
+        self._served.give_back(self._taken.slot)
 
     def drop(self) -> None:
         """Do not carry it out."""
@@ -188,6 +195,13 @@ class ServedProcesses:
         self._watches: dict[int, str] = {}
         # Those that may have requests; the first one is taken from first.
         self._due: deque[str] = deque()
+        # Those that are looked at again after a pause: the system has refused a call,
+        # or reports no changes of their files, or a request is being withdrawn.
+        self._again: set[str] = set()
+        # The files of which no changes are reported, by their descriptors.
+        self._unreported: set[int] = set()
+        # Of their errors there is a warning.
+        self._told: set[str] = set()
         # Those that had ended when their files were opened.
         self._ended_before: set[str] = set()
 
@@ -195,6 +209,17 @@ class ServedProcesses:
     def is_idle(self) -> bool:
         """Whether no process may have requests."""
         return not self._due
+
+    @property
+    def needs_another_look(self) -> bool:
+        """Whether to look again after a pause, though nothing is reported."""
+        return bool(self._again)
+
+    def look_again(self) -> None:
+        """The pause is over."""
+        for unique in list(self._again):
+            self._again.discard(unique)
+            self._is_due(unique)
 
     def note(self, names: Iterable[str]) -> None:
         """Files of these names are there, or have changed."""
@@ -272,8 +297,14 @@ class ServedProcesses:
             self._close(unique)
             return [], False
         except (CorruptCheckpointError, OSError) as error:
-            logger.warning("cannot read the requests in %s: %s", path, error)
+            if unique not in self._told:
+                self._told.add(unique)
+                logger.warning("cannot read the requests in %s: %s", path, error)
+            if isinstance(error, OSError):
+                self._again.add(unique)
             return [], False
+        if served.is_blocked or served.fd in self._unreported:
+            self._again.add(unique)
         calls = [Call(served, one, path) for one in taken]
         if unique not in self._ended_before:
             # Whether it lives is asked before they count.
@@ -287,11 +318,16 @@ class ServedProcesses:
         if len(self._served) >= _PROCESSES_MAX:
             raise OSError(errno.EMFILE, f"{_PROCESSES_MAX} processes are served")
         served = self._served[unique] = ServedProcess(self._root, unique)
+        if not served.is_of_this_boot:
+            self._forget(served)
+            raise FileNotFoundError(errno.ENOENT, "of another boot")
         wakeups = self._wakeups()
         if wakeups is not None:
             number = wakeups.add(Watch(served.fd, native.WATCH_WRITES))
             if number is not None:
                 self._watches[number] = unique
+            elif wakeups.is_reporting:
+                self._unreported.add(served.fd)
         return served
 
     def _forget(self, served: ServedProcess) -> None:
@@ -303,11 +339,13 @@ class ServedProcesses:
         self._close(served.id)
 
     def _close(self, unique: str) -> None:
-        self._ended_before.discard(unique)
+        for mine in (self._ended_before, self._again, self._told):
+            mine.discard(unique)
         served = self._served.pop(unique, None)
         if served is None:
             return
         # The watch ends with the file.
+        self._unreported.discard(served.fd)
         served.close()
         for number in [n for n, one in self._watches.items() if one == unique]:
             del self._watches[number]

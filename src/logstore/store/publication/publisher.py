@@ -335,6 +335,11 @@ class Publisher:
                 error,
             )
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing is published any more until the store is opened again."""
+        return self._has_stuck()
+
     def _has_stuck(self) -> bool:
         """Whether a publication was neither committed nor undone."""
         last = self._last

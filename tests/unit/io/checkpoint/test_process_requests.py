@@ -334,3 +334,57 @@ def test_places_of_interrupted_requests_are_used_again(
         owner.answer(one.slot, b"done")
     mine.free_others(())
     assert mine.is_empty
+
+
+def test_answer_that_comes_late_does_not_release_the_next_request_of_its_slot(
+    mine: ProcessFile, owner: ServedProcess
+) -> None:
+    """The process has given up the first one, such as the creation of a topic."""
+    late = put(mine, b"late")
+    assert [one.slot for one in owner.take(9, 1 << 20)] == [late]
+    owner.keep(late)
+    mine.free(late)
+    for _ in range(SLOTS - 1):
+        slot = put(mine, b"between")
+        (one,) = owner.take(9, 1 << 20)
+        owner.answer(one.slot, b"done")
+        mine.free(slot)
+    last = put(mine, b"last")
+    assert last.place == late.place
+    assert [one.slot for one in owner.take(9, 1 << 20)] == [last]
+    owner.answer(late, b"late")
+    assert not mine.withdraw(last, lambda: False)
+    owner.answer(last, b"last")
+    assert mine.answer(last) == b"last"
+    assert owner.take(9, 1 << 20) == []
+
+
+def test_request_that_is_being_withdrawn_blocks_those_behind_it(
+    mine: ProcessFile, owner: ServedProcess
+) -> None:
+    """Its process may be stopped: the owner does not look at once again."""
+    slot = put(mine, b"withdrawn")
+    put(mine, b"behind")
+    fd, byte = mine._file.fd, process_requests._TAKEN + slot.place
+    assert mine._files.lock_byte(fd, byte)
+    assert owner.take(9, 1 << 20) == []
+    assert (owner.is_blocked, owner.has_more) == (True, False)
+    mine._files.unlock_byte(fd, byte)
+    assert len(owner.take(9, 1 << 20)) == 2
+    assert not owner.is_blocked
+
+
+def test_interrupted_withdrawal_leaves_no_byte_locked(
+    mine: ProcessFile, owner: ServedProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, real = put(mine, b"one"), Files.lock_byte
+
+    def lock_byte(self: Files, fd: int, pos: int) -> bool:
+        real(self, fd, pos)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(Files, "lock_byte", lock_byte)
+        with pytest.raises(KeyboardInterrupt):
+            mine.withdraw(slot, lambda: False)
+    assert [one.slot for one in owner.take(9, 1 << 20)] == [slot]

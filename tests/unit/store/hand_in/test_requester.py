@@ -30,7 +30,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint.answers import Answer
-from logstore.io.checkpoint.process_requests import ServedProcess
+from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
 from logstore.log.write.calls import Submission, answer_in
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
@@ -589,3 +589,72 @@ def test_process_publishes_with_the_lock_that_it_keeps(
     with logstore.open(path) as owner:
         assert not owner.recovery_report
         assert submit(reader, staged_by(reader, 1, 5), 5).is_new
+
+
+def test_child_of_a_fork_does_not_publish_with_the_lock_of_its_parent(
+    path: str,
+) -> None:
+    """The parent keeps it, and hands in for the child."""
+    with logstore.open(path, shared=True) as shared:
+        assert submit(shared, staged_by(shared), identity="parent").is_new
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                done = submit(shared, staged_by(shared), identity="child")
+                status = 0 if done.offsets == {("a", 0): range(2, 4)} else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        done = submit(shared, staged_by(shared, 1, 2), 2, identity="parent")
+        assert done.offsets == {("a", 0): range(4, 5)}
+    assert not logstore.verify(path, deep=True).problems
+
+
+def test_call_from_inside_of_a_call_is_refused(
+    path: str, owner: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a signal handler, or a finalizer."""
+    real, errors = ProcessFile.put, list[BaseException]()
+    with logstore.open(path, shared=True) as shared:
+        partition = shared.topic("a")[0]
+
+        def put(self: ProcessFile, content: bytes) -> Any:
+            if not errors:
+                errors.append(logstore.LogStoreError())
+                with pytest.raises(logstore.ReentrantCallError) as caught:
+                    partition.append(b"inside")
+                errors.append(caught.value)
+            return real(self, content)
+
+        monkeypatch.setattr(ProcessFile, "put", put)
+        assert partition.append(b"outside") == 0
+        assert len(errors) == 2
+        assert partition.append(b"after") == 1
+    assert owner.topic("a")[0].end_offset == 2
+
+
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_store_that_is_closed_tells_what_came_of_its_requests(
+    path: str,
+    elsewhere: None,
+    monkeypatch: pytest.MonkeyPatch,
+    is_withdrawn: bool,
+) -> None:
+    """The owner may have begun with one: then it is unknown."""
+    if not is_withdrawn:
+        monkeypatch.setattr(requester.Requester, "_withdraw", lambda *_: False)
+    with logstore.open(path, config=DEAF):
+        reader = logstore.open(path, read_only=True)
+        call = Later(lambda: submit(reader, staged_by(reader), timeout_ms=None))
+        until(lambda: waiting_in(path))
+        reader.close()
+        if is_withdrawn:
+            with pytest.raises(StoreClosedError):
+                call.get()
+            return
+        with pytest.raises(PublicationTimeoutError) as caught:
+            call.get()
+    error = caught.value
+    assert (error.outcome, error.identity, error.sequence) == ("unknown", "x", 1)
+    assert isinstance(error.__cause__, StoreClosedError)

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import DiskFullError, StorageError, Store
+from logstore import DiskFullError, LogStoreError, StorageError, Store
+from logstore import _native as native
 from logstore.io import layout
+from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
 from logstore.io.wakeups import Wakeups
+from logstore.log.write.calls import Submission
 from logstore.store.publication.publisher import Publisher
 from support import handing_in
 from support.handing_in import (
@@ -302,15 +305,15 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
         open_store(path, config=SERVING, files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
-        until(lambda: owner._publishing.hand_in._is_listed)
+        until(lambda: not owner._publishing.hand_in._unsure)
         partition = owner.topic("a")[0]
         assert partition.end_offset == 0
-        owner._publishing.hand_in._is_listed = False
+        owner._publishing.hand_in._unsure.add(object())
         files.failures["list", ""] = errno.EIO
         assert owner.publish([staged_by(owner)], identity="own", sequence=1).is_new
         assert any("cannot look for requests" in r.msg for r in caplog.records)
         files.failures.clear()
-        owner._publishing.hand_in._is_listed = False
+        owner._publishing.hand_in._unsure.add(object())
         assert submit(reader, staged_by(reader)).is_new
 
 
@@ -330,3 +333,120 @@ def test_same_records_are_handed_in_by_two_at_the_same_time(
         found = [call.get() for call in calls]
         assert sorted(done.is_new for done in found) == [False, True]
         assert owner.topic("a")[0].end_offset == 2
+
+
+def test_process_that_cannot_be_opened_is_served_later(path: str) -> None:
+    """The owner has no descriptor for a while; nothing is reported when it has one."""
+    files = Failing()
+    open_store = logstore.store.opening.open_store
+    with (
+        open_store(path, config=SERVING, files=files) as owner,
+        logstore.open(path, read_only=True) as reader,
+    ):
+        files.failures["open for writing", layout.PROCESS_PREFIX] = errno.EMFILE
+        call = Later(lambda: submit(reader, staged_by(reader), timeout_ms=None))
+        until(lambda: waiting_in(path))
+        time.sleep(0.2)
+        files.failures.clear()
+        assert call.get().is_new
+        assert owner.published("x") == 1
+
+
+def test_process_whose_file_cannot_be_watched_is_served(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root is: there is one watch less than the system has."""
+    real = Files.watch
+
+    def watch(self: Files, fd: int, at: int, what: int, name: str) -> int:
+        if what == native.WATCH_WRITES and not name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, fd, at, what, name)
+
+    monkeypatch.setattr(Files, "watch", watch)
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, read_only=True) as reader,
+    ):
+        for sequence in (1, 2, 3):
+            staged = staged_by(reader, 1, sequence)
+            assert submit(reader, staged, sequence, timeout_ms=None).is_new
+        assert owner.published("x") == 3
+
+
+def test_look_beside_an_interrupted_publication_loses_nothing(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's thread looks while a call of another thread has the request."""
+    hold_back(monkeypatch)
+    real = Publisher.publish_all
+    with logstore.open(path, config=SERVING) as owner:
+        hand_in = owner._publishing.hand_in
+        hand_in.serve()
+        call = Later(lambda: submit(reader, staged_by(reader), timeout_ms=None))
+        until(lambda: waiting_in(path))
+
+        def publish_all(self: Publisher, asked: Any) -> Any:
+            Later(hand_in._look).get()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Publisher, "publish_all", publish_all)
+        with pytest.raises(KeyboardInterrupt):
+            owner.publish([], identity="y", sequence=1)
+        monkeypatch.setattr(Publisher, "publish_all", real)
+        hand_in.serve()
+        assert call.get().is_new
+
+
+def test_refusal_whose_answer_is_interrupted_is_answered_again(
+    path: str, owner: Store, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing remembers it."""
+    submit(reader, staged_by(reader, 1, 5), 5)
+    real, interrupts = ServedProcess.answer, [KeyboardInterrupt()]
+
+    def answer(self: ServedProcess, *arguments: Any) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        real(self, *arguments)
+
+    monkeypatch.setattr(ServedProcess, "answer", answer)
+    with pytest.raises(logstore.PublicationConflictError):
+        submit(reader, staged_by(reader, 1, 4), 4, timeout_ms=None)
+    assert not interrupts
+
+
+def test_failed_sync_ends_what_a_process_keeps(
+    path: str, reader: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens the store again, which recovers it."""
+    assert submit(reader, staged_by(reader)).is_new
+    real, errors = Files.sync_together, [errno.EIO]
+
+    def sync(self: Files, fds: Any) -> Any:
+        found = real(self, fds)
+        if errors:
+            return [OSError(errors[0], os.strerror(errors.pop()))] * len(found)
+        return found
+
+    monkeypatch.setattr(Files, "sync_together", sync)
+    with pytest.raises(LogStoreError):
+        submit(reader, staged_by(reader, 1, 2), 2)
+    assert not errors
+    assert submit(reader, staged_by(reader, 1, 3), 3).sequence == 3
+
+
+def test_request_of_before_a_restart_of_the_machine_is_dropped(
+    path: str, reader: Store
+) -> None:
+    """What is left of it may have been taken back since."""
+    staged = staged_by(reader)
+    files = reader._context.files
+    about = {"host": files.host(), "boot": "0" * 32}
+    file = ProcessFile(reader._context.root, "b" * 32, about)
+    assert file.put(Submission(staged.logs, "y", 1).packed())
+    file.close()
+    with logstore.open(path, config=SERVING) as owner:
+        until(lambda: not processes_in(path))
+        assert owner.published("y") is None
+        assert owner.topic("a")[0].end_offset == 0
