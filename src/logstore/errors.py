@@ -461,9 +461,10 @@ class PublicationTimeoutError(LogStoreError, TimeoutError):
     ) -> None:
         if outcome == "unknown":
             super().__init__(
-                f"whether {identity!r} publishes sequence {sequence} is unknown: "
-                f"nobody has within {timeout_ms} ms, and its request stays. Ask "
-                f"Store.published, or hand the same in again, which publishes it once"
+                f"whether {identity!r} publishes sequence {sequence} is unknown: the "
+                f"process that has the store has begun with it, and has not answered "
+                f"within {timeout_ms} ms. Ask Store.published, or hand the same in "
+                f"again, which publishes it once"
             )
         else:
             super().__init__(

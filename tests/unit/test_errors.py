@@ -189,9 +189,9 @@ TEXTS = {
         "go on with a higher sequence",
     ),
     "PublicationTimeoutError": (
-        "whether 'a' publishes sequence 4 is unknown: nobody has within 50 ms, and its "
-        "request stays. Ask Store.published, or hand the same in again, which "
-        "publishes it once",
+        "whether 'a' publishes sequence 4 is unknown: the process that has the store "
+        "has begun with it, and has not answered within 50 ms. Ask Store.published, or "
+        "hand the same in again, which publishes it once",
     ),
     "CorruptRecordError": (
         "checksum differs: /p at byte 17. Records 4 to 5 cannot be read here, reading "
