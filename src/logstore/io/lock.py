@@ -126,6 +126,7 @@ class StoreLock:
         self.place = _place(root)
         # A process that is refused makes no file in the directory of another program.
         record = LockRecord(root, may_create=_look(root) is None)
+        is_taken = False
         try:
             record.begin()
             while not self._take_named(root, record):
@@ -134,9 +135,10 @@ class StoreLock:
                 pass
             record.create()
             record.show(self._purpose)
-            self.record = record
+            is_taken = True
         finally:
-            if self.record is None:
+            if not is_taken:
+                self.record = None
                 record.close()
 
     def _take_named(self, root: Directory, record: LockRecord) -> bool:
@@ -170,7 +172,8 @@ class StoreLock:
         except BaseException:
             file.close()
             raise
-        self.file = file
+        # Before it can be found by a fork.
+        self.file, self.record = file, record
         _held[info.device, info.inode] = self
         return True
 
@@ -337,5 +340,9 @@ def time_text(unix_ms: int) -> str:
 
 
 def forget_locks() -> None:
-    """In the child of a fork: leave the locks to the parent."""
+    """In the child of a fork: leave the locks to the parent. Also those that a thread
+    had just taken, which does not exist here: its variables stay, and would keep the
+    files open and so the locks when the parent has ended."""
+    for lock in list(_held.values()):
+        lock.abandon()
     _held.clear()

@@ -305,6 +305,38 @@ def test_child_of_a_fork_holds_no_record(tmp_path: Path, root: Directory) -> Non
     os.close(read)
 
 
+def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
+    tmp_path: Path, root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variables of that thread stay in the child, where it does not exist."""
+    real, taken, go_on = LockRecord.show, threading.Event(), threading.Event()
+
+    def show(self: LockRecord, purpose: Purpose) -> None:
+        taken.set()
+        go_on.wait()
+        real(self, purpose)
+
+    monkeypatch.setattr(LockRecord, "show", show)
+    thread = threading.Thread(target=lambda: StoreLock(root).release())
+    thread.start()
+    taken.wait()
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    go_on.set()
+    thread.join()
+    try:
+        assert state_of(root)[:3] == (None, False, False)
+        take_lock(root, Purpose()).release()
+    finally:
+        os.close(write)
+        os.waitpid(pid, 0)
+        os.close(read)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -27,6 +27,8 @@ __all__ = ["Keeper", "Kept"]
 
 # How long the lock is kept without work.
 _IDLE_S: Final = 2.0
+# A call that waits asks within this time why the lock was not taken.
+_FAILURE_S: Final = 0.3
 # How often it looks whether another process waits, if that is not reported.
 _LOOK_S: Final = 0.1
 
@@ -62,7 +64,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wakeups: Wakeups | None = None
         self._is_stopped = False
-        self._failure: LogStoreError | None = None
+        # When the last attempt has failed, and why.
+        self._failure: tuple[float, LogStoreError] | None = None
         self._kept: Kept | None = None
 
     def publish(self, request: PublicationRequest) -> Publication | None:
@@ -82,8 +85,9 @@ class Keeper:
         """
         with self._lock:
             failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
+            # An older one belongs to a call that has not waited for it.
+            if failure is not None and time.monotonic() - failure[0] < _FAILURE_S:
+                raise failure[1]
             thread = self._thread
             if self._is_stopped or (thread is not None and thread.is_alive()):
                 return
@@ -97,7 +101,7 @@ class Keeper:
         except StoreLockedError:
             return  # another process has been faster
         except LogStoreError as error:
-            self._failure = error
+            self._failure = time.monotonic(), error
             return
         try:
             self._kept = store
