@@ -18,7 +18,7 @@ import logstore
 from logstore.io.checkpoint.entries import first_entry
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.lock import StoreLock, description
+from logstore.io.lock import StoreLock, holder_of, description
 from logstore.io.lock_record import (
     KEEPING,
     OWNER,
@@ -33,7 +33,7 @@ HOLDER = """
 import sys
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.lock import StoreLock
+from logstore.io.lock import StoreLock, holder_of
 from logstore.io.lock_record import Purpose
 root = Directory.open_root(Files(), sys.argv[1])
 held = StoreLock(root, Purpose(sys.argv[2], sys.argv[3] == "others"))
@@ -308,32 +308,29 @@ def test_child_of_a_fork_holds_no_record(tmp_path: Path, root: Directory) -> Non
 def test_child_of_a_fork_holds_no_lock_that_another_thread_was_taking(
     tmp_path: Path, root: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variables of that thread stay in the child, where it does not exist."""
-    real, taken, go_on = LockRecord.show, threading.Event(), threading.Event()
-
-    def show(self: LockRecord, purpose: Purpose) -> None:
-        taken.set()
-        go_on.wait()
-        real(self, purpose)
-
-    monkeypatch.setattr(LockRecord, "show", show)
-    thread = threading.Thread(target=lambda: StoreLock(root).release())
-    thread.start()
-    taken.wait()
+    """The variables of that thread stay in the child, where it does not exist: the lock
+    falls when the parent is killed."""
     read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
+    parent = os.fork()
+    if not parent:
         os.close(write)
+        taken = threading.Event()
+        monkeypatch.setattr(
+            LockRecord, "show", lambda *_: (taken.set(), time.sleep(99))
+        )
+        threading.Thread(target=lambda: StoreLock(root), daemon=True).start()
+        taken.wait()
+        if os.fork():
+            os._exit(0)
         os.read(read, 1)
         os._exit(0)
-    go_on.set()
-    thread.join()
     try:
-        assert state_of(root)[:3] == (None, False, False)
+        os.waitpid(parent, 0)
+        assert holder_of(root) is None
         take_lock(root, Purpose()).release()
+        assert state_of(root)[:3] == (None, False, False)
     finally:
         os.close(write)
-        os.waitpid(pid, 0)
         os.close(read)
 
 
