@@ -131,8 +131,8 @@ class _Groups:
             durable,
             "write + fdatasync",
             rival,
-            target="≥ 0.8",
-            met=ratio >= 0.8,
+            target="≥ 0.9",
+            met=ratio >= 0.9,
             ratio=ratio,
         )
         share = 100 * groups.idle(self.path)

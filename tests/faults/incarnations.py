@@ -38,6 +38,10 @@ from faults.incarnation_users import KINDS, User
 from faults.method import Tally
 from logstore import LogStoreError
 from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.lock_record import Purpose
+from logstore.io.lock_wait import take_lock
 from logstore.store.opening import open_store
 from support.damage import Unsynced
 
@@ -274,6 +278,10 @@ class _Case:
         if self.owner is not None:
             self.owner.close()
             self.owner = None
+        # A user keeps the lock for a moment, which others than logstore wait for.
+        root = Directory.open_root(Files(), str(self.path))
+        take_lock(root, Purpose(timeout_ms=60_000)).release()
+        root.close()
 
     def other_program(self) -> None:
         """A broker has used the directory, and has changed nothing in this log."""

@@ -34,6 +34,8 @@ from faults.service_promises import (
 from faults.workloads import Program, Step
 from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
 from logstore.group import resets
+from logstore.io.checkpoint.process_requests import ProcessFile
+from logstore.log.write.calls import Submission
 from logstore.store.opening import open_store
 from support.values import (
     config_of,
@@ -68,6 +70,9 @@ class NoThread:
     def take(self) -> None:
         """Not known: the directory is to be listed."""
 
+    def add(self, watch: object) -> None:
+        """No changes are reported."""
+
     def wake(self) -> None:
         """There is nobody."""
 
@@ -93,6 +98,7 @@ class ServiceProgram(Program):
         self._weights = list(SERVICE_STEPS.values())
         self.consumers: dict[str, Any] = {}
         self._producer: Any = None
+        self._requests = 0
 
     def take_only(self, names: Any) -> None:
         if names:
@@ -393,27 +399,26 @@ class ServiceProgram(Program):
         with open_quietly(self.disk.process(), read_only=True) as other:
             staged, records = self._staged(other, partition)
             sequence = self.promises.handed + 1
-            submit = functools.partial(
-                other.submit, [staged], identity=HANDS_IN, sequence=sequence,
-                timeout_ms=0,
-            )  # fmt: skip
+            content = Submission(staged.logs, HANDS_IN, sequence).packed()
+            root = other._context.root
+            self._requests += 1
+            file = ProcessFile(root, f"{self._requests:032x}", {})
             try:
-                submit()
-                raise AssertionError("published by nobody")
-            except logstore.PublicationTimeoutError:
-                pass
-            self.promises.coming_hand = sequence, partition.end_offset
-            try:
-                self._publish_to_out(log, partition, records, self._serve_one)
-            except LogStoreError:
-                other.discard_staged(identity=HANDS_IN, before=sequence + 1)
-                raise
-            self.promises.handed, self.promises.coming_hand = sequence, None
-            # What is asked for again, and served again, is not there twice.
-            with contextlib.suppress(logstore.PublicationTimeoutError):
-                submit()
-            self._serve()
-            assert partition.end_offset == len(log.records), "published twice"
+                assert file.put(content) is not None
+                self.promises.coming_hand = sequence, partition.end_offset
+                try:
+                    self._publish_to_out(log, partition, records, self._serve_one)
+                except LogStoreError:
+                    other.discard_staged(identity=HANDS_IN, before=sequence + 1)
+                    raise
+                self.promises.handed, self.promises.coming_hand = sequence, None
+                # What is asked for again, and served again, is not there twice.
+                assert file.put(content) is not None
+                self._serve()
+                assert partition.end_offset == len(log.records), "published twice"
+            finally:
+                file.free_others(())
+                file.close()
 
     def submit_alone(self) -> None:
         """Hand in where nobody has the store: this process takes the lock."""

@@ -120,6 +120,7 @@ class Store:
                 hand_in_timeout_ms or 0,
                 lambda: self._publishing.stage("", 0),
                 lambda: _kept(self._opened_at_once(KEEPER)),
+                takes_over=not self._is_shared,
             )
             if self._is_shared:
                 topics.hand_in = self._sharing.hand_in
@@ -520,8 +521,7 @@ class Store:
             ConfigError: as `publish`, and for an empty identity. Also if this process
                 may not open the store for writing, and its lock is free.
             StorageError: as `publish`; or the request cannot be written (a read-only
-                file system, a full disk): nothing was handed in. Also if another
-                program was the last to write to the store, and its lock is free.
+                file system, a full disk): nothing was handed in.
             CorruptCheckpointError: the request was damaged; nothing was published.
             PublicationConflictError, SyncFailedError, CorruptRecordError,
                 RecordTooLargeError, TopicNotFoundError, PartitionNotFoundError: as

@@ -29,6 +29,7 @@ __all__ = ["Keeper", "Kept"]
 _IDLE_S: Final = 2.0
 # A call that waits asks within this time why the lock was not taken.
 _FAILURE_S: Final = 0.3
+_OPENING_LOOK_S: Final = 0.0005
 # How often it looks whether another process waits, if that is not reported.
 _LOOK_S: Final = 0.1
 
@@ -76,6 +77,20 @@ class Keeper:
             with contextlib.suppress(StoreClosedError):
                 return kept.publish(request)
         return None
+
+    def take(self) -> None:
+        """Take the lock, and return when this process has it, or another one.
+
+        Raises:
+            LogStoreError: this process may not open the store for writing.
+        """
+        self.begin()
+        thread = self._thread
+        while thread is not None and thread.is_alive() and self._kept is None:
+            time.sleep(_OPENING_LOOK_S)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure[1]
 
     def begin(self) -> None:
         """Take the lock, in a thread, unless that is under way.

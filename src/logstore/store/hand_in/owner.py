@@ -107,6 +107,10 @@ class HandIn:
         # Calls that may have lost what they took: they are under way, or were
         # interrupted. Reports that are lost make the next look list the names.
         self._unsure: set[object] = {object()}
+        # The last look has found a request.
+        self._has_taken = False
+        # That they cannot be listed was logged.
+        self._is_told = False
         # The store was closed meanwhile.
         self._has_ended = False
         self.served = 0
@@ -161,6 +165,8 @@ class HandIn:
                 self._publish_with([])
             if self._creations:
                 self._create_topics()
+            elif self._processes.is_idle and not self._has_taken:
+                break  # where nothing is reported, each look finds all files
         return self._processes.needs_another_look and not self._has_ended
 
     def _create_topics(self) -> None:
@@ -194,6 +200,7 @@ class HandIn:
         token = object()
         self._unsure.add(token)
         waiting = self._taken()
+        self._has_taken = bool(waiting)
         outcomes = self._publish(own, waiting) if own or waiting else []
         self._unsure.discard(token)
         return outcomes
@@ -269,7 +276,12 @@ class HandIn:
         """The names in the root; none if they cannot be read, which must not stop the
         owner."""
         try:
-            return self._root.names()
+            names = self._root.names()
         except OSError as error:
-            logger.warning("cannot look for requests in %s: %s", self._root.path, error)
+            if not self._is_told:
+                self._is_told = True
+                path = self._root.path
+                logger.warning("cannot look for requests in %s: %s", path, error)
             return []
+        self._is_told = False
+        return names

@@ -16,7 +16,10 @@ from logstore.io import layout
 from logstore.io.checkpoint.answers import Answer
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import Publications
+from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
+from logstore.io.lock import holder_of
+from logstore.io.lock_record import state_of
 from logstore.log.write.calls import Append, Asked, Creation, Submission
 from logstore.log.write.staging import Stage
 from logstore.store.context import StoreContext
@@ -35,6 +38,7 @@ class Sharing:
         timeout_ms: how long an append waits for the owner, in milliseconds.
         stage: makes a stage.
         open_keeper: opens the store for writing, to carry out what others hand in.
+        takes_over: also a directory that another program has written to last.
 
     Attributes:
         hand_in: appends.
@@ -47,12 +51,15 @@ class Sharing:
         timeout_ms: int,
         stage: Callable[[], Stage],
         open_keeper: Callable[[], Kept],
+        *,
+        takes_over: bool,
     ) -> None:
         self._context = context
         self._timeout_ms = timeout_ms
 
         def open_own() -> Kept:
-            _check_own(context)
+            if not takes_over:
+                _check_own(context)
             return open_keeper()
 
         self._keeper = Keeper(context.root, open_own)
@@ -88,6 +95,10 @@ class Sharing:
         """As `Store.submit`, also under the identity of a group."""
         self._context.check_open()
         published = self._keeper.publish(request)
+        if published is None and _is_free(self._context.root):
+            # There is nobody to wait for, however short the time is.
+            self._keeper.take()
+            published = self._keeper.publish(request)
         if published is not None:
             return published
         identity, sequence = request.identity, request.sequence
@@ -112,6 +123,17 @@ class Sharing:
         """In the child of a fork, which has requests and a lock of its own."""
         self._requester.after_fork()
         self._keeper.after_fork()
+
+
+def _is_free(root: Directory) -> bool:
+    """Whether no process has the lock of a store, takes it, or waits for it."""
+    state = state_of(root)
+    if state.holder is not None or state.is_changing or state.is_awaited:
+        return False
+    try:
+        return holder_of(root) is None
+    except FileNotFoundError:
+        return True
 
 
 def _check_own(context: StoreContext) -> None:
