@@ -71,13 +71,17 @@ class Sharing:
         return self._begin(asked, self._timeout_ms)
 
     def _begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
+        self._check()
+        return self._requester.begin(asked, timeout_ms)
+
+    def _check(self) -> None:
+        """Raise unless the store is open, and files may be made in its directory."""
         context = self._context
         context.check_open()
         if not self._is_prepared:
             # The owner has to be able to write the answers.
             prepare_beside(context.root, context.store_config)
             self._is_prepared = True
-        return self._requester.begin(asked, timeout_ms)
 
     def create_topic(
         self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
@@ -93,7 +97,7 @@ class Sharing:
         self, request: PublicationRequest, timeout_ms: int | None
     ) -> Publication:
         """As `Store.submit`, also under the identity of a group."""
-        self._context.check_open()
+        self._check()
         published = self._keeper.publish(request)
         if published is None and _is_free(self._context.root):
             # There is nobody to wait for, however short the time is.
