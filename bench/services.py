@@ -359,7 +359,7 @@ def hand_in_rows(folder: Path, rounds: int) -> Iterator[Row]:
     for number in range(rounds):
         path = folder / f"alone{number}"
         path.mkdir()
-        firsts.append(handin.submit_alone(path, 1)[0])
+        firsts.append(handin.first_submit(path))
     first = 1000 * statistics.median(firsts)
     yield row("the first one of these", "ms", first, target="≤ 10 ms", met=first <= 10)
     sqlite = rate("SQLite", 8)

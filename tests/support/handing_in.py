@@ -22,6 +22,7 @@ from logstore.io.checkpoint.process_requests import (
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.wakeups import ServiceThread
+from logstore.log.write.calls import Submission
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import requester
 from support.staging import stage
@@ -103,6 +104,11 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def staged_by(store: Store, count: int = 2, sequence: int = 1) -> Staged:
     return stage(store, {store.topic("a")[0]: count}, sequence)
+
+
+def asked_by(store: Store, sequence: int, identity: str = "x") -> bytes:
+    """The content of a request to publish a record."""
+    return Submission(staged_by(store, 1, sequence).logs, identity, sequence).packed()
 
 
 def submit(store: Store, staged: Staged, sequence: int = 1, **more: Any) -> Publication:

@@ -52,6 +52,7 @@ __all__ = [
     "holder_of",
     "opener",
     "time_text",
+    "writer_of",
 ]
 
 _NFS: Final = 0x6969
@@ -276,6 +277,14 @@ def holder_of(root: Directory) -> int | None:
     """
 
     return _alone(lambda: _holder(root))
+
+
+def writer_of(root: Directory) -> int | None:
+    """As `holder_of`; None also if the directory has never had a writer."""
+    try:
+        return holder_of(root)
+    except FileNotFoundError:
+        return None
 
 
 def _holder(root: Directory) -> int | None:

@@ -20,7 +20,7 @@ from logstore._native.locks import logger
 from logstore.errors import StoreLockedError
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK
-from logstore.io.lock import StoreLock, holder_of
+from logstore.io.lock import StoreLock, writer_of
 from logstore.io.lock_record import (
     KEEPING,
     TAKING,
@@ -79,16 +79,9 @@ def let_waiter_first(root: Directory) -> None:
     the lock to it, but wait for that no longer than 200 ms."""
     deadline = time.monotonic() + _YIELD_S
     while state_of(root).is_awaited and time.monotonic() < deadline:
-        if not _is_free(root):
+        if writer_of(root) is not None:
             return
         time.sleep(_YIELD_LOOK_S)
-
-
-def _is_free(root: Directory) -> bool:
-    try:
-        return holder_of(root) is None
-    except FileNotFoundError:
-        return True
 
 
 class _Waiter:
@@ -122,7 +115,7 @@ class _Waiter:
                 soon = soon or _SOON_LOOKS
             is_last = time.monotonic() >= self._deadline
             # An attempt wakes all others that wait, so each looks first.
-            if not (is_last or _is_free(self._root)):
+            if not is_last and writer_of(self._root) is not None:
                 continue
             try:
                 return StoreLock(self._root, self._purpose)

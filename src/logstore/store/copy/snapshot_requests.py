@@ -35,7 +35,7 @@ from logstore.io.directory import Directory
 from logstore.io.files import Files, held_open
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
-from logstore.io.lock import holder_of
+from logstore.io.lock import writer_of
 from logstore.io.wakeups import ServiceThread, Wakeups
 from logstore.store.context import StoreContext
 from logstore.store.copy.snapshot import (
@@ -333,7 +333,7 @@ def _requested(
                 return file
             except FileExistsError:
                 _remove_left_over(root)
-            if _has_no_owner(root):
+            if writer_of(root) is None:
                 return None
             if time.monotonic() > deadline and not _is_begun(root):
                 raise _unanswered(root, locked)
@@ -353,13 +353,6 @@ def _is_begun(root: Directory) -> bool:
     """Whether the owner has begun to answer another request."""
     try:
         return root.read_file(SNAPSHOT_REQUEST).count(b"\n") > 1
-    except FileNotFoundError:
-        return True
-
-
-def _has_no_owner(root: Directory) -> bool:
-    try:
-        return holder_of(root) is None
     except FileNotFoundError:
         return True
 
@@ -384,7 +377,9 @@ def _answered(
             if "progress" in value and target.on_progress is not None:
                 target.on_progress(SnapshotProgress(*value["progress"]))
         is_served = root.files.locked_bytes(file.fd, _SERVED, _SERVED + 1)
-        has_ended = _has_no_owner(root) or (is_begun and not _has_name(root, file.fd))
+        has_ended = writer_of(root) is None or (
+            is_begun and not _has_name(root, file.fd)
+        )
         if is_begun and is_served and not has_ended:
             deadline = time.monotonic() + _BEGIN_S  # if it is killed: for the next one
         is_late = time.monotonic() > deadline

@@ -229,7 +229,7 @@ class HandIn:
         self.served += len(outcomes) - len(failed)
         if any(isinstance(one, SyncFailedError) for one in failed):
             self.has_failed = True
-        self.has_failed = self.has_failed or self._publisher.has_failed
+        self.has_failed = self.has_failed or self._publisher.has_stuck()
         if self.has_failed and self.ends_when_failed:
             self._has_ended = True
         # After the answers: no process waits for this.

@@ -36,7 +36,7 @@ from logstore.io.checkpoint.process_requests import (
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.layout import LOCK
-from logstore.io.lock import description, holder_of
+from logstore.io.lock import description, writer_of
 from logstore.io.lock_record import OWNER, program, state_of
 from logstore.io.wakeups import Wakeups, Watch
 from logstore.log.write.calls import Asked, Submission, answer_in, identity_of
@@ -340,7 +340,7 @@ class Requester:
             return
         if state.is_changing:
             return
-        holder = self._holder()
+        holder = writer_of(self._root)
         if holder is None:
             self._become_owner()
             return
@@ -357,7 +357,7 @@ class Requester:
         """Whether a holder that does not describe itself is another program. One that
         was killed may have lost its record a moment before its lock."""
         deadline = time.monotonic() + _DYING_S
-        while self._holder() == holder:
+        while writer_of(self._root) == holder:
             state = state_of(self._root)
             if state.holder is not None or state.is_changing:
                 return False
@@ -365,12 +365,6 @@ class Requester:
                 return True
             time.sleep(_DYING_LOOK_S)
         return False
-
-    def _holder(self) -> int | None:
-        try:
-            return holder_of(self._root)
-        except FileNotFoundError:
-            return None
 
     def _tell(self, deadline: float, timeout_ms: int) -> None:
         holder = state_of(self._root).holder

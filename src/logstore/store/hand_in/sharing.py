@@ -18,7 +18,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.filesystem import prepare_beside
-from logstore.io.lock import holder_of
+from logstore.io.lock import writer_of
 from logstore.io.lock_record import state_of
 from logstore.log.write.calls import Append, Asked, Creation, Submission
 from logstore.log.write.staging import Stage
@@ -134,10 +134,7 @@ def _is_free(root: Directory) -> bool:
     state = state_of(root)
     if state.holder is not None or state.is_changing or state.is_awaited:
         return False
-    try:
-        return holder_of(root) is None
-    except FileNotFoundError:
-        return True
+    return writer_of(root) is None
 
 
 def _check_own(context: StoreContext) -> None:

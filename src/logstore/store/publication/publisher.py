@@ -114,7 +114,7 @@ class Publisher:
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or written.
         """
-        if not self._has_stuck():
+        if not self.has_stuck():
             self._journal.forget_ended(self._is_there)
             self._journal.settle({})
 
@@ -310,7 +310,7 @@ class Publisher:
             StorageError: it was neither committed nor undone.
         """
         root = self._root
-        if self._has_stuck():
+        if self.has_stuck():
             raise StorageError(
                 f"an earlier publication to {root.path} could not be undone; "
                 f"nothing was published. Open the store again.",
@@ -335,13 +335,9 @@ class Publisher:
                 error,
             )
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether nothing is published any more until the store is opened again."""
-        return self._has_stuck()
-
-    def _has_stuck(self) -> bool:
-        """Whether a publication was neither committed nor undone."""
+    def has_stuck(self) -> bool:
+        """Whether a publication was neither committed nor undone: nothing is published
+        any more until the store is opened again."""
         last = self._last
         return self._is_pending or (last is not None and last.has_stuck())
 

@@ -33,11 +33,11 @@ def source(tmp_path: Path) -> Path:
 def always_owned(monkeypatch: pytest.MonkeyPatch) -> None:
     """One owner follows the other, so that no look of a requester falls between."""
 
-    def has_no_owner(root: Directory) -> bool:
+    def writer_of(root: Directory) -> int:
         del root
-        return False
+        return 0  # unknown
 
-    monkeypatch.setattr(snapshot_requests, "_has_no_owner", has_no_owner)
+    monkeypatch.setattr(snapshot_requests, "writer_of", writer_of)
 
 
 def _asked(source: Path) -> SnapshotReport:

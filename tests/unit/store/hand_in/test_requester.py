@@ -24,7 +24,7 @@ from logstore import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint.answers import Answer
-from logstore.log.write.calls import Submission, answer_in
+from logstore.log.write.calls import answer_in
 from logstore.store.publication.publisher import Publisher
 from support import handing_in
 from support.damage import flip_bit
@@ -33,6 +33,7 @@ from support.handing_in import (
     LONG_MS,
     SERVING,
     Later,
+    asked_by,
     hold_back,
     left_by_ended,
     making,
@@ -48,11 +49,6 @@ from support.values import config_of
 # Fixtures.
 path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
 elsewhere = handing_in.elsewhere
-
-
-def asked_by(store: Store, sequence: int, identity: str = "x") -> bytes:
-    """The content of a request to publish a record."""
-    return Submission(staged_by(store, 1, sequence).logs, identity, sequence).packed()
 
 
 # ---------------------------------------------------------------- who publishes

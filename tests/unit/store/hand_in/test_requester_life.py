@@ -23,7 +23,6 @@ from logstore import (
     StoreConfig,
 )
 from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
-from logstore.log.write.calls import Submission
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
 from logstore.store.hand_in import requester
@@ -32,6 +31,7 @@ from support.handing_in import (
     DEAF,
     SERVING,
     Later,
+    asked_by,
     hold_back,
     left_by_ended,
     processes_in,
@@ -46,11 +46,6 @@ from support.values import config_of
 # Fixtures.
 path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
 elsewhere = handing_in.elsewhere
-
-
-def asked_by(store: Store, sequence: int, identity: str = "x") -> bytes:
-    """The content of a request to publish a record."""
-    return Submission(staged_by(store, 1, sequence).logs, identity, sequence).packed()
 
 
 @pytest.mark.parametrize(
