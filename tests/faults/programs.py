@@ -413,8 +413,7 @@ def _some_append(writer: Writer, partition: Any) -> None:
 def _abandon(store: Any) -> None:
     """Let go of a store without closing it. The lock is the process's own, so that the
     next opening in this process gets it."""
-    store._topics.retention.stop()
-    store._context.scheduler.stop()
+    store._lifetime._stop()
     store._lifetime._let_go()
 
 

@@ -274,9 +274,12 @@ class HandIn:
 
     def _names_in(self) -> list[str]:
         """The names in the root; none if they cannot be read, which must not stop the
-        owner."""
+        owner, or if the store is closed from inside the call, as the collector may."""
         try:
             names = self._root.names()
+        except StoreClosedError:
+            self._has_ended = True
+            return []
         except OSError as error:
             if not self._is_told:
                 self._is_told = True

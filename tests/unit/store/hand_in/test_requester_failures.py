@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from logstore import DiskFullError, LogStoreError, StorageError, Store
 from logstore import _native as native
 from logstore.io import layout
 from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
+from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
 from logstore.io.wakeups import Wakeups
@@ -315,6 +317,28 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
         files.failures.clear()
         owner._publishing.hand_in._unsure.add(object())
         assert submit(reader, staged_by(reader)).is_new
+
+
+def test_store_that_is_closed_from_inside_serving_ends_it(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The collector may find a forgotten store in the thread that serves for it."""
+    owner = logstore.open(path, config=SERVING)
+    hand_in = owner._publishing.hand_in
+    until(lambda: not hand_in._unsure)
+    list_names = Directory.names
+
+    def names(directory: Directory) -> list[str]:
+        if threading.current_thread() is hand_in._thread._thread:
+            owner.close()
+        return list_names(directory)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Directory, "names", names)
+        hand_in._unsure.add(object())
+        hand_in._thread.wake()
+        until(lambda: owner._lifetime.is_finished and hand_in._has_ended)
+    assert not caplog.records
 
 
 def test_same_records_are_handed_in_by_two_at_the_same_time(
