@@ -42,7 +42,7 @@ def waiting_in(path: str | Path) -> list[int]:
         for unique in filter(None, map(process_of, sorted(os.listdir(path)))):
             with contextlib.suppress(FileNotFoundError):
                 served = ServedProcess(root, unique)
-                found += [slot.number for slot, _ in served._waiting()]
+                found += [one.slot.number for one in served.waiting()]
                 served.abandon()
     finally:
         root.close()

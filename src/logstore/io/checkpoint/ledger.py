@@ -3,9 +3,9 @@ of them are forgotten when there are too many, and how many bytes they take."""
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Container, Mapping
+from json.encoder import encode_basestring
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.io.layout import TopicPartition
@@ -60,6 +60,8 @@ class Entry(NamedTuple):
     def call(self, number: int) -> dict[TopicPartition, range] | None:
         """The offsets of a request of the process; None: it was not carried out, or is
         not remembered."""
+        if number > self.sequence:
+            return None
         for one, spans in self.calls:
             if one == number:
                 return {
@@ -72,10 +74,11 @@ class Entry(NamedTuple):
         """The entry that is remembered when this change follows another entry."""
         if before is None or not (self.calls and before.calls):
             return self
-        calls = dict(before.calls) | dict(self.calls)
-        last = sorted(calls.items())[-CALLS_MAX:]
+        calls = before.calls + self.calls
+        if before.calls[-1][0] >= self.calls[0][0] or len(self.calls) > 1:
+            calls = tuple(sorted(dict(calls).items()))
         return self._replace(
-            sequence=max(self.sequence, before.sequence), calls=tuple(last)
+            sequence=max(self.sequence, before.sequence), calls=calls[-CALLS_MAX:]
         )
 
 
@@ -93,6 +96,8 @@ class Ledger:
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         self._entries: dict[str, Entry] = {}
+        # How many bytes each takes.
+        self._sizes: dict[str, int] = {}
         # Those that may be forgotten, in their order.
         self._others: OrderedDict[str, None] = OrderedDict()
         self._callers: set[str] = set()
@@ -124,7 +129,7 @@ class Ledger:
             if before is not None:
                 self._others.pop(identity, None)
                 self._callers.discard(identity)
-                self._count(identity, before, -1)
+                self._count(before, -self._sizes.pop(identity))
             if entry is not None:
                 entry = self._entries[identity] = entry.after(before)
                 # The requests of a process are forgotten with the process.
@@ -132,10 +137,10 @@ class Ledger:
                     self._others[identity] = None
                 elif entry.calls:
                     self._callers.add(identity)
-                self._count(identity, entry, 1)
+                size = self._sizes[identity] = entry_bytes(identity, entry)
+                self._count(entry, size)
 
-    def _count(self, identity: str, entry: Entry, sign: int) -> None:
-        size = sign * entry_bytes(identity, entry)
+    def _count(self, entry: Entry, size: int) -> None:
         self._bytes += size
         if entry.is_pinned:
             self._pinned_bytes += size
@@ -149,7 +154,7 @@ class Ledger:
             before = self._entries.get(identity)
             if before is not None:
                 count -= identity in self._others
-                size -= entry_bytes(identity, before)
+                size -= self._sizes[identity]
             if entry is not None:
                 count += not (entry.is_pinned or entry.calls)
                 size += entry_bytes(identity, entry)
@@ -161,7 +166,7 @@ class Ledger:
                 if identity not in changes and identity not in kept:
                     gone.append(identity)
                     count -= 1
-                    size -= entry_bytes(identity, self._entries[identity])
+                    size -= self._sizes[identity]
         return gone
 
     def has_room(self, changes: Mapping[str, Entry]) -> bool:
@@ -172,7 +177,7 @@ class Ledger:
             before = self._entries.get(identity)
             was_pinned = before is not None and before.is_pinned
             size = entry_bytes(identity, entry)
-            old = 0 if before is None else entry_bytes(identity, before)
+            old = self._sizes.get(identity, 0)
             growth += size - (old if was_pinned else 0)
             pinned -= old if was_pinned else 0
             pinned += size if entry.is_pinned else 0
@@ -190,9 +195,10 @@ def entry_bytes(identity: str, entry: Entry) -> int:
     and again for its note, its pin and its metadata."""
     times = 1 + bool(entry.note) + entry.is_pinned + bool(entry.metadata)
     texts = times * _text_bytes(identity) + _text_bytes(entry.note)
-    calls = sum([_CALL_BYTES + _SPAN_BYTES * len(spans) for _, spans in entry.calls])
+    calls = len(entry.calls) * _CALL_BYTES
+    calls += _SPAN_BYTES * sum([len(spans) for _, spans in entry.calls])
     return _ENTRY_BYTES + texts + (len(entry.metadata) + 2) // 3 * 4 + calls
 
 
 def _text_bytes(text: str) -> int:
-    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return len(encode_basestring(text).encode("utf-8", "surrogatepass"))

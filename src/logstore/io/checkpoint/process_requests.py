@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
+from logstore import _native as native
 from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
@@ -58,6 +59,9 @@ _RING_POS: Final = 8192
 # Number, position in the file, bytes, state, checksum of the content.
 _SLOT: Final = struct.Struct("<QQIIQ")
 _TABLE_BYTES: Final = SLOTS * _SLOT.size
+# The table of slots and the beginning of the ring are read at once: a process with few
+# requests has them there.
+_AHEAD_BYTES: Final = _RING_POS - _SLOTS_POS + (16 << 10)
 # The first of four in each slot is its number.
 _NUMBERS: Final = struct.Struct(f"<{SLOTS * 4}Q")
 _WAITS: Final = 0
@@ -318,10 +322,26 @@ def _long_pos(place: int) -> int:
 def _read(files: Files, fd: int, size: int, pos: int) -> bytes:
     data = bytearray(size)
     n = files.read(fd, data, pos)
-    return bytes(data) if n == size else bytes(data[:n])
+    return bytes(memoryview(data)[:n])
 
 
 # ------------------------------------------------------------------ of the owner
+
+
+class WaitingRequest(NamedTuple):
+    """A request that waits.
+
+    Attributes:
+        slot: its place.
+        checksum: of its content.
+        row: of the table, as it was read.
+        ahead: its content, or a part of it.
+    """
+
+    slot: Slot
+    checksum: int
+    row: bytes
+    ahead: bytes
 
 
 class TakenRequest(NamedTuple):
@@ -373,6 +393,19 @@ class ServedProcess:
         self.about = checkpoints.entry_value(path, bodies[0])
         self.has_more = True
         self.is_blocked = False
+        fds = self._file.fd, self._answers.fd
+        self._taking = native.Steps(
+            [
+                native.Step(native.STEP_LOCK, fds[0]),
+                native.Step(native.STEP_BYTES, fds[0]),
+            ]
+        )
+        self._answering = native.Steps(
+            [
+                native.Step(native.STEP_WRITE, fds[1]),
+                native.Step(native.STEP_UNLOCK, fds[0]),
+            ]
+        )
         # The number of the request that was taken from each slot.
         self._held: dict[int, int] = {}
         # The last answer in each slot.
@@ -407,19 +440,30 @@ class ServedProcess:
         """Whether the process has neither ended nor closed its files."""
         return bool(self._files.locked_bytes(self._file.fd, _ALIVE, _ALIVE + 1))
 
-    def _waiting(self) -> list[tuple[Slot, int]]:
-        """The requests that wait, with their checksums, in the order of numbers."""
-        data = bytearray(_TABLE_BYTES)
-        self._files.read(self._file.fd, data, _SLOTS_POS)
+    def waiting(self) -> list[WaitingRequest]:
+        """The requests that wait, in the order of their numbers; their contents as far
+        as they lie at the beginning of the ring.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        data = _read(self._files, self._file.fd, _AHEAD_BYTES, _SLOTS_POS)
+        # Of the table and then the ring: a process writes in the other order.
         found = []
-        newer = map(operator.gt, _NUMBERS.unpack(data)[::4], self._done)
+        table = data[:_TABLE_BYTES].ljust(_TABLE_BYTES, b"\0")
+        newer = map(operator.gt, _NUMBERS.unpack(table)[::4], self._done)
         for index in itertools.compress(range(SLOTS), newer):
-            number, pos, size, state, checksum = _SLOT.unpack_from(
-                data, index * _SLOT.size
-            )
+            begin = index * _SLOT.size
+            number, pos, size, state, checksum = _SLOT.unpack_from(table, begin)
             if state == _WAITS and number % SLOTS == index:
-                found.append((Slot(number, pos, size), checksum))
-        return sorted(found)
+                row, at = (
+                    table[begin : begin + _SLOT.size],
+                    _RING_POS - _SLOTS_POS + pos,
+                )
+                ahead = data[at : at + size]
+                slot = Slot(number, pos, size)
+                found.append(WaitingRequest(slot, checksum, row, ahead))
+        return sorted(found) if len(found) > 1 else found
 
     def take(self, requests_max: int, bytes_max: int) -> list[TakenRequest]:
         """Take requests that wait, in the order of their numbers: at most so many, with
@@ -428,38 +472,50 @@ class ServedProcess:
         Raises:
             OSError: the file cannot be read.
         """
-        fd, files = self._file.fd, self._files
         found: list[TakenRequest] = []
-        waiting = self._waiting()
+        waiting = self.waiting()
         self.has_more = self.is_blocked = False
-        for slot, checksum in waiting[:requests_max]:
+        for one in waiting[:requests_max]:
+            slot = one.slot
             bytes_max -= slot.size
             if found and bytes_max < 0:
                 break
-            byte = _TAKEN + slot.place
-            if not files.lock_byte(fd, byte):
+            content = self._content(one)
+            # Its place in the ring is its own as long as its row is in the table.
+            is_taken = self._take(slot, one.row)
+            if is_taken is None:
                 self.is_blocked = True
                 break
-            if self._still_waits(slot, checksum):
-                self._held[slot.place] = slot.number
-                found.append(TakenRequest(slot, self._content(slot, checksum)))
-            else:
-                files.unlock_byte(fd, byte)
+            if is_taken:
+                found.append(TakenRequest(slot, content))
         self.has_more = len(found) < len(waiting) and not self.is_blocked
         return found
 
-    def _still_waits(self, slot: Slot, checksum: int) -> bool:
-        """Whether a request was not withdrawn before it was locked."""
-        pos = _SLOTS_POS + slot.place * _SLOT.size
-        data = _read(self._files, self._file.fd, _SLOT.size, pos)
-        return data == _SLOT.pack(*slot, _WAITS, checksum)
+    def _take(self, slot: Slot, row: bytes) -> bool | None:
+        """Take a request: lock its byte, and look whether it was not withdrawn before.
+        False: it was; None: its process has locked the byte."""
+        steps, byte = self._taking, _TAKEN + slot.place
+        steps.set_bytes(0, b"", byte)
+        steps.set_bytes(1, row, _SLOTS_POS + slot.place * _SLOT.size)
+        done, error = self._files.make_steps(steps, 2)
+        if done == 2:
+            self._held[slot.place] = slot.number
+            return True
+        if done:
+            self._files.unlock_byte(self._file.fd, byte)
+        if error is not None:
+            raise error
+        return False if done else None
 
-    def _content(self, slot: Slot, checksum: int) -> bytes | None:
+    def _content(self, one: WaitingRequest) -> bytes | None:
+        slot, content = one.slot, one.ahead
         if slot.size > REQUEST_BYTES_MAX or slot.pos > RING_BYTES - slot.size:
             return None
-        content = _read(self._files, self._file.fd, slot.size, _RING_POS + slot.pos)
+        if len(content) < slot.size:
+            fd = self._file.fd
+            content = _read(self._files, fd, slot.size, _RING_POS + slot.pos)
         is_whole = len(content) == slot.size
-        is_whole = is_whole and checksum == _checksum(slot.number, content)
+        is_whole = is_whole and one.checksum == _checksum(slot.number, content)
         return content if is_whole else None
 
     def answer(self, slot: Slot, content: bytes) -> None:
@@ -475,13 +531,19 @@ class ServedProcess:
         """
         if self._held.get(slot.place) != slot.number:
             return  # its process has given it up, and a later one has its place
-        files, fd = self._files, self._answers.fd
         head = _ANSWER.pack(slot.number, len(content), _checksum(slot.number, content))
         if len(content) > ANSWER_BYTES_MAX:
-            files.write(fd, content, _long_pos(slot.place))
+            self._files.write(self._answers.fd, content, _long_pos(slot.place))
             content = b""
-        files.write(fd, head + content, slot.place * _ANSWER_SLOT)
-        self.let_go(slot)
+        steps = self._answering
+        steps.set_bytes(0, head + content, slot.place * _ANSWER_SLOT)
+        steps.set_bytes(1, b"", _TAKEN + slot.place)
+        done, error = self._files.make_steps(steps, 2)
+        if not done:
+            assert error is not None
+            raise error
+        self.keep(slot)
+        del self._held[slot.place]
 
     def keep(self, slot: Slot) -> None:
         """Do not take a request again, which is answered later."""

@@ -79,10 +79,10 @@ class _State:
             self.bases.pop(key, None)
             if base is not None:
                 self.bases[key] = base
-        for identity, entry in changes.items():
-            before = self.changes.pop(identity, None)
-            self.changes[identity] = entry and entry.after(before)
         self.ledger.apply(changes)
+        for identity in changes:
+            self.changes.pop(identity, None)
+            self.changes[identity] = self.ledger.get(identity)
 
 
 class _Open(NamedTuple):

@@ -67,7 +67,8 @@ class Group:
         refused: the error of each request that is refused, by its number.
         targets: the partitions that are published to.
         logs: the staged records of the requests that are committed.
-        repeated: those of requests that were published before, perhaps the same.
+        used: the staged files that are not needed any more, also those of requests that
+            were published before, perhaps the same.
         identities: those of the requests, which are remembered.
         changes: what of that differs from what is remembered now.
         contents: of the staged files that are small, by name.
@@ -82,7 +83,7 @@ class Group:
         self._entries: dict[int, tuple[Entry, bool]] = {}
         self.targets: dict[TopicPartition, Target] = {}
         self.logs: list[StagedLog] = []
-        self.repeated: list[StagedLog] = []
+        self.used: list[StagedLog] = []
         self._ledger = ledger
         self.changes: dict[str, Entry | None] = {}
         self.contents: dict[str, bytes] = {}
@@ -104,7 +105,10 @@ class Group:
 
     def check_room(self, number: int, entry: Entry, *, is_new: bool) -> None:
         """Raise `ConfigError` if what is to be remembered of a request does not fit
-        into the file, besides what is pinned and what the group has."""
+        into the file, besides what is pinned and what the group has. That of a process
+        has no text of a caller, and fits in any case."""
+        if self.requests[number].is_call:
+            return
         identity = self._remembered(number, is_new=is_new)
         if identity:
             mine = {name: known for name, known in self.changes.items() if known}
@@ -175,8 +179,10 @@ class Group:
         """Publish the records of a request; `contents` are of its files."""
         self.contents.update(contents)
         self.room -= sum(map(len, contents.values()))
-        self.logs += self.requests[number].logs
-        for log in self.requests[number].logs:
+        request = self.requests[number]
+        self.logs += request.logs
+        self.used += [log for log in request.logs if log.file not in request.contents]
+        for log in request.logs:
             self._files.add(log.file)
             key = TopicPartition(log.topic, log.partition)
             if key not in self.targets:

@@ -216,8 +216,7 @@ class Publisher:
                 return [group.refused.get(n, in_doubt) for n in range(len(requests))]
         elif group.changes:
             self._journal.commit(group.changes)
-        self._used += group.logs
-        self._used += group.repeated
+        self._used += group.used
         return group.outcomes()
 
     def _admit(
@@ -245,7 +244,7 @@ class Publisher:
             group.check_room(number, repeated, is_new=False)
             # The caller that published it may not have seen it become durable.
             group.remember(number, repeated, is_new=False)
-            group.repeated += logs
+            group.used += logs
             return
         for topic, count in request.partitions.items():
             if len(self._topics.catalog.numbers.get(topic, ())) != count:

@@ -454,8 +454,8 @@ def test_request_of_a_process_that_ends_before_it_counts_is_dropped(
             until(lambda: waiting_in(path))
             (living,) = set(process_files(path)) - {layout.PROCESS_PREFIX + ending.id}
             served = ServedProcess(owner._context.root, process_of(living) or "")
-            ((slot, checksum),) = served._waiting()
-            content = served._content(slot, checksum)
+            (one,) = served.waiting()
+            content = served._content(one)
             served.abandon()
             assert content is not None
             ending.put(content)
