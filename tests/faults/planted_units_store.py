@@ -148,11 +148,9 @@ BUGS_OF_STORES = (
     ),
     unit_bug(
         "a log and the journal are synced one after the other",
-        "_native/system.py",
-        "    if lib.ls_sys_sync_files(list(fds), results, len(fds), function) < 0:\n",
-        "    sync = lib.ls_sys_sync_files\n"
-        "    calls = enumerate(fds)\n"
-        "    if [sync([f], results + n, 1, function) for n, f in calls] == 0:\n",
+        "io/files.py",
+        "            errors = native.sync_files(fds)\n",
+        "            errors = [e for fd in fds for e in native.sync_files([fd])]\n",
         "store/publication/test_unfinished.py",
     ),
     unit_bug(

@@ -543,8 +543,8 @@ int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file
 /* Wait until all data of a file is on stable storage (fdatasync; macOS: F_FULLFSYNC).  Returns 0 or -errno. */
 int32_t ls_sys_sync(int32_t fd);
 
-/* `ls_sys_sync` of several files at the same time, in up to eight threads, the caller's included, as far as the system
-   allows threads.  `results` gets the result of each.  `other`: made in the place of `ls_sys_sync`, for tests;
+/* `ls_sys_sync` of several files, of all of which the disk begins to write at once; many of them in up to four threads,
+   the caller's included, as far as the system allows threads.  `results` gets the result of each.  `other`: made in the place of `ls_sys_sync`, for tests;
    NULL: none.  Returns 0, or -ENOMEM: nothing was synced. */
 typedef int32_t (*ls_sync_function)(int32_t fd);
 int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other);

@@ -60,8 +60,10 @@ int32_t ls_sys_sync(int32_t fd)
 #endif
 }
 
-/* So many threads make syncs at once, besides the caller: with more, they cost more than they save. */
-#define LS_SYS_SYNC_THREADS 7
+/* A thread for each further five files, up to so many, makes syncs beside the caller. For a few files none is worth
+   its start: the disk has begun with all of them, and the first sync commits the file system's journal for the rest. */
+#define LS_SYS_SYNC_THREADS 3
+#define LS_SYS_SYNC_FILES 5
 
 /* Several syncs; the threads that make them and the caller use it, and the last one of them frees it. */
 typedef struct {
@@ -123,7 +125,7 @@ static void ls_sys_sync_start(ls_sys_sync_work *work)
     (void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     (void)sigfillset(&all);
     if (pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
-        for (int32_t i = 0; i < work->count - 1 && i < LS_SYS_SYNC_THREADS; i++) {
+        for (int32_t i = 0; i < work->count / LS_SYS_SYNC_FILES && i < LS_SYS_SYNC_THREADS; i++) {
             pthread_t thread;
             (void)atomic_fetch_add(&work->users, 1);
             if (pthread_create(&thread, &detached, ls_sys_sync_thread, work) != 0) {
@@ -156,7 +158,9 @@ int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, l
             (void)ls_sys_write_back(fds[i], 0, 0); /* the disk begins with all of them; the syncs tell of errors */
         }
     }
-    ls_sys_sync_start(work);
+    if (count >= LS_SYS_SYNC_FILES) {
+        ls_sys_sync_start(work);
+    }
     ls_sys_sync_taken(work);
     /* Not for the threads: one that has not begun finds nothing to do, and a busy machine may start it late. */
     (void)pthread_mutex_lock(&work->lock);

@@ -100,6 +100,25 @@ def test_files_are_synced_together_and_each_has_its_error() -> None:
         os.close(writing)
 
 
+def test_many_files_are_synced_at_the_same_time() -> None:
+    """Each of these syncs waits until another one has begun."""
+    barrier, met = threading.Barrier(2), list[int]()
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)
+
+    def wait(fd: int) -> int:
+        try:
+            barrier.wait(5)
+        except threading.BrokenBarrierError:
+            return -errno.ETIMEDOUT
+        met.append(fd)
+        return 0
+
+    function = kind(wait)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert native.sync_files(range(20), address or 0) == [0] * 20
+    assert sorted(met) == list(range(20))
+
+
 def test_sync_that_a_signal_has_ended_is_made_again() -> None:
     calls: list[int] = []
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32)
