@@ -175,28 +175,6 @@ static PyObject *pyrecords_append_batches(PyObject *object, PyObject *const *arg
     return pyrecords_append_range(self, &from);
 }
 
-/*
- * append_encoded(data, count) -> range of offsets, or None: nothing was done, they go the usual way.
- *
- * Batches of `count` records that this topic's encoder has made for offsets that begin at 0, in an object of the type
- * bytes.
- */
-static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
-{
-    pyrecords_append *self = (pyrecords_append *)object;
-    PyObject *data;
-    long long count;
-    if (!PyArg_ParseTuple(args, "SL", &data, &count)) {
-        return NULL;
-    }
-    pyrecords_source from = {.rows = {.count = count}};
-    if (self->writer == NULL
-        || !pyrecords_take_encoded(self, (const uint8_t *)PyBytes_AsString(data), PyBytes_Size(data), &from)) {
-        Py_RETURN_NONE;
-    }
-    return pyrecords_append_range(self, &from);
-}
-
 static int pyrecords_append_forget(pyrecords_append *self)
 {
     Py_CLEAR(self->writer);
@@ -204,6 +182,51 @@ static int pyrecords_append_forget(pyrecords_append *self)
     Py_CLEAR(self->index);
     Py_CLEAR(self->times);
     return 0;
+}
+
+/* The bytes of an object of the type bytes or bytearray; NULL for another one. */
+static const uint8_t *pyrecords_bytes_of(PyObject *object, int64_t *size)
+{
+    if (PyByteArray_CheckExact(object)) {
+        *size = PyByteArray_Size(object);
+        return (const uint8_t *)PyByteArray_AsString(object);
+    }
+    *size = PyBytes_CheckExact(object) ? PyBytes_Size(object) : 0;
+    return PyBytes_CheckExact(object) ? (const uint8_t *)PyBytes_AsString(object) : NULL;
+}
+
+/*
+ * append_encoded(data, count, is_held=False) -> range of offsets, or None: nothing was done, they go the usual way.
+ *
+ * Batches of `count` records, which were checked, or which this topic's encoder has made; their offsets are without
+ * gaps.  `is_held`: as for append_rows.
+ */
+static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
+{
+    pyrecords_append *self = (pyrecords_append *)object;
+    PyObject *data;
+    long long count;
+    int is_held = 0;
+    if (!PyArg_ParseTuple(args, "OL|p", &data, &count, &is_held)) {
+        return NULL;
+    }
+    pyrecords_source from = {.rows = {.count = count}, .is_held = is_held};
+    int64_t size;
+    const uint8_t *bytes = pyrecords_bytes_of(data, &size);
+    PyObject *range = NULL;
+    if (bytes == NULL) {
+        PyErr_SetString(PyExc_TypeError, "batches are bytes or a bytearray");
+    } else if (self->writer == NULL || !pyrecords_take_encoded(self, bytes, size, &from)) {
+        range = Py_None;
+        Py_INCREF(range);
+    } else {
+        range = pyrecords_append_range(self, &from);
+    }
+    if (is_held && (range == NULL || range == Py_None)) {
+        /* The usual way may undo what it does, and give the writer another state; or this was undone. */
+        pyrecords_append_forget(self);
+    }
+    return range;
 }
 
 /*
@@ -232,8 +255,7 @@ static PyObject *pyrecords_append_rows(PyObject *object, PyObject *const *args, 
     pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at, .is_held = is_held, .is_timed = 1};
     PyObject *range = pyrecords_append_range(self, &from);
     if (is_held && (range == NULL || range == Py_None)) {
-        /* The usual way may undo what it does, and give the writer another state; or this was undone. */
-        pyrecords_append_forget(self);
+        pyrecords_append_forget(self); /* as above */
     }
     return range;
 }
@@ -403,7 +425,7 @@ static PyMethodDef pyrecords_append_methods[] = {
     {"append_batches", (PyCFunction)(void (*)(void))pyrecords_append_batches, METH_FASTCALL,
      "Append batches of a producer: their offsets, or None where nothing was done."},
     {"append_encoded", pyrecords_append_encoded, METH_VARARGS,
-     "Append batches of this topic's encoder: their offsets, or None where nothing was done."},
+     "Append batches that are encoded: their offsets, or None where nothing was done."},
     {"append_arrow", pyrecords_append_arrow, METH_VARARGS,
      "Append the rows of an Arrow record batch: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,

@@ -96,8 +96,8 @@ typedef struct {
  */
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 
-/* The same for batches of magic 2, compressed or not, that were encoded here, for another offset; the caller has set
- * the number of their records. */
+/* The same for batches of magic 2, compressed or not, that were encoded here, or checked, for another offset; the caller
+ * has set the number of their records. */
 int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 
 /*

@@ -147,16 +147,33 @@ class Appender:
             return False
         size = encoder.measure(rows)
         size += native.BATCH_HEADER_BYTES if encoder.magic == 2 else 0
-        if writer.state.size + size > log.context.config.segment_bytes:
+        if not self._prepare_step(writer, size):
             return False
-        self.begin()
-        writer.reserve(size)
-        self._prepare()
         if log.active.prepared.append_rows(rows.address, base, True) is None:
             return False
         if log.appended.waiters:
             log.appended.set()
         return True
+
+    def _prepare_step(self, writer: SegmentWriter, size: int) -> bool:
+        """Prepare an append of so many bytes in one step of C, with the lock held;
+        False: they do not fit into the segment."""
+        if writer.state.size + size > self._log.context.config.segment_bytes:
+            return False
+        self.begin()
+        writer.reserve(size)
+        self._prepare()
+        return True
+
+    def append_placed(self, data: bytearray, count: int) -> bool:
+        """Append batches that have their offsets in one step of C; False, with nothing
+        done, if that is not possible. The caller has the lock, and wakes readers."""
+        log, writer = self._log, self._log.active.writer
+        if writer is None or self.encoder.magic < 2 or log.epochs.known < 0:
+            return False
+        if not self._prepare_step(writer, len(data)):
+            return False
+        return log.active.prepared.append_encoded(data, count, True) is not None
 
     def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
         """Raise now what `append_rows` would raise, as far as it can be known: for

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import xxhash
+
 from logstore import _native as native
 from logstore.errors import (
     StorageError,
@@ -99,6 +101,15 @@ class ExclusiveLog:
         now_ms = self._log.context.files.now_ms()
         self._appender.write_runs(runs, size, now_ms, is_in_parts=True)
 
+    def append_placed(self, data: bytearray, count: int) -> None:
+        """The same for one run in memory."""
+        self._log.check()
+        self._appender.check_expected(None, count)
+        if not self._appender.append_placed(data, count):
+            now_ms, run = self._log.context.files.now_ms(), native.pointer(data)
+            size = len(data)
+            self._appender.write_runs([(run, size)], size, now_ms, is_in_parts=True)
+
     def sync(self) -> None:
         """Sync everything."""
         self._log.sync_all()
@@ -143,8 +154,13 @@ class ExclusiveLog:
         extent = self._log.extent
         return extent.durable >= extent.end
 
-    def span_from(self, base: int, place: tuple[int, int]) -> LogSpan:
+    def span_from(
+        self, base: int, place: tuple[int, int], written: bytearray | None
+    ) -> LogSpan:
         """What was appended since the log ended at an offset and a `position`.
+
+        Args:
+            written: all of its bytes, if the caller has them.
 
         Raises:
             StorageError: it cannot be read.
@@ -154,8 +170,12 @@ class ExclusiveLog:
         if number != len(segments) - 1:
             pos = 0
         size = writer.state.size - pos
-        with storage_errors("read", writer.path):
-            digest = digest_of(log.context.files, writer.fd, pos, size)
+        digest: int | None
+        if written is not None and len(written) == size:
+            digest = xxhash.xxh3_64_intdigest(written)
+        else:
+            with storage_errors("read", writer.path):
+                digest = digest_of(log.context.files, writer.fd, pos, size)
         if digest is None:
             raise StorageError(
                 f"{writer.path} is shorter than what was appended to it: another "

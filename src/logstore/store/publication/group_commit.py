@@ -178,7 +178,7 @@ class GroupCommit:
         if imports:
             # The files that became segments must not have their old names again.
             self._root.sync()
-        spans = {t.key: t.log.span_from(t.base, t.place) for t in targets}
+        spans = {t.key: t.log.span_from(t.base, t.place, t.written) for t in targets}
         group.check_wanted()
         changes = group.committed_changes()
         journal.publish(spans, changes, self._sync, self._are_durable)
@@ -326,6 +326,12 @@ class GroupCommit:
         one piece."""
         log, config = target.log, target.writer.context.config
         base = target.writer.end_offset
+        count = sum([one.records for one in logs])
+        if all(one.file in contents for one in logs):
+            moved = self._moved(target, logs, contents, now_ms)
+            log.append_placed(moved, count)
+            target.written = moved if logs is target.parts else None
+            return
 
         def runs() -> Generator[tuple[Any, int]]:
             root, begin, piece = self._root, base, bytearray()
@@ -346,8 +352,32 @@ class GroupCommit:
                 yield native.pointer(piece), len(piece)
 
         total = sum([one.bytes for one in logs])
-        count = sum([one.records for one in logs])
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
         with contextlib.closing(runs()) as moved:
             log.append_runs(moved, total, count)
+
+    def _moved(
+        self,
+        target: Target,
+        logs: Sequence[StagedLog],
+        contents: Mapping[str, bytes],
+        now_ms: int,
+    ) -> bytearray:
+        """The batches of staged logs, whose contents are all in memory, in one piece,
+        with the next offsets of their partition."""
+        log, config = target.log, target.writer.context.config
+        begin = base = target.writer.end_offset
+        moved = bytearray()
+        for one in logs:
+            epoch = log.leader_epoch(base) if one.magic == 2 else 0
+            content = contents[one.file]
+            piece = moved_content(
+                self._root, one, content, begin, epoch, config, now_ms
+            )
+            begin += one.records
+            if moved:
+                moved += piece
+            else:
+                moved = piece
+        return moved

@@ -31,6 +31,7 @@ class Target:
         parts, owners: what is published to it, in order, and the number of the request
             that each part is of.
         base, place: where its log ended before: the offset, and (segment, position).
+        written: what was written to it, if it was all in one piece.
     """
 
     def __init__(self, writer: PartitionWriter) -> None:
@@ -40,6 +41,7 @@ class Target:
         self.owners: list[int] = []
         self.base = 0
         self.place = 0, 0
+        self.written: bytearray | None = None
         self.log: ExclusiveLog
 
     def begin(self) -> None:

@@ -235,7 +235,7 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
         batch = bytes(next(iter(partition.read_batches())).buffer)
         assert prepared.append_encoded(batch, 9) is None
         assert prepared.append_encoded(batch, -1) is None
-        for wrong in ((batch,), (bytearray(batch), 10), (batch, "10")):
+        for wrong in ((batch,), (memoryview(batch), 10), (batch, "10")):
             with pytest.raises(TypeError):
                 prepared.append_encoded(*wrong)
         assert partition.end_offset == 10
