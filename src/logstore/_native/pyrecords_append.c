@@ -196,21 +196,22 @@ static const uint8_t *pyrecords_bytes_of(PyObject *object, int64_t *size)
 }
 
 /*
- * append_encoded(data, count, is_held=False) -> range of offsets, or None: nothing was done, they go the usual way.
+ * append_encoded(data, count, is_mine=False) -> range of offsets, or None: nothing was done, they go the usual way.
  *
  * Batches of `count` records, which were checked, or which this topic's encoder has made; their offsets are without
- * gaps.  `is_held`: as for append_rows.
+ * gaps.  `is_mine`: this thread has the lock of the log, has called `prepare` since it took it, and has checked that the
+ * log takes appends; the batches come of several.
  */
 static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
 {
     pyrecords_append *self = (pyrecords_append *)object;
     PyObject *data;
     long long count;
-    int is_held = 0;
-    if (!PyArg_ParseTuple(args, "OL|p", &data, &count, &is_held)) {
+    int is_mine = 0;
+    if (!PyArg_ParseTuple(args, "OL|p", &data, &count, &is_mine)) {
         return NULL;
     }
-    pyrecords_source from = {.rows = {.count = count}, .is_held = is_held};
+    pyrecords_source from = {.rows = {.count = count}, .is_held = is_mine, .is_checked = is_mine};
     int64_t size;
     const uint8_t *bytes = pyrecords_bytes_of(data, &size);
     PyObject *range = NULL;
@@ -222,7 +223,7 @@ static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
     } else {
         range = pyrecords_append_range(self, &from);
     }
-    if (is_held && (range == NULL || range == Py_None)) {
+    if (is_mine && (range == NULL || range == Py_None)) {
         /* The usual way may undo what it does, and give the writer another state; or this was undone. */
         pyrecords_append_forget(self);
     }

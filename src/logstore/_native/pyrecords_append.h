@@ -87,6 +87,7 @@ typedef struct {
     uint64_t taken;  /* which ones */
     int has_producer; /* one of them is of a producer that numbers its records */
     int is_held;      /* this thread has the lock, and has prepared the append */
+    int is_checked;   /* it has also checked that the log takes appends; the batches come of several */
     int is_timed;     /* rows.timestamp_all is the time of the append; else the clock says it */
 } pyrecords_source;
 

@@ -137,11 +137,16 @@ int pyrecords_is_ready(const pyrecords_append *self)
     return pyrecords_is_open(self);
 }
 
-int pyrecords_is_held_ready(const pyrecords_append *self)
+/* Whether this thread has the lock, and has prepared a step since it took it. */
+static int pyrecords_is_held(const pyrecords_append *self)
 {
     const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
-    return lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0)
-        && pyrecords_is_unblocked(self);
+    return lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0);
+}
+
+int pyrecords_is_held_ready(const pyrecords_append *self)
+{
+    return pyrecords_is_held(self) && pyrecords_is_unblocked(self);
 }
 
 /* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -210,6 +215,7 @@ static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_sour
         return 0;
     }
     self->facts->limits.now_ms = now;
+    self->facts->limits.is_in_parts = from->is_checked;
     next->state = *self->facts->state;
     int64_t bytes =
         from->batches > 0 ? pyrecords_place(self, from, now, next) : pyrecords_encode(self, from, now, next);
@@ -453,9 +459,9 @@ static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next 
 }
 
 /* Begin a step of a thread that has the lock: as pyrecords_begin_step. */
-static int pyrecords_begin_held_step(const pyrecords_append *self)
+static int pyrecords_begin_held_step(const pyrecords_append *self, int is_checked)
 {
-    int is_ready = pyrecords_is_held_ready(self);
+    int is_ready = is_checked ? pyrecords_is_held(self) : pyrecords_is_held_ready(self);
     return PyErr_Occurred() ? -1 : is_ready;
 }
 
@@ -466,7 +472,8 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
         return PyErr_Occurred() ? -1 : 0;
     }
     pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self) : pyrecords_begin_step(self);
+    int status = next.extent == NULL ? -1 : from->is_held ? pyrecords_begin_held_step(self, from->is_checked)
+                                                         : pyrecords_begin_step(self);
     if (status > 0) {
         status = pyrecords_step(self, from, now, &next);
         status = from->is_held ? status : pyrecords_end_step(self, status);

@@ -354,8 +354,8 @@ class GroupCommit:
         total = sum([one.bytes for one in logs])
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
-        with contextlib.closing(runs()) as moved:
-            log.append_runs(moved, total, count)
+        with contextlib.closing(runs()) as runs_moved:
+            log.append_runs(runs_moved, total, count)
 
     def _moved(
         self,

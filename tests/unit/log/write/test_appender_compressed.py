@@ -239,8 +239,11 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
             with pytest.raises(TypeError):
                 prepared.append_encoded(*wrong)
         assert partition.end_offset == 10
-        assert prepared.append_encoded(batch, 10) == range(10, 20)
-        assert [record.value for record in partition.read()] == [b"first"] * 20
+        # Only who has the lock can say so.
+        assert prepared.append_encoded(batch, 10, True) is None
+        partition.append_many([b"first"] * 10)
+        assert prepared.append_encoded(bytearray(batch), 10) == range(20, 30)
+        assert [record.value for record in partition.read()] == [b"first"] * 30
 
 
 @pytest.mark.parametrize("codec", ["none", *CODECS])
