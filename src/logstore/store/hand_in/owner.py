@@ -111,7 +111,7 @@ class HandIn:
         self._has_taken = False
         # That they cannot be listed was logged.
         self._is_told = False
-        # The store was closed meanwhile.
+        # The store is closed.
         self._has_ended = False
         self.served = 0
         self.has_failed = self.ends_when_failed = False
@@ -127,6 +127,8 @@ class HandIn:
     def stop(self) -> None:
         """End the thread, after the publication that it may be at. May be called
         again."""
+        # Busy processes always have a request: they leave no pause in which to end.
+        self._has_ended = True
         self._thread.stop()
         with self._publisher.lock:
             self._processes.close()

@@ -26,6 +26,7 @@ from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
 from logstore.store.hand_in import requester
+from logstore.store.hand_in.served_processes import ServedProcesses
 from support import handing_in
 from support.handing_in import (
     DEAF,
@@ -171,6 +172,20 @@ def test_owner_that_is_closing_refuses_nobody(path: str, reader: Store) -> None:
     assert call.get().is_new
     with logstore.open(path) as store:
         assert store.topic("a")[0].end_offset == 2
+
+
+def test_owner_of_busy_processes_ends_when_it_is_closed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request always waits, after each commit."""
+    looks: list[object] = []
+    monkeypatch.setattr(
+        owner_module.HandIn, "_look", lambda self: not looks.append(self)
+    )
+    monkeypatch.setattr(ServedProcesses, "is_idle", property(lambda self: False))
+    owner = logstore.open(path, config=SERVING)
+    until(lambda: len(looks) > 3)
+    Later(owner.close).get()
 
 
 def test_more_requests_than_one_commit_takes_are_all_published(
