@@ -17,8 +17,8 @@ from typing import Any, Final
 __version__ = "0.1.0"
 
 # The public names, by the module that has them; __init__.pyi has the same for type
-# checkers. They are imported when the first of them is used, all at once:
-# `logstore-dump --help` does not wait for the engine.
+# checkers. Each is imported when it is used: `logstore-dump --help` does not wait for
+# the engine, and a service that starts loads what it needs.
 _HOMES: Final = {
     "config": "StoreConfig TopicConfig",
     "errors": (
@@ -41,8 +41,11 @@ _HOMES: Final = {
         "GroupNotFoundError InconsistentAssignorError MemberIdInUseError "
         " NoOffsetForPartitionError OffsetMetadataTooLargeError"
     ),
+    "group.consumer.consumer": "Consumer",
+    "group.consumer.options": "OffsetAndMetadata OffsetAndTimestamp OffsetStore",
+    "group.consumer.transaction": "ConsumerTransaction",
     "group.exports": "GroupExport export_group",
-    "group.consumer.lowering": "",  # store.copies calls it
+    "group.member.assignors": "Assignor GroupSubscription",
     "group.overview": "Group Groups LiveMember groups",
     "broker.progress": "GroupPartition OffsetChange",
     "group.resets": "reset_offsets",
@@ -56,6 +59,7 @@ _HOMES: Final = {
     "log.write.staging": "Stage",
     "maintenance.environment": "EnvironmentReport EnvironmentFinding doctor",
     "maintenance.handover": "HandoverFinding HandoverReport check_handover",
+    "maintenance.report.report": "Report report",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (
         "BuiltIndexes FileContents LogEntry LogFrame LogFrames Note Problem "
@@ -73,44 +77,28 @@ _HOMES: Final = {
     "store.opening": "open",
     "store.store": "Store",
     "store.topic.topic": "Topic",
-}
-# Imported when they are used themselves: most services never look at a report, and many
-# have no group.
-_LATE: Final = {
     "aio": "aio",
-    "Assignor": "group.member.assignors",
-    "Consumer": "group.consumer.consumer",
-    "ConsumerTransaction": "group.consumer.transaction",
-    "GroupSubscription": "group.member.assignors",
-    "OffsetAndMetadata": "group.consumer.options",
-    "OffsetAndTimestamp": "group.consumer.options",
-    "OffsetStore": "group.consumer.options",
-    "Report": "maintenance.report.report",
     "kafka": "kafka",
     "metrics": "metrics",
-    "report": "maintenance.report.report",
 }
 _RENAMED: Final = {"open": "open_store"}
-_NAMES: Final = frozenset(" ".join(_HOMES.values()).split())
+_HOME_OF: Final = {
+    name: home for home, names in _HOMES.items() for name in names.split()
+}
 
-__all__ = sorted(_NAMES | _LATE.keys())
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        module = importlib.import_module(f"{__name__}.{_LATE[name]}")
-        value = module if name == _LATE[name] else getattr(module, name)
-        globals()[name] = value
-    elif name in _NAMES:
-        for home, names in _HOMES.items():
-            module = importlib.import_module(f"{__name__}.{home}")
-            for each in names.split():
-                globals()[each] = getattr(module, _RENAMED.get(each, each))
-    else:
+    home = _HOME_OF.get(name)
+    if home is None:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}", name=name
         )
-    return globals()[name]
+    module = importlib.import_module(f"{__name__}.{home}")
+    value = module if name == home else getattr(module, _RENAMED.get(name, name))
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -147,7 +147,7 @@ class Appender:
             return False
         size = encoder.measure(rows)
         size += native.BATCH_HEADER_BYTES if encoder.magic == 2 else 0
-        if not self._prepare_step(writer, size):
+        if not self.prepare_step(writer, size):
             return False
         if log.active.prepared.append_rows(rows.address, base, True) is None:
             return False
@@ -155,25 +155,15 @@ class Appender:
             log.appended.set()
         return True
 
-    def _prepare_step(self, writer: SegmentWriter, size: int) -> bool:
-        """Prepare an append of so many bytes in one step of C, with the lock held;
-        False: they do not fit into the segment."""
+    def prepare_step(self, writer: SegmentWriter, size: int) -> bool:
+        """Prepare an append of so many bytes to the active segment in one step of C,
+        with the lock held; False: they do not fit into it."""
         if writer.state.size + size > self._log.context.config.segment_bytes:
             return False
         self.begin()
         writer.reserve(size)
         self._prepare()
         return True
-
-    def append_placed(self, data: bytearray, count: int) -> bool:
-        """Append batches that have their offsets in one step of C; False, with nothing
-        done, if that is not possible. The caller has the lock, and wakes readers."""
-        log, writer = self._log, self._log.active.writer
-        if writer is None or self.encoder.magic < 2 or log.epochs.known < 0:
-            return False
-        if not self._prepare_step(writer, len(data)):
-            return False
-        return log.active.prepared.append_encoded(data, count, True) is not None
 
     def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
         """Raise now what `append_rows` would raise, as far as it can be known: for
@@ -522,7 +512,7 @@ class Appender:
                     is_begun = is_begun or written > 0
                     if done < size and stop != native.STOP_FULL:
                         if not written and not writer.state.size:
-                            raise self._misplaced(writer)
+                            raise _misplaced(log.context.name, writer)
                         if is_bare and is_begun:
                             self._bar(writer, bar)
                         writer.write_first_frame()
@@ -545,14 +535,6 @@ class Appender:
             # open.
             del saved
             raise
-
-    def _misplaced(self, writer: SegmentWriter) -> CorruptionError:
-        """The error for a batch that does not fit into an empty segment."""
-        return CorruptionError(
-            f"a batch for {self._log.context.name} has offsets that are not the next, "
-            f"{writer.next_offset}: nothing was appended",
-            path=writer.path,
-        )
 
     def _bar(self, writer: SegmentWriter, mark: Mark) -> None:
         """Set a bar at a mark, which is the end: readers do not look after it, and
@@ -579,6 +561,15 @@ class Appender:
             raise storage_error(
                 error, "append to", writer.path, "Nothing was written."
             ) from error
+
+
+def _misplaced(name: str, writer: SegmentWriter) -> CorruptionError:
+    """The error for a batch that does not fit into an empty segment."""
+    return CorruptionError(
+        f"a batch for {name} has offsets that are not the next, {writer.next_offset}: "
+        f"nothing was appended",
+        path=writer.path,
+    )
 
 
 def _with_times(

@@ -8,6 +8,7 @@ skipped.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -49,6 +50,8 @@ _Lower: TypeAlias = (
 )
 
 _lower: Final[list[_Lower]] = []
+# It calls `at_adoption` when it is imported; most programs have no copy with groups.
+_LOWERING: Final = "logstore.group.consumer.lowering"
 
 
 def at_adoption(lower: _Lower) -> None:
@@ -104,7 +107,8 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
             return None
         return lowered_in(writer.cuts, writer.end_offset, position, commit_ms)
 
-    assert _lower or not has_positions, "nothing lowers the positions of this copy"
+    if has_positions:
+        importlib.import_module(_LOWERING)
     for lower in _lower:
         failed = lower(root, publisher, lowered_to, topics.writers.record)
         for key, reason in failed.items():
