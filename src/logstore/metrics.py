@@ -28,6 +28,7 @@ from logstore.errors import (
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, is_directory, is_store, open_root
 from logstore.io.lock import holder_of
+from logstore.io.lock_record import state_of
 from logstore.store.opening import open_store
 from logstore.store.store import Store
 
@@ -120,6 +121,8 @@ OF_STORE: Final = (
            "Files of segments that are open in this process"),
     Metric("is_held", "logstore_writer_present", "logstore.writer_present", GAUGE, "1",
            "1 where a process has the store open for writing, else 0"),
+    Metric("unowned_since_ms", "logstore_unowned_since_ms", "logstore.unowned_since",
+           GAUGE, "ms", "Since when no process owns the store, in Unix milliseconds"),
 )  # fmt: skip
 
 
@@ -131,7 +134,9 @@ def of_directory(
 ) -> dict[str, Any]:
     """The metrics of a store that another process may have open for writing:
     `Store.metrics` of a read-only one, with ``holder_pid`` (of the writer; 0 if it is
-    unknown, None if there is none) and ``is_held``.
+    unknown, None if there is none), ``is_held``, and ``unowned_since_ms``: since when
+    no process owns the store, in Unix milliseconds, though one may keep its lock for a
+    moment to carry out what is handed in; None: one does, or that is not known.
 
     Changes and locks nothing. Values that only the writer has (``flushes``) are None.
 
@@ -141,14 +146,20 @@ def of_directory(
     """
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
-    holder = _holder(files, full)
+    holder, unowned_since = _holder(files, full)
     with open_store(full, read_only=True, config=store_config, files=files) as store:
         values = store.metrics()
-    return {**values, "holder_pid": holder, "is_held": holder is not None}
+    return {
+        **values,
+        "holder_pid": holder,
+        "is_held": holder is not None,
+        "unowned_since_ms": unowned_since,
+    }
 
 
-def _holder(files: Files, path: str) -> int | None:
-    """The writer of the store at a path; raises if there is no store."""
+def _holder(files: Files, path: str) -> tuple[int | None, int | None]:
+    """(the writer of the store at a path, since when nobody owns it); raises if there
+    is no store."""
     if not is_directory(files, path):
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
@@ -159,8 +170,8 @@ def _holder(files: Files, path: str) -> int | None:
                 raise StoreNotFoundError(
                     f"{path} is no store: it has no log", path=path
                 )
-            return holder_of(root)
-        return None
+            return holder_of(root), state_of(root).unowned_since
+        return None, None
     finally:
         root.close()
 

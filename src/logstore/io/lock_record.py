@@ -99,6 +99,9 @@ class LockState(NamedTuple):
         holder: the process that has it; None: the file names none.
         until: when the last holder gave it back, in Unix milliseconds; None: there is a
             holder, or that is not known.
+        unowned_since: since when no owner has it, though a process may keep it for a
+            moment to carry out what is handed in, in Unix milliseconds; None: there is
+            an owner, or that is not known.
         is_changing: a process takes the lock, or gives it back.
         is_awaited: a process that wants to own the store waits.
     """
@@ -107,6 +110,7 @@ class LockState(NamedTuple):
     is_changing: bool = False
     is_awaited: bool = False
     until: int | None = None
+    unowned_since: int | None = None
 
 
 def state_of(root: Directory) -> LockState:
@@ -124,9 +128,21 @@ def _state(root: Directory, fd: int) -> LockState:
     value = _record(root, fd)
     is_changing, is_awaited = _TAKING in locked, _WAITER in locked
     if _VALID in locked:
-        return LockState(_described(value), is_changing, is_awaited)
-    until = value.get("until_ms")
-    return LockState(None, is_changing, is_awaited, until if _is_time(until) else None)
+        holder = _described(value)
+        since = _unowned_since(value) if holder.doing == KEEPING else None
+        return LockState(holder, is_changing, is_awaited, None, since)
+    until, since = _time(value.get("until_ms")), _unowned_since(value)
+    return LockState(None, is_changing, is_awaited, until, since)
+
+
+def _unowned_since(value: dict[str, Any]) -> int | None:
+    """Since when there is no owner, by the record of the last holder."""
+    name = "unowned_since_ms" if value.get("doing") == KEEPING else "until_ms"
+    return _time(value.get(name))
+
+
+def _time(value: object) -> int | None:
+    return value if _is_time(value) else None
 
 
 def _record(root: Directory, fd: int) -> dict[str, Any]:
@@ -171,6 +187,7 @@ class LockRecord:
         self._files = root.files
         self._file: native.OpenFile | None = None
         self._holder = Holder()
+        self._unowned_since: int | None = None
         self._is_waiting = False
         with contextlib.suppress(OSError):
             self._file = held_open(self._files, root.open(LOCK_RECORD, write=True))
@@ -246,6 +263,8 @@ class LockRecord:
     def show(self, purpose: Purpose) -> None:
         """Describe this process, which has taken the lock."""
         files = self._files
+        if purpose.doing == KEEPING:
+            self._unowned_since = self._last_unowned()
         self._holder = Holder(
             files.process_id().pid,
             program(),
@@ -257,6 +276,19 @@ class LockRecord:
         self._write()
         self._set(_VALID)
         self.end()
+
+    def _last_unowned(self) -> int | None:
+        """Since when no owner has had the lock, before it was taken: since now if the
+        last one was killed."""
+        if self._file is None:
+            return None
+        try:
+            value = _record(self._root, self._file.fd)
+        except OSError:
+            return None
+        is_killed = bool(value) and value.get("doing") != KEEPING
+        now = self._files.now_ms() if is_killed else None
+        return _unowned_since(value) or now
 
     def say(self, doing: str) -> None:
         """Record the present work of the holder."""
@@ -278,6 +310,7 @@ class LockRecord:
             "doing": holder.doing,
             "publishes_for_others": holder.publishes_for_others,
             "until_ms": until,
+            "unowned_since_ms": self._unowned_since,
         }
         body = checkpoints.state_text(value).encode("utf-8", "surrogatepass")
         data = first_entry(body).ljust(_FILE_BYTES - _RECORD_POS, b"\0")

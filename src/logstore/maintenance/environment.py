@@ -246,11 +246,12 @@ class _Doctor:
             yield self._say("lock", NOTE, text, {})
             return
         state = state_of(self.root)
+        values: dict[str, object] = {"pid": holder}
         if holder is None:
             text = "no process has the store open for writing"
             if state.until is not None:
                 text += f", since {time_text(state.until)}"
-            yield self._say("lock", OK, text, {"pid": None})
+            yield self._say("lock", OK, text, values)
             return
         who = f"process {holder}" if holder else "a process"
         if state.holder is not None:
@@ -258,7 +259,15 @@ class _Doctor:
         elif not state.is_changing:
             who += " of another program than logstore, such as a Kafka broker,"
         text = f"{who} has the store open for writing"
-        yield self._say("lock", OK, text, {"pid": holder})
+        level = OK
+        if state.unowned_since is not None:
+            level = NOTE
+            values["unowned_since_ms"] = state.unowned_since
+            text += (
+                f" for a moment, to carry out what is handed in. No owner since "
+                f"{time_text(state.unowned_since)}: nothing is compacted"
+            )
+        yield self._say("lock", level, text, values)
 
     # -- the files in it
 

@@ -25,6 +25,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
+from logstore.io.lock_record import state_of
 from logstore.maintenance.cluster import cluster_topics
 from logstore.maintenance.finding import Finding
 from logstore.maintenance.names import broker_checkpoint_fault
@@ -137,6 +138,7 @@ class StoreFacts:
         names: of all its files and directories.
         meta: what meta.properties says; None: there is none.
         holder: the process that has the lock; 0: unknown; None: none has it.
+        unowned_since: since when no process owns it, as in `LockState`.
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly, for a broker: it looks at the marker
             alone; is_closed: for logstore.
@@ -167,6 +169,7 @@ class StoreFacts:
     contents: tuple[Finding, ...]
     now_ms: int
     others: tuple[PartitionFacts, ...] = ()
+    unowned_since: int | None = None
     sums: Sums = dataclasses.field(default_factory=Sums)
 
     @property
@@ -252,6 +255,7 @@ def look_at(
         tuple(dict.fromkeys(run.findings)),
         root.files.now_ms(),
         tuple(one for one in found if not one.is_listed or one.key.partition < 0),
+        state_of(root).unowned_since,
         sums,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,32 @@ def test_writer_is_told_by_its_process(path: Path) -> None:
     with logstore.open(path):
         assert isinstance(lock().values["pid"], int)
         assert re.search(r"process \d+ \(.*it publishes for others\)", lock().message)
+
+
+def test_directory_without_an_owner_says_so_while_others_write(path: Path) -> None:
+    """A process that hands in has the lock for a moment. Its owner has closed it, or
+    was killed: then the time is that of the first process after it."""
+    closed_ms = time.time_ns() // 1_000_000
+    with logstore.open(path, shared=True) as shared:
+        shared.topic("orders")[0].append(b"x")
+        found = logstore.metrics.of_directory(path)
+        assert closed_ms - 5_000 < found["unowned_since_ms"] <= closed_ms
+        (lock,) = [one for one in doctor(path).findings if one.kind == "lock"]
+        assert (lock.level, lock.values["unowned_since_ms"]) == (
+            "note",
+            found["unowned_since_ms"],
+        )
+        assert re.search("No owner since 20.* UTC: nothing is compacted", lock.message)
+        report = logstore.report(path)
+        assert "unowned" in [one.kind for one in report.findings]
+    with logstore.open(path):
+        assert logstore.metrics.of_directory(path)["unowned_since_ms"] is None
+        killed = Path(path, ".logstore-lock").read_bytes()
+    Path(path, ".logstore-lock").write_bytes(killed)  # as if it had not closed it
+    with logstore.open(path, shared=True) as shared:
+        shared.topic("orders")[0].append(b"x")
+        found = logstore.metrics.of_directory(path)
+        assert found["unowned_since_ms"] > closed_ms
 
 
 def test_directory_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:

@@ -133,6 +133,19 @@ def _unclean(facts: StoreView) -> Iterator[Attention]:
     )
 
 
+def _unowned(facts: StoreView) -> Iterator[Attention]:
+    if facts.holder is not None and facts.unowned_since is not None:
+        yield Attention(
+            INFO,
+            "unowned",
+            f"No owner since {time_text(facts.unowned_since)} UTC",
+            "Processes that append to it (shared=True) carry out what they hand in "
+            "themselves, one after the other. They apply retention, and compact "
+            "nothing. Start the service that owns the store (logstore.open).",
+            where=facts.root,
+        )
+
+
 def _unsynced(facts: StoreView) -> Iterator[Attention]:
     partitions = [one for one in facts.partitions if one.unsynced]
     if not partitions:
@@ -288,6 +301,7 @@ _RULES: Final[tuple[Callable[[StoreView], Iterator[Attention]], ...]] = (
     _other_problems,
     _environment,
     _unclean,
+    _unowned,
     _unsynced,
     _retention,
     _skew,

@@ -111,6 +111,7 @@ def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
     view.has_marker = layout.CLEAN_SHUTDOWN in facts.names
     view.has_meta = facts.meta is not None
     view.is_clean, view.holder = facts.is_closed, facts.holder
+    view.unowned_since = facts.unowned_since
     view.foreign = [name for name in facts.directories if foreign_text(name)]
     topics: dict[str, TopicView] = {}
     for one in sorted((*facts.partitions, *facts.others), key=lambda one: one.key):

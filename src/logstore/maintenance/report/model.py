@@ -208,6 +208,7 @@ class StoreView:
         writer: ``logstore``, ``kafka`` (any other program) or ``nobody``.
         is_clean: the last writer stopped cleanly.
         holder: process that has it open for writing; None: none.
+        unowned_since: since when no process owns it, as in `LockState`.
         has_marker: Kafka's marker of a clean stop is there.
         has_meta: a broker's `meta.properties` is there.
         root_notes: what `verify` reports of the store's own files; `root_problems`: the
@@ -227,6 +228,7 @@ class StoreView:
     writer: str = "nobody"
     is_clean: bool = False
     holder: int | None = None
+    unowned_since: int | None = None
     has_marker: bool = False
     has_meta: bool = False
     foreign: list[str] = dataclasses.field(default_factory=list)
