@@ -112,7 +112,7 @@ _APPENDING: Final = (
         "durable",
         ours.Durable,
         (
-            Rival("peers.raw_files.PwriteSync", 0.95),
+            Rival("peers.raw_files.PwriteSync"),
             Rival("peers.sqlite_log.Durable"),
         ),
         records=1_000,
@@ -123,7 +123,7 @@ _APPENDING: Final = (
     Case(
         "durable_8",
         ours.Durable8,
-        (Rival("peers.raw_files.PwriteSync8", 1.5),),
+        (Rival("peers.raw_files.PwriteSync8", 1.8),),
         records=1_000,
         batch=1,
         flush=_DURABLE,
@@ -133,7 +133,7 @@ _APPENDING: Final = (
     Case(
         "durable_64",
         ours.Durable64,
-        (Rival("ours.Durable", 15), Rival("peers.raw_files.PwriteSync64")),
+        (Rival("ours.Durable"), Rival("peers.raw_files.PwriteSync64")),
         records=4_000,
         batch=1,
         flush=_DURABLE,
