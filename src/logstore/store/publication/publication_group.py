@@ -94,6 +94,8 @@ class Group:
         # The offsets of requests that were carried out before.
         self._known: dict[int, Mapping[TopicPartition, range]] = {}
         self._ended: set[str] = set()
+        # Once all logs have their records: the offsets of each request.
+        self._offsets: dict[int, dict[TopicPartition, range]] = {}
 
     def has_file_of(self, logs: Sequence[StagedLog]) -> bool:
         """Whether a file of other staged logs is in it."""
@@ -146,7 +148,7 @@ class Group:
         """The changes, with the offsets of what processes have handed in, and without
         processes that have ended."""
         calls: dict[str, list[Call]] = {}
-        offsets = self._offsets()
+        offsets = self._offsets = self._found_offsets()
         for number, request in enumerate(self.requests):
             if request.is_call and number in offsets:
                 spans = tuple(
@@ -218,7 +220,7 @@ class Group:
 
     def outcomes(self) -> list[Outcome]:
         """Of each request, once the group is committed."""
-        offsets, outcomes = self._offsets(), list[Outcome]()
+        offsets, outcomes = self._offsets, list[Outcome]()
         for number, request in enumerate(self.requests):
             if number in self.refused:
                 outcomes.append(self.refused[number])
@@ -229,8 +231,8 @@ class Group:
                 outcomes.append(known)
         return outcomes
 
-    def _offsets(self) -> dict[int, dict[TopicPartition, range]]:
-        """Of the records of each request."""
+    def _found_offsets(self) -> dict[int, dict[TopicPartition, range]]:
+        """Those of the records of each request."""
         found: dict[int, dict[TopicPartition, range]] = {}
         for target in self.in_order():
             for number, span in target.spans():
