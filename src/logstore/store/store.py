@@ -107,7 +107,11 @@ class Store:
             publications,
             journal,
             lambda asked: changes.create(
-                asked.name, asked.partitions, asked.config, exist_ok=asked.exist_ok
+                asked.name,
+                asked.partitions,
+                asked.config,
+                exist_ok=asked.exist_ok,
+                topic_id=asked.id,
             ),
         )
         self._publishing.hand_in.ends_when_failed = self._is_keeper

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, NamedTuple, TypeAlias
+import re
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore.config import TopicConfig, from_stored, to_stored
 from logstore.errors import ConfigError, CorruptCheckpointError, LogStoreError
@@ -34,6 +35,8 @@ __all__ = [
     "short_answer_bytes",
     "unpacked",
 ]
+
+_TOPIC_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def identity_of(process: str) -> str:
@@ -99,12 +102,15 @@ class Creation(NamedTuple):
 
     Attributes:
         name, partitions, config, exist_ok: as in `Store.create_topic`.
+        id: of the new topic, 32 hexadecimal digits. An owner that finds a topic with
+            it goes on with what one before it had done; "": the owner chooses one.
     """
 
     name: str
     partitions: int
     config: TopicConfig | None
     exist_ok: bool
+    id: str = ""
 
     def packed(self) -> bytes:
         """The content of a request."""
@@ -176,6 +182,7 @@ def unpacked(path: str, content: bytes | None) -> Asked:
                 value["partitions"],
                 None if config is None else from_stored(config),
                 bool(value["exist_ok"]),
+                _topic_id(value.get("id", "")),
             )
         if value["kind"] == "publish":
             return Submission(
@@ -189,6 +196,12 @@ def unpacked(path: str, content: bytes | None) -> Asked:
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise _damaged(path, str(error)) from error
     raise _damaged(path, f"its kind is {value['kind']!r:.100}")
+
+
+def _topic_id(value: object) -> str:
+    if isinstance(value, str) and (not value or _TOPIC_ID.fullmatch(value)):
+        return value
+    raise ValueError(f"the id of a topic is {value!r:.100}")
 
 
 def _damaged(path: str, reason: str) -> CorruptCheckpointError:

@@ -131,11 +131,14 @@ class KnownIds:
         """The mark in the names of the directories of a topic that is being deleted."""
         return layout.deletion_mark(self.topic_id(topic), uuid.uuid4().hex)
 
-    def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """New settings of a topic, with its id: a new one if there is no such topic
-        yet. A topic that was found by its directories has the id of these."""
+    def with_id(
+        self, topic: str, settings: dict[str, Any], new_id: str = ""
+    ) -> dict[str, Any]:
+        """New settings of a topic, with its id: a new one (`new_id`, if that is not
+        empty) if there is no such topic yet. A topic that was found by its directories
+        has the id of these."""
         is_new = topic not in self._numbers
-        topic_id = uuid.uuid4().hex if is_new else self.topic_id(topic)
+        topic_id = new_id or uuid.uuid4().hex if is_new else self.topic_id(topic)
         return {**settings, "id": topic_id} if topic_id else settings
 
     def forget(self, topic: str) -> None:

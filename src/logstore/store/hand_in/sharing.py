@@ -8,6 +8,7 @@ this process takes the lock for a moment (`keeper`).
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 
 from logstore.config import TopicConfig
@@ -91,7 +92,9 @@ class Sharing:
         defaults = self._context.store_config.topic_defaults
         if config is None and defaults != TopicConfig():
             config = defaults
-        self._begin(Creation(name, partitions, config, exist_ok), self._timeout_ms)()
+        new_id = uuid.uuid4().hex
+        creation = Creation(name, partitions, config, exist_ok, new_id)
+        self._begin(creation, self._timeout_ms)()
 
     def submit(
         self, request: PublicationRequest, timeout_ms: int | None

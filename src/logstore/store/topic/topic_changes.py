@@ -74,8 +74,10 @@ class TopicChanges:
         config: TopicConfig | None = None,
         *,
         exist_ok: bool = False,
+        topic_id: str = "",
     ) -> Topic:
-        """As `Store.create_topic`.
+        """As `Store.create_topic`. The topic gets `topic_id`; one that has it was made
+        by an owner that was killed before it could say so.
 
         1. persist its settings, as being created (commit: opening finishes it);
         2. create the directories; 3. sync the store's; 4. write the settings again.
@@ -89,11 +91,14 @@ class TopicChanges:
         with self._context.lock:
             self._context.check_open()
             if name in self._catalog.numbers:
+                if topic_id and self._topics.topic_id(name) == topic_id:
+                    return self._topics.find(name)
                 return self._existing(name, partitions, config, exist_ok)
             self._catalog.check_collision(name)
             if config is None:
                 config = self._context.store_config.topic_defaults
-            self._create(name, range(partitions), dataclasses.replace(config))
+            config = dataclasses.replace(config)
+            self._create(name, range(partitions), config, topic_id)
             return self._topics.find(name)
 
     def _existing(
@@ -120,7 +125,9 @@ class TopicChanges:
             )
         return topic
 
-    def _create(self, name: str, numbers: range, config: TopicConfig) -> None:
+    def _create(
+        self, name: str, numbers: range, config: TopicConfig, topic_id: str = ""
+    ) -> None:
         longest = layout.partition_directory(name, numbers[-1])
         if len(longest) > 255:
             raise ConfigError(
@@ -137,7 +144,9 @@ class TopicChanges:
             self._forget_ownership(keys)
             self._journal.forget(keys)
             settings = self._catalog.ids.with_id(
-                name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
+                name,
+                {"partitions": numbers[-1] + 1, "config": to_stored(config)},
+                topic_id,
             )
             all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
             begun = self._catalog.settings.begin_creation(name, settings)

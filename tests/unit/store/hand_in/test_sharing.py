@@ -20,6 +20,7 @@ import logstore
 from logstore import Store, StoreConfig, TopicConfig
 from logstore.io import layout
 from logstore.io.checkpoint.process_requests import ServedProcess, process_of
+from logstore.store.hand_in import owner
 from logstore.store.hand_in.owner import HandIn
 from logstore.store.publication.group_commit import GroupCommit
 from support.handing_in import Later, making, until, waiting_in
@@ -144,6 +145,24 @@ def test_topic_is_made(shared: Store) -> None:
     with pytest.raises(logstore.ConfigError):
         shared.create_topic("x", "three")  # type: ignore[arg-type]
     assert topic.append(b"v").offset == 0
+
+
+def test_topic_whose_owner_ends_before_it_answers_is_made_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner knows it by its id. One that was there before is refused."""
+    answered: list[object] = []
+    with logstore.open(path, shared=True) as shared:
+        with logstore.open(path, config=SERVING):
+            monkeypatch.setattr(owner, "_answer", lambda *call: answered.append(call))
+            new = Later(lambda: shared.create_topic("new", 3))
+            old = Later(lambda: shared.create_topic("a"))
+            until(lambda: len(answered) == 2)
+        # It has not told anybody.
+        monkeypatch.undo()
+        assert len(new.get()) == 3
+        with pytest.raises(logstore.TopicExistsError, match="topic a is"):
+            old.get()
 
 
 @pytest.mark.parametrize(
