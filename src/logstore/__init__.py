@@ -96,7 +96,14 @@ def __getattr__(name: str) -> Any:
             f"module {__name__!r} has no attribute {name!r}", name=name
         )
     module = importlib.import_module(f"{__name__}.{home}")
-    value = module if name == home else getattr(module, _RENAMED.get(name, name))
+    inner = _RENAMED.get(name, name)
+    if name != home and not hasattr(module, inner):
+        errors = importlib.import_module(f"{__name__}.errors")
+        raise errors.ReentrantCallError(
+            f"logstore.{name} is being imported by the call that this one has come "
+            f"into, from a signal handler or a finalizer; it did nothing"
+        )
+    value = module if name == home else getattr(module, inner)
     globals()[name] = value
     return value
 

@@ -6,6 +6,8 @@ import copy
 import errno
 import inspect
 import pickle
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -457,3 +459,17 @@ def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
 def test_text_of_an_error_is_never_empty(error: BaseException, text: str) -> None:
     """A message that names its cause has one also where a signal was that."""
     assert errors.error_text(error) == text
+
+
+def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal handler, or a finalizer, may come into the import."""
+    assert logstore.SegmentInfo
+    monkeypatch.delitem(vars(logstore), "SegmentInfo")
+    partial = types.ModuleType("logstore.segment")
+    monkeypatch.setitem(sys.modules, "logstore.segment", partial)
+    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
+        _ = logstore.SegmentInfo
+    monkeypatch.undo()
+    assert logstore.SegmentInfo
