@@ -222,6 +222,19 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
+    def ls_encode_records(
+        self,
+        records: Any,
+        magic: int,
+        attributes: int,
+        offset: int,
+        leader_epoch: int,
+        max_bytes: int,
+        batch_max: int,
+        out: Any,
+        capacity: int,
+        /,
+    ) -> int: ...
     def ls_append_records(
         self,
         records: Any,
@@ -376,6 +389,9 @@ class _Lib:
     def ls_sys_remove_watch(self, fd: int, number: int, /) -> int: ...
     def ls_sys_wait_name(
         self, fd: int, directory: int, name: bytes, milliseconds: int, looks: int, /
+    ) -> int: ...
+    def ls_sys_read_reports(
+        self, fd: int, milliseconds: int, out: Any, capacity: int, /
     ) -> int: ...
     def ls_sys_reserve(self, fd: int, file_pos: int, bytes: int, /) -> int: ...
     def ls_sys_write_back(self, fd: int, file_pos: int, bytes: int, /) -> int: ...

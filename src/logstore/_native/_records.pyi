@@ -118,6 +118,16 @@ class Flattened(Iterator[Item], Generic[Item]):
 
 def configure(kinds: tuple[TimestampType, TimestampType, TimestampType], /) -> None: ...
 def connect(*addresses: int) -> None: ...
+def encode_lists(
+    values: object,
+    keys: object,
+    timestamps_ms: object,
+    now_ms: int,
+    magic: int,
+    max_bytes: int,
+    batch_max: int,
+    /,
+) -> bytes | None: ...
 def find(
     fd: int,
     entries: bytes | bytearray,

@@ -57,6 +57,7 @@ PYTHON_MODULES = {
         "pyrecords.c",
         "pyrecords_append.c",
         "pyrecords_core.c",
+        "pyrecords_encode.c",
         "pyrecords_find.c",
         "pyrecords_iterators.c",
         "pyrecords_look.c",

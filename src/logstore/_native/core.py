@@ -294,6 +294,12 @@ def buffer_of(data: Any, size: int) -> memoryview:
     return memoryview(ffi.buffer(data, size))
 
 
+def bytes_of(data: Any, size: int) -> bytes:
+    """A copy of the first `size` bytes at a pointer."""
+    copy: bytes = ffi.buffer(data, size)[:]
+    return copy
+
+
 def int64_array(values: Sequence[int]) -> Any:
     return ffi.new("int64_t[]", values)
 

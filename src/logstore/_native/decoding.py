@@ -44,6 +44,7 @@ _CALLED: Final = (
     "ls_check_sequences",
     "ls_add_sequences",
     "ls_sys_look",
+    "ls_encode_records",
 )
 
 

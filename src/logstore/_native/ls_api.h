@@ -474,6 +474,11 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
                        ls_segment_state *state, uint8_t *index_out, int64_t index_capacity,
                        uint8_t *time_out, int64_t time_capacity, ls_plan *plan, ls_error *error);
 
+/* Encode records as ls_append_records does, from an offset on.  Returns their bytes; 0 where they are more than
+   `capacity`, or one of them is more than `max_bytes` or `batch_max`; a negative status for anything else. */
+int64_t ls_encode_records(const ls_records *records, int32_t magic, int32_t attributes, int64_t offset,
+                          int32_t leader_epoch, int64_t max_bytes, int64_t batch_max, uint8_t *out, int64_t capacity);
+
 /* Encode records without headers as the next ones of a segment into `out`, from offset state->last_offset + 1 on:
    uncompressed messages of magic 0 or 1, or batches of magic 2 of at most `batch_target` bytes; and plan their append.
    At most `entries_max` entries are put into each of index_out and time_out.  Returns their bytes; 0, with nothing to be
@@ -596,6 +601,9 @@ int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
+/* Wait at most so many milliseconds for reports, and read those that `capacity`, at least 273, has room for: how many
+   bytes, 0 after the time, or -errno; -EINTR: a signal came first. */
+int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity);
 
 /* Wait until a descriptor is readable, and look for a name in a directory each so many milliseconds, at most `looks`
    times.  Returns 1 if the name may be there, 0 if the wait has ended otherwise, or -errno. */

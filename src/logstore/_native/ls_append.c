@@ -87,26 +87,33 @@ static int ls_append_may_fit(const ls_records *records, int32_t magic, int64_t m
     return sum <= capacity - records->count * fixed && most <= max_bytes - fixed;
 }
 
+int64_t ls_encode_records(const ls_records *records, int32_t magic, int32_t attributes, int64_t offset,
+                          int32_t leader_epoch, int64_t max_bytes, int64_t batch_max, uint8_t *out, int64_t capacity)
+{
+    if (magic < 0 || magic > LS_MAGIC_MAX || records->count <= 0 || capacity < 0) {
+        return LS_E_ARGUMENT;
+    }
+    int64_t last_offset;
+    if (__builtin_add_overflow(offset, records->count - 1, &last_offset) || records->header_count != NULL
+        || !ls_append_may_fit(records, magic, max_bytes, capacity)) {
+        return 0;
+    }
+    int64_t most = batch_max < max_bytes ? batch_max : max_bytes;
+    int64_t bytes = ls_append_encode(records, magic, attributes, offset, leader_epoch, most, out, capacity);
+    return bytes == LS_E_NO_SPACE ? 0 : bytes;
+}
+
 int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attributes, int32_t leader_epoch,
                           int64_t max_bytes, int64_t batch_target, const ls_roll_limits *limits,
                           ls_segment_state *state, uint8_t *out, int64_t capacity, uint8_t *index_out,
                           uint8_t *time_out, int64_t entries_max, ls_plan *plan, ls_error *error)
 {
-    if (magic < 0 || magic > LS_MAGIC_MAX || records->count <= 0 || state->last_offset == INT64_MAX || capacity < 0) {
+    if (state->last_offset == INT64_MAX) {
         return LS_E_ARGUMENT;
     }
-    int64_t batch_max = batch_target < max_bytes ? batch_target : max_bytes;
-    int64_t last_offset;
-    if (__builtin_add_overflow(state->last_offset, records->count, &last_offset) || records->header_count != NULL
-        || !ls_append_may_fit(records, magic, max_bytes, capacity)) {
-        return 0;
-    }
-    int64_t bytes = ls_append_encode(records, magic, attributes, state->last_offset + 1, leader_epoch, batch_max, out,
-                                     capacity);
-    if (bytes == LS_E_NO_SPACE) {
-        return 0;
-    }
-    if (bytes < 0) {
+    int64_t bytes = ls_encode_records(records, magic, attributes, state->last_offset + 1, leader_epoch, max_bytes,
+                                      batch_target, out, capacity);
+    if (bytes <= 0) {
         return bytes;
     }
     int32_t status = ls_plan_append(out, bytes, limits, limits->index_interval_bytes, state, index_out, entries_max,

@@ -107,6 +107,8 @@
 /* These wait, too. */
 #define ls_sys_wait_name(fd, directory, name, milliseconds, looks)                                                     \
     LS_GIL_CALL(1, ls_sys_wait_name(fd, directory, name, milliseconds, looks))
+#define ls_sys_read_reports(fd, milliseconds, ...)                                                                     \
+    LS_GIL_CALL(1, ls_sys_read_reports(fd, milliseconds, __VA_ARGS__))
 #define ls_sys_add_watch(fd, path, what) LS_GIL_CALL(1, ls_sys_add_watch(fd, path, what))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
 #define ls_sys_look(fd, names, ...) LS_GIL_CALL(1, ls_sys_look(fd, names, __VA_ARGS__))

@@ -520,6 +520,17 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
 }
 
+int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    int ready = poll(&one, 1, milliseconds);
+    if (ready <= 0) {
+        return ready < 0 ? -(int64_t)errno : 0;
+    }
+    int64_t done = ls_sys_result(read(fd, out, (size_t)capacity));
+    return done == -EAGAIN ? 0 : done; /* another thread was faster */
+}
+
 int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -536,6 +547,15 @@ int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_
 }
 
 #else
+
+int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity)
+{
+    (void)fd;
+    (void)milliseconds;
+    (void)out;
+    (void)capacity;
+    return -EOPNOTSUPP;
+}
 
 int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
 {

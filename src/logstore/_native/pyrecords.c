@@ -11,6 +11,7 @@
 static PyMethodDef pyrecords_methods[] = {
     {"configure", pyrecords_configure, METH_O, "Give the objects of the timestamp types."},
     {"connect", pyrecords_connect, METH_VARARGS, "Give the addresses of functions of the core."},
+    {"encode_lists", pyrecords_encode_lists, METH_VARARGS, "Lists of keys and values as batches."},
     {"find", pyrecords_find, METH_VARARGS, "One record by its offset."},
     {"find_time", pyrecords_find_time, METH_VARARGS, "The first offset of a segment since a time."},
     {"floor", pyrecords_floor, METH_VARARGS, "The greatest entry of an index up to a target."},

@@ -41,6 +41,8 @@ typedef struct {
     int32_t (*check_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t, int64_t, int64_t);
     void (*add_sequences)(ls_producer *, int32_t, const uint8_t *, int64_t);
     int32_t (*look)(int32_t, const char *, const char *, int64_t, int32_t, const uint8_t *, int64_t *);
+    int64_t (*encode_records)(const ls_records *, int32_t, int32_t, int64_t, int32_t, int64_t, int64_t, uint8_t *,
+                              int64_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
@@ -99,6 +101,7 @@ int pyrecords_rows_of(const pyrecords_lists *lists, ls_records *rows);
 
 /* Methods of the module. */
 PyObject *pyrecords_connect(PyObject *module, PyObject *args);
+PyObject *pyrecords_encode_lists(PyObject *module, PyObject *args);
 PyObject *pyrecords_find(PyObject *module, PyObject *args);
 PyObject *pyrecords_find_time(PyObject *module, PyObject *args);
 PyObject *pyrecords_floor(PyObject *module, PyObject *args);

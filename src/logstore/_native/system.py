@@ -4,18 +4,22 @@ the functions of `os`, and like those they are made again if a signal came first
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from logstore._native._ls import ffi, lib
-from logstore._native.core import WATCH_ENTRIES, allocate, pointer
+from logstore._native.core import WATCH_ENTRIES, allocate, bytes_of, pointer
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _INT32_MAX: Final = (1 << 31) - 1
+# Of the names of entries: at least one fits.
+REPORTS_BYTES: Final = 4096
 
 
 # ------------------------------------------------------------------ bytes of a file
@@ -115,6 +119,25 @@ def wait_name(fd: int, directory: int, name: str, seconds: float, looks: int) ->
     if result < 0 and result != -errno.EINTR:
         _refuse(result)
     return result > 0
+
+
+def read_reports(fd: int, seconds: float) -> bytes:
+    """Wait at most so many seconds until there are reports of watches, and read those
+    that `REPORTS_BYTES` have room for. Nothing: the time is over.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    out, done = allocate("uint8_t[]", REPORTS_BYTES), -errno.EINTR
+    end = time.monotonic() + seconds
+    while done == -errno.EINTR:
+        # Rounded up: the end would come in ever smaller steps.
+        left_ms = min(math.ceil(seconds * 1000), _INT32_MAX)
+        done = lib.ls_sys_read_reports(fd, max(left_ms, 0), out, REPORTS_BYTES)
+        seconds = end - time.monotonic()
+    if done < 0:
+        _refuse(done)
+    return bytes_of(out, done)
 
 
 # ------------------------------------------------------------------ many at once

@@ -286,6 +286,36 @@ def some_rows(rng, count):
     return rows, [T + rng.randrange(1000) for _ in rows]
 
 
+def encode(rows, times, target, *, magic, capacity=5000, max_bytes=2000):
+    """ls_encode_records from offset 7 on."""
+    memory = Guarded(capacity)
+    out = memory.at_end(bytes(capacity))
+    records = Records(rows, timestamps=times)
+    size = lib.ls_encode_records(
+        records.raw, magic, 0, 7, EPOCH, max_bytes, target, out, capacity
+    )
+    return size, bytes(ffi.buffer(out, max(size, 0)))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_encode_records_writes_what_an_append_would(magic):
+    """Nothing where they are too many or too large; a status for what cannot be."""
+    rng = random.Random(magic)
+    for target in (500, 900):
+        rows, times = some_rows(rng, 12)
+        right = encoded(rows, magic, 7, times, target)
+        size = len(right)
+        given = (rows, times, target)
+        assert encode(*given, magic=magic) == (size, right)
+        if magic < 2:
+            assert encode(*given, magic=magic, capacity=size) == (size, right)
+        assert encode(*given, magic=magic, capacity=size - 1) == (0, b"")
+        assert encode(*given, magic=magic, max_bytes=90) == (0, b"")
+        for wrong in (3, -1):
+            assert encode(*given, magic=wrong) == (lib.LS_E_ARGUMENT, b"")
+        assert encode([], [], target, magic=magic) == (lib.LS_E_ARGUMENT, b"")
+
+
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_append_records_equals_encoding_and_planning(magic):
     """Bytes, state and entries, for one call after the other."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from logstore._native._ls import lib
+import pytest
+
+from logstore import _native as native
+from logstore._native import system
+from logstore._native._ls import ffi, lib
 
 
 def reported(fd: int) -> bytes:
@@ -74,3 +81,70 @@ def test_watch_reports_what_it_is_for_and_nothing_else(tmp_path: Path) -> None:
     assert reports(writes, file, lambda: file.write_bytes(b"z"))
     assert reports(writes, file, lambda: file.open("ab").close())
     assert reports(of_file, file, file.unlink)
+
+
+def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
+    """Those that there is room for; nothing when the time is over."""
+    fd = lib.ls_sys_new_watch()
+    out = ffi.new("uint8_t[]", 300)
+    try:
+        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), lib.LS_WATCH_NAMES) > 0
+        assert lib.ls_sys_read_reports(fd, 0, out, 300) == 0
+        for number in range(20):
+            (tmp_path / f"some file {number}").touch()
+        size = lib.ls_sys_read_reports(fd, 60_000, out, 300)
+        assert 0 < size <= 300
+        assert b"some file 0" in bytes(ffi.buffer(out, size))
+        assert b"some file 19" in native.read_reports(fd, 60.0)
+        assert native.read_reports(fd, 0.0) == native.read_reports(fd, -1.0) == b""
+        begun = time.monotonic()
+        assert native.read_reports(fd, 0.02) == b""
+        assert time.monotonic() - begun >= 0.02
+        (tmp_path / "other").touch()
+        assert lib.ls_sys_read_reports(fd, 60_000, out, 1) == -errno.EINVAL
+    finally:
+        os.close(fd)
+    file = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(IsADirectoryError):
+            native.read_reports(file, 60.0)
+    finally:
+        os.close(file)
+
+
+def test_wait_for_reports_goes_on_after_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the rest of the time; an interrupt ends it."""
+    real, results = lib.ls_sys_read_reports, list[int]()
+
+    class Noted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(lib, name)
+
+        def ls_sys_read_reports(self, *arguments: object) -> int:
+            results.append(real(*arguments))
+            return results[-1]
+
+    monkeypatch.setattr(system, "lib", Noted())
+    fd = lib.ls_sys_new_watch()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    me = threading.main_thread().ident
+    assert me is not None
+
+    def told() -> None:
+        for _ in range(50):
+            signal.pthread_kill(me, signal.SIGUSR1)
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=told)
+    try:
+        begun = time.monotonic()
+        thread.start()
+        assert native.read_reports(fd, 0.05) == b""
+        assert time.monotonic() - begun >= 0.05
+        thread.join()
+        assert -errno.EINTR in results
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        os.close(fd)
