@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from logstore.errors import CorruptCheckpointError, LogStoreError, ReadOnlyError
-from logstore.io.checkpoint.answers import Answer, answer_of, answer_text
+from logstore.io.checkpoint.answers import (
+    Answer,
+    answer_of,
+    answer_text,
+    plain_answer,
+)
 from logstore.io.layout import TopicPartition
 
 OFFSETS = ((TopicPartition("orders", 0), range(5, 8)),)
@@ -62,3 +67,43 @@ def test_error_of_another_version_is_an_error() -> None:
     answer = answer_of("file", {"answer": {"error": value}})
     assert type(answer.error) is LogStoreError
     assert str(answer.error) == "it says"
+
+
+PLAIN = Answer(None, 3, OFFSETS, is_new=True)
+
+
+def test_answer_to_an_append_is_read_without_json() -> None:
+    """As it would be with it."""
+    for answer in (
+        PLAIN,
+        Answer(None, 0, ((TopicPartition("A.b_c-9", 77), range(0)),), is_new=True),
+        Answer(None, 1, ((TopicPartition("a", 0), range(10**17, 10**17 + 1)),), True),
+    ):
+        assert plain_answer(answer_text(answer).encode()) == again(answer) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answer_text(Answer(None, is_outdated=True)),
+        answer_text(Answer(ReadOnlyError("no"))),
+        answer_text(PLAIN._replace(note="n")),
+        answer_text(PLAIN._replace(metadata=b"m")),
+        answer_text(PLAIN._replace(pinned=True)),
+        answer_text(PLAIN._replace(is_new=False)),
+        answer_text(PLAIN._replace(is_short=True)),
+        answer_text(PLAIN._replace(offsets=OFFSETS * 2)),
+        answer_text(PLAIN._replace(offsets=())),
+        answer_text(PLAIN).replace("orders", ".."),
+        answer_text(PLAIN).replace("orders", "o" * 250),
+        answer_text(PLAIN).replace("orders", "o/s"),
+        answer_text(PLAIN).replace("5,8", "05,8"),
+        answer_text(PLAIN).replace("5,8", "-5,8"),
+        answer_text(PLAIN).replace("5,8", f"5,{10**18}"),
+        answer_text(PLAIN).replace('"version":1', '"version":2'),
+        answer_text(PLAIN) + " ",
+        "",
+    ],
+)
+def test_all_other_answers_are_left_to_the_usual_way(text: str) -> None:
+    assert plain_answer(text.encode()) is None
