@@ -99,6 +99,8 @@ class TopicSettings:
         self._changes = 0
         # Whether opening has changed them.
         self._is_taken_over = False
+        # Topic -> what was made, and of which stored value, which is never changed.
+        self._configs: dict[str, tuple[object, TopicConfig]] = {}
 
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read the settings of topics."""
@@ -121,13 +123,18 @@ class TopicSettings:
         """The settings of a topic; the defaults if none were persisted. Raises
         `ConfigError` if what was persisted is not valid."""
         settings = self.of(topic).get("config")
+        known = self._configs.get(topic)
+        if known is not None and known[0] is settings:
+            return known[1]
         try:
-            return TopicConfig() if settings is None else from_stored(settings)
+            config = TopicConfig() if settings is None else from_stored(settings)
         except (ConfigError, TypeError) as error:
             raise ConfigError(
                 f"the stored settings of topic {topic} are not valid: {error}. "
                 f"Configure it and open the store again, or delete it"
             ) from error
+        self._configs[topic] = settings, config
+        return config
 
     def is_identified(self, topic: str) -> bool:
         """Whether the settings say that a partition of the topic was written to."""

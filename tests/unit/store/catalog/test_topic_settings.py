@@ -202,3 +202,21 @@ def test_new_topic_has_a_new_id_and_a_known_one_its_own(
     assert ids.with_id("a", {"partitions": 2}) == {"partitions": 2, "id": ONE["id"]}
     made = [ids.with_id("new", {})["id"] for _ in range(2)]
     assert len({ONE["id"], *made}) == 3
+
+
+def test_settings_are_made_once_until_they_change(settings: TopicSettings) -> None:
+    """Also the defaults; one that is not valid is refused each time."""
+    first = settings.config("a")
+    assert settings.config("a") is first
+    settings.write("a", {**ONE, "config": {"retention_ms": 7}})
+    other = settings.config("a")
+    assert (other.retention_ms, settings.config("a")) == (7, other)
+    settings.write("a", {**ONE, "config": {"retention_ms": 8}})
+    assert settings.config("a").retention_ms == 8
+    settings.write("a", ONE)
+    assert settings.config("a") == first
+    assert settings.config("unknown") == first
+    settings.take_over({"a": {**ONE, "config": {"retention_ms": "seven"}}})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="not valid"):
+            settings.config("a")
