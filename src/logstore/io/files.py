@@ -529,16 +529,20 @@ class Files(ByteLocks, Links):
                 data = os.read(fd, _REPORTS_BYTES)
             except BlockingIOError:
                 break
-            pos = 0
-            while pos < len(data):
-                number, _, _, name_bytes = _REPORT.unpack_from(data, pos)
-                pos += _REPORT.size + name_bytes
-                name = data[pos - name_bytes : pos].rstrip(b"\0")
-                found.append((number, os.fsdecode(name)))
+            found += _reports_in(data)
             if len(data) < _REPORTS_BYTES // 2:
                 break  # these were all
-        is_lost = any(number == _LOST for number, _ in found)
-        return None if is_lost else found
+        return _unless_lost(found)
+
+    def reports_within(
+        self, fd: int, seconds: float
+    ) -> Sequence[tuple[int, str]] | None:
+        """As `reports`, but wait at most `seconds` until there are any, and leave those
+        for the next call for which one read has no room."""
+        if not keeps(type(self), ("reports", "wait_for_any")):
+            # One of them is replaced: this is the same, call by call.
+            return self.reports(fd) if self.wait_for_any([fd], seconds) else ()
+        return _unless_lost(_reports_in(native.read_reports(fd, seconds)))
 
     def new_event(self) -> int:
         """A descriptor that is readable once `set_event` was called."""
@@ -575,6 +579,22 @@ def _file_size_limit() -> int | None:
 _REPORT = struct.Struct("iIII")
 _LOST = -1
 _REPORTS_BYTES = 1 << 16
+
+
+def _reports_in(data: bytes) -> list[tuple[int, str]]:
+    """The reports that a read has returned."""
+    found: list[tuple[int, str]] = []
+    pos = 0
+    while pos < len(data):
+        number, _, _, name_bytes = _REPORT.unpack_from(data, pos)
+        pos += _REPORT.size + name_bytes
+        name = os.fsdecode(data[pos - name_bytes : pos].rstrip(b"\0"))
+        found.append((number, name))
+    return found
+
+
+def _unless_lost(found: list[tuple[int, str]]) -> Sequence[tuple[int, str]] | None:
+    return None if _LOST in [number for number, _ in found] else found
 
 
 # Methods for which C makes the same calls by itself (`native.PreparedAppend`).

@@ -221,6 +221,16 @@ class Wakeups:
             return None if self._file is None else self._files.reports(self._file.fd)
         return None
 
+    def taken_within(self, seconds: float) -> Sequence[tuple[int, str]] | None:
+        """`wait` and `take` in one call, for one that is not wakeable. No reports: none
+        came within this time."""
+        file = self._file
+        if file is None:
+            return self.take() if self.wait(seconds) else ()
+        with contextlib.suppress(OSError):
+            return self._files.reports_within(file.fd, max(seconds, 0.0))
+        return None
+
     def wake(self) -> None:
         """End the `wait` that is under way, or the next one."""
         event = self._event

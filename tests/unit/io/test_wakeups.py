@@ -114,6 +114,50 @@ def test_many_reports_are_taken_at_once(root: Directory) -> None:
     assert not wakeups.wait(0)
 
 
+class Apart(Files):
+    """Its waits are calls of their own."""
+
+    def wait_for_any(self, fds: Any, seconds: float | None) -> Any:
+        return super().wait_for_any(fds, seconds)
+
+
+@pytest.mark.parametrize("kind", [Files, Apart])
+def test_reports_are_waited_for_and_taken_in_one_call(
+    tmp_path: Path, kind: type[Files]
+) -> None:
+    """Many of them in several; none when the time is over."""
+    root = root_in(tmp_path, kind())
+    wakeups = Wakeups(root.files, [root.child("orders-0")])
+    for seconds in (0.01, 0, -1.0):
+        assert list(wakeups.taken_within(seconds) or ()) == []
+    names = [f"{number:0200}" for number in range(50)]
+    for name in names:
+        os.mkdir(Path(root.path, "orders-0", name))
+    found: list[str] = []
+    while len(found) < 50:
+        reports = wakeups.taken_within(LONG_S)
+        assert reports
+        found += [name for _, name in reports]
+    assert found == names
+    assert not wakeups.wait(0)
+
+
+def test_reports_that_cannot_be_taken_may_be_of_anything(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is reported, it pauses, and the user looks."""
+
+    def read_reports(fd: int, seconds: float) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    wakeups = Wakeups(root.files, [root])
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "read_reports", read_reports)
+        assert wakeups.taken_within(0) is None
+    nothing = Wakeups(Counting("new_watch", errno.EMFILE), [root])
+    assert nothing.taken_within(LONG_S) is None
+
+
 def test_reports_tell_which_directory_has_changed(root: Directory) -> None:
     """Until it is removed."""
     for name in ("a", "b"):
@@ -162,6 +206,12 @@ def test_reports_for_which_there_was_no_room_may_be_of_anything(
         os.write(two, b"x")
     assert wakeups.take() is None
     assert wakeups.take() == []
+    for _ in range(limit // 2 + 2):
+        os.write(one, b"x")
+        os.write(two, b"x")
+    while (taken := wakeups.taken_within(0)) is not None:
+        assert taken
+    assert wakeups.taken_within(0) == []
     os.close(one)
     os.close(two)
 

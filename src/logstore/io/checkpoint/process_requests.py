@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import os
 import re
 import struct
 from collections.abc import Callable, Container, Iterable
@@ -40,6 +41,7 @@ __all__ = [
     "LONG_ANSWER_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "SLOTS",
+    "FilesGoneError",
     "ProcessFile",
     "ServedProcess",
     "Slot",
@@ -70,8 +72,17 @@ _WITHDRAWN: Final = 1
 _ALIVE: Final = 0
 _TAKEN: Final = 64
 
+# The calls by which a request is made, in order: both files still have their names; its
+# content is written, then its slot.
+_PUT_CONTENT: Final = 2
+_PUT_SLOT: Final = 3
+_PUT_CALLS: Final = 4
+# The calls keep no longer content in memory.
+_KEPT_BYTES: Final = 64 << 10
+
 # Number, bytes, and the checksum of the content that follows.
 _ANSWER: Final = struct.Struct("<QIQ")
+_NUMBER: Final = struct.Struct("<Q")
 _ANSWER_SLOT: Final = 2048
 ANSWER_BYTES_MAX: Final = _ANSWER_SLOT - _ANSWER.size
 # Longer ones have a place of their own behind the slots, which takes no space before.
@@ -134,6 +145,11 @@ class Slot(NamedTuple):
 # ------------------------------------------------------------------ of the process
 
 
+class FilesGoneError(Exception):
+    """The files of a process have lost their names: no owner finds a request in them.
+    No caller sees it."""
+
+
 class ProcessFile:
     """The two files, of the process that makes requests. For one thread at a time.
 
@@ -163,6 +179,7 @@ class ProcessFile:
             self._file = held_open(self._files, root.create(temporary))
             self._files.write(self._file.fd, header.ljust(_RING_POS, b"\0"), 0)
             self._files.lock_byte(self._file.fd, _ALIVE)
+            self._calls = self._prepared()
             root.rename(temporary, self._names[1])
         except BaseException:
             for name in (temporary, self._names[0]):
@@ -175,34 +192,62 @@ class ProcessFile:
         """The file that changes when there is an answer."""
         return self._answers.fd
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the files still have their names."""
-        both = zip((self._answers, self._file), self._names, strict=True)
-        with contextlib.suppress(OSError), self._root.use() as at:
-            return all(self._files.links_of(one.fd, at, name) > 0 for one, name in both)
-        return False
+    def _prepared(self) -> native.Steps:
+        """The calls by which each request is made."""
+        files, root = self._files, self._root.held()
+        steps = []
+        for file, name in zip((self._answers, self._file), self._names, strict=True):
+            info = files.stat(file.fd)
+            steps.append(
+                native.Step(
+                    native.STEP_FILE,
+                    root.fd,
+                    data=os.fsencode(name),
+                    device=info.device,
+                    inode=info.inode,
+                )
+            )
+        write = native.Step(native.STEP_WRITE, self._file.fd)
+        return native.Steps([*steps, write, write])
 
     def put(self, content: bytes) -> Slot | None:
         """Make a request; None: too many wait, or too many bytes of them.
 
         Raises:
+            FilesGoneError: the files were removed; nothing was asked for.
             OSError: it cannot be written; nothing was asked for.
         """
-        pos = self._place(len(content))
+        size = len(content)
+        pos = self._place(size)
         if pos is None:
             return None
-        slot = Slot(self._next, pos, len(content))
+        # The reference keeps the descriptor open during the calls.
+        root = self._root.held()
+        slot = Slot(self._next, pos, size)
         # First: an interrupt may come behind the last write, and a number that is given
         # again would be taken for a request that was carried out before.
         self._next += 1
         self._slots[slot.number] = slot
+        # The first one follows the making of the files.
+        begin = 0 if slot.number > 1 else _PUT_CONTENT
+        calls = self._calls
+        calls.set_bytes(_PUT_CONTENT, content, _RING_POS + pos)
+        calls.set_bytes(
+            _PUT_SLOT,
+            _SLOT.pack(*slot, _WAITS, _checksum(slot.number, content)),
+            _SLOTS_POS + slot.place * _SLOT.size,
+        )
         try:
-            self._files.write(self._file.fd, content, _RING_POS + pos)
-            self._write(slot, _WAITS, _checksum(slot.number, content))
-        except OSError:
+            done, error = self._files.make_steps(calls, _PUT_CALLS, begin)
+        finally:
+            del root
+        if size > _KEPT_BYTES:
+            calls.set_bytes(_PUT_CONTENT, b"")
+        if done < _PUT_CALLS:
             self.free(slot)
-            raise
+            if error is None or done < _PUT_CONTENT:
+                raise FilesGoneError from error
+            raise error
         return slot
 
     def _place(self, size: int) -> int | None:
@@ -220,16 +265,16 @@ class ProcessFile:
             end = 0
         return end if end + size <= first.pos else None
 
-    def _write(self, slot: Slot, state: int, checksum: int) -> None:
-        data = _SLOT.pack(slot.number, slot.pos, slot.size, state, checksum)
-        self._files.write(self._file.fd, data, _SLOTS_POS + slot.place * _SLOT.size)
-
     def answer(self, slot: Slot) -> bytes | None:
         """The answer to a request; None: there is none yet, or not all of it."""
         files, fd, place = self._files, self._answers.fd, slot.place
-        data = _read(files, fd, _ANSWER_SLOT, place * _ANSWER_SLOT)
-        found = _answered(files, fd, place, data)
-        return None if found is None or found[0] != slot.number else found[1]
+        data = bytearray(_ANSWER_SLOT)
+        files.read(fd, data, place * _ANSWER_SLOT)
+        # Most looks find that of an earlier request.
+        if _NUMBER.unpack_from(data)[0] != slot.number:
+            return None
+        found = _answered(files, fd, place, bytes(data))
+        return None if found is None else found[1]
 
     def withdraw(self, slot: Slot, may_be_done: Callable[[], bool]) -> bool:
         """Take a request back, which then will never be carried out; False: the owner
@@ -249,7 +294,8 @@ class ProcessFile:
                 return False
             if self.answer(slot) is not None or may_be_done():
                 return False
-            self._write(slot, _WITHDRAWN, 0)
+            data = _SLOT.pack(*slot, _WITHDRAWN, 0)
+            self._files.write(fd, data, _SLOTS_POS + slot.place * _SLOT.size)
         finally:
             self._files.unlock_byte(fd, byte)
         return True

@@ -30,6 +30,7 @@ from logstore.errors import (
 from logstore.io.checkpoint.answers import Answer
 from logstore.io.checkpoint.process_requests import (
     REQUEST_BYTES_MAX,
+    FilesGoneError,
     ProcessFile,
     Slot,
 )
@@ -44,7 +45,8 @@ from logstore.store.hand_in.own_owner import waits_for_itself
 
 __all__ = ["Requester"]
 
-# How often a waiter looks by itself whether there is an owner, and an answer.
+# How often a waiter looks by itself whether there is an owner, and an answer. The first
+# look comes as late if an owner was seen, whose end is reported.
 _LOOK_S: Final = 0.1
 _UNREPORTED_S: Final = 0.01
 # How often a call looks whether there is room again, if nobody waits for an answer.
@@ -65,29 +67,52 @@ class _Pending:
     """A request that waits for its answer.
 
     Attributes:
-        identity, sequence: by which the store remembers it.
-        is_named: they are the caller's.
+        takes: how many times reports had been taken before it was made.
     """
 
     __slots__ = (
+        "_named",
+        "_woken",
         "answer",
         "file",
-        "identity",
-        "is_named",
-        "is_woken",
-        "sequence",
         "slot",
+        "takes",
     )
 
-    def __init__(self, asked: Asked, file: ProcessFile, slot: Slot) -> None:
-        self.file, self.slot = file, slot
-        self.identity, self.sequence = _name_of(asked, file, slot.number)
-        self.is_named = isinstance(asked, Submission)
+    def __init__(self, asked: Asked, file: ProcessFile, slot: Slot, takes: int) -> None:
+        self.file, self.slot, self.takes = file, slot, takes
+        self._named = asked if isinstance(asked, Submission) else None
         self.answer: bytes | None = None
-        self.is_woken = threading.Event()
+        # Held while it is not woken: an Event has a lock for each waiter, and two more.
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its identity is the caller's."""
+        return self._named is not None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """(identity, sequence) by which the store remembers it."""
+        return _name_of(self._named, self.file, self.slot.number)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether its thread is to look again."""
+        return not self._woken.locked()
+
+    def wake(self) -> None:
+        """Let its thread look again."""
+        with contextlib.suppress(RuntimeError):  # it is woken already
+            self._woken.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is woken within this time, or was before."""
+        return self._woken.acquire(timeout=seconds)
 
 
-def _name_of(asked: Asked, file: ProcessFile, number: int) -> tuple[str, int]:
+def _name_of(asked: Asked | None, file: ProcessFile, number: int) -> tuple[str, int]:
     """(identity, sequence) by which the store remembers a request."""
     if isinstance(asked, Submission):
         return asked.identity, asked.sequence
@@ -117,6 +142,13 @@ class Requester:
         self._wakeups: Wakeups | None = None
         self._lock_watch: int | None = None
         self._pending: dict[int, _Pending] = {}
+        # Changes with each report that an owner may have ended, or that may be lost;
+        # and what it was before an owner was seen. While they are the same, there is
+        # one.
+        self._era = object()
+        self._seen: object = None
+        # How many times reports have been taken.
+        self._takes = 0
         self._pid = -1
         self._is_closed = False
 
@@ -178,7 +210,7 @@ class Requester:
     def _remembered(self, pending: _Pending) -> Answer | None:
         """The answer to a request that was carried out, from what is remembered."""
         with storage_errors("read", self._root.path):
-            found = self._publications.outcome(pending.identity, pending.sequence)
+            found = self._publications.outcome(*pending.name)
         entry = found.entry
         if entry is None:
             return None
@@ -187,13 +219,13 @@ class Requester:
                 None, entry.records, (), False, entry.note, entry.metadata,
                 entry.is_pinned,
             )  # fmt: skip
-        spans = entry.call(pending.sequence) or {}
+        spans = entry.call(pending.slot.number) or {}
         records = sum(map(len, spans.values()))
         return Answer(None, records, tuple(spans.items()), is_new=True)
 
     def _may_be_done(self, pending: _Pending) -> bool:
         try:
-            found = self._publications.outcome(pending.identity, pending.sequence)
+            found = self._publications.outcome(*pending.name)
         except (LogStoreError, OSError):
             return True
         return found.entry is not None or not found.is_known
@@ -204,9 +236,14 @@ class Requester:
         while True:
             with self._lock:
                 file = self._opened()
-                slot = file.put(content)
+                takes = self._takes
+                try:
+                    slot = file.put(content)
+                except FilesGoneError:
+                    self._file = None
+                    continue
                 if slot is not None:
-                    pending = _Pending(asked, file, slot)
+                    pending = _Pending(asked, file, slot, takes)
                     self._pending[slot.number] = pending
                     return pending
                 file.free_others(self._pending)
@@ -224,6 +261,7 @@ class Requester:
                 time.sleep(min(rest, _ROOM_LOOK_S))
             else:
                 self._step(oldest, min(rest, _LOOK_S))
+                oldest.wake()  # for its own thread, and others that wait for its place
 
     def _opened(self) -> ProcessFile:
         """The file of this process; made by its first request."""
@@ -236,7 +274,7 @@ class Requester:
                 f"store {self._root.path} was opened before a fork; open it in the "
                 f"child"
             )
-        if file is None or not file.is_there:
+        if file is None:
             files = self._root.files
             process = files.process_id()
             about = {
@@ -251,26 +289,34 @@ class Requester:
                 files, watches=[Watch(file.answers_fd, native.WATCH_WRITES)]
             )
             self._lock_watch = wakeups.add(Watch(self._root, native.WATCH_CLOSES, LOCK))
+            self._era = object()
             self._file, self._wakeups, self._pid = file, wakeups, pid
         return file
+
+    def has_owner(self) -> bool:
+        """Whether an owner was seen, and has not ended since, as far as is reported."""
+        wakeups = self._wakeups
+        if wakeups is None or self._seen is not self._era:
+            return False
+        with self._reading.attempt() as is_free:
+            # Else another thread waits for the reports.
+            if is_free:
+                self._take(wakeups, 0.0)
+                self._wake_answered()
+        return self._seen is self._era
 
     # ------------------------------------------------------------ waiting
 
     def _waited(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
         """The answer to a request."""
         path, begun, look_s = self._root.path, time.monotonic(), _TOLD_S
-        look_at_owner = True
-        while True:
-            content = pending.answer or self._answer_of(pending)
-            if content is not None:
-                return answer_in(path, content)
-            now = time.monotonic()
+        now, look_at_owner = begun, self._seen is not self._era
+        while pending.answer is None:
             if self._is_closed:
                 raise StoreClosedError(f"store {path} is closed")
             if now >= deadline:
                 return self._too_late(pending, timeout_ms)
             if look_at_owner:
-                look_at_owner = False
                 self._check_owner(pending)
             if now - begun >= look_s:
                 if look_s == _TOLD_S:
@@ -280,6 +326,8 @@ class Requester:
                 if remembered is not None:
                     return remembered
             look_at_owner = self._step(pending, min(deadline - now, _LOOK_S))
+            now = time.monotonic()
+        return answer_in(path, pending.answer)
 
     def _step(self, pending: _Pending, seconds: float) -> bool:
         """Wait until something may have changed. Returns whether the owner may have
@@ -289,10 +337,12 @@ class Requester:
             if is_free:
                 may_have_ended = self._read(pending, seconds)
         if is_free:
-            self._hand_on()
-        elif not pending.is_woken.wait(seconds):
+            pending.wait(0)
+            if self._pending:
+                self._hand_on()
+        elif not pending.wait(seconds):
             may_have_ended = True
-        pending.is_woken.clear()
+            self._answer_of(pending)
         return may_have_ended
 
     def _answer_of(self, pending: _Pending) -> bytes | None:
@@ -307,22 +357,44 @@ class Requester:
         whether the owner may have ended."""
         wakeups = self._wakeups
         assert wakeups is not None
-        if self._answer_of(mine) is not None:
+        is_reporting = wakeups.is_reporting
+        # Another thread may have taken the report of its answer.
+        may_be_there = mine.takes != self._takes or not is_reporting
+        if may_be_there and self._answer_of(mine) is not None:
             return False
-        if not wakeups.is_reporting:
+        if not is_reporting:
             seconds = min(seconds, _UNREPORTED_S)
-        is_reported = wakeups.wait(seconds)
-        reports = wakeups.take() if is_reported else ()
+        may_have_ended = self._take(wakeups, seconds)
+        self._answer_of(mine)
+        mine.takes = self._takes
+        self._wake_answered()
+        return may_have_ended
+
+    def _wake_answered(self) -> None:
+        """Reports were taken: wake the threads whose answers are there."""
         for pending in list(self._pending.values()):
-            if pending is not mine and self._answer_of(pending) is not None:
-                pending.is_woken.set()
-        return not reports or any(number == self._lock_watch for number, _ in reports)
+            self._answer_of(pending)
+
+    def _take(self, wakeups: Wakeups, seconds: float) -> bool:
+        """Wait for reports, and take them. Returns whether the owner may have ended."""
+        is_seen = False
+        try:
+            # First: a thread whose answer was reported finds it.
+            self._takes += 1
+            reports = wakeups.taken_within(seconds)
+            numbers = None if reports is None else [number for number, _ in reports]
+            is_seen = numbers is not None and self._lock_watch not in numbers
+            return not (is_seen and numbers)
+        finally:
+            # Also after an interrupt, which may have lost reports.
+            if not is_seen:
+                self._era = object()
 
     def _hand_on(self) -> None:
         """Let another thread that waits read the reports."""
         for pending in list(self._pending.values()):
-            if pending.answer is None and not pending.is_woken.is_set():
-                pending.is_woken.set()
+            if pending.answer is None and not pending.is_woken:
+                pending.wake()
                 return
 
     def _check_owner(self, pending: _Pending) -> None:
@@ -332,12 +404,15 @@ class Requester:
             StoreLockedError: another program has the store, and the request is
                 withdrawn.
         """
-        state = state_of(self._root)
+        era, state = self._era, state_of(self._root)
         if state.holder is not None:
             error = waits_for_itself(self._root, state.holder)
             if error is not None:
                 raise error
+            if self._lock_watch is not None:
+                self._seen = era
             return
+        self._seen = None
         if state.is_changing:
             return
         holder = writer_of(self._root)
@@ -388,7 +463,7 @@ class Requester:
         return False
 
     def _too_late(self, pending: _Pending, timeout_ms: int) -> Answer:
-        identity, sequence = pending.identity, pending.sequence
+        identity, sequence = pending.name
         holder = state_of(self._root).holder
         if self._withdraw(pending):
             raise PublicationTimeoutError(
@@ -421,7 +496,7 @@ class Requester:
         if isinstance(error, PublicationTimeoutError):
             return  # it says itself what came of it
         is_withdrawn = self._withdraw(pending)
-        identity, sequence = pending.identity, pending.sequence
+        identity, sequence = pending.name
         if not isinstance(error, LogStoreError):
             facts = vars(error)
             facts["identity"], facts["sequence"] = identity, sequence
@@ -434,8 +509,13 @@ class Requester:
     def _end(self, pending: _Pending) -> None:
         # Without the lock: the two steps need none, and this may be called from inside
         # of a call that holds it.
-        if self._pending.pop(pending.slot.number, None) is not None:
-            pending.file.free(pending.slot)
+        number = pending.slot.number
+        # A request in other files may have its number.
+        if self._pending.get(number) is pending:
+            self._pending.pop(number, None)
+        pending.file.free(pending.slot)
+        # Its own thread, and one that waits for its place.
+        pending.wake()
 
     def close(self) -> None:
         """Make no more requests, and remove the file. Calls of other threads that wait
@@ -444,7 +524,7 @@ class Requester:
         deadline = time.monotonic() + _CLOSE_S
         while self._pending and time.monotonic() < deadline:
             for pending in list(self._pending.values()):
-                pending.is_woken.set()
+                pending.wake()
             time.sleep(_ROOM_LOOK_S)
         with self._lock:
             file, self._file = self._file, None

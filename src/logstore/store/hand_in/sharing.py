@@ -102,7 +102,8 @@ class Sharing:
         """As `Store.submit`, also under the identity of a group."""
         self._check()
         published = self._keeper.publish(request)
-        if published is None and _is_free(self._context.root):
+        is_owned = published is not None or self._requester.has_owner()
+        if not is_owned and _is_free(self._context.root):
             # There is nobody to wait for, however short the time is.
             self._keeper.take()
             published = self._keeper.publish(request)

@@ -15,6 +15,7 @@ from logstore.io.checkpoint.process_requests import (
     ANSWER_BYTES_MAX,
     RING_BYTES,
     SLOTS,
+    FilesGoneError,
     ProcessFile,
     ServedProcess,
     Slot,
@@ -220,10 +221,53 @@ def test_files_of_a_process_that_has_ended_are_removed(
 def test_closed_process_leaves_no_file(tmp_path: Path, root: Directory) -> None:
     file = ProcessFile(root, ID, {})
     slot = put(file, b"1")
-    assert file.is_there
     file.free(slot)
     file.close()
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [Files, None], ids=["at once", "call by call"])
+@pytest.mark.parametrize("change", ["process", "answers", "renamed", "replaced"])
+def test_request_in_files_that_are_gone_is_refused(
+    tmp_path: Path, kind: type[Files] | None, change: str
+) -> None:
+    """Nobody would find it. Nothing of it is there; the place of it is free."""
+    root = Directory.open_root((kind or Interrupting)(), str(tmp_path))
+    file = ProcessFile(root, ID, {})
+    file.free(put(file, b"first"))
+    owner = ServedProcess(root, ID)
+    assert contents(owner) == [b"first"]
+    lost = "answers" if change == "answers" else "process"
+    name = tmp_path / f".logstore-{lost}-{ID}"
+    if change == "renamed":
+        name.rename(tmp_path / "other")
+    elif change == "replaced":
+        (tmp_path / "other").write_bytes(name.read_bytes())
+        (tmp_path / "other").rename(name)
+    else:
+        name.unlink()
+    with pytest.raises(FilesGoneError):
+        file.put(b"second")
+    assert contents(owner) == []
+    assert file.is_empty
+    owner.close()
+    file.close()
+
+
+def test_request_that_cannot_be_written_has_no_place(
+    mine: ProcessFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has another number."""
+
+    def write(self: Files, fd: int, data: bytes | memoryview, pos: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as during:
+        during.setattr(Files, "write", write)
+        with pytest.raises(OSError, match="No space"):
+            mine.put(b"x" * 100_000)
+    assert mine.is_empty
+    assert put(mine, b"y").number == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9000, bytes(9000)])
@@ -280,9 +324,9 @@ def test_what_a_process_left_before_its_name_is_removed(
     assert all(path.exists() for path in left)
     remove_leftovers(root, root.names(), now_ms + 60_000)
     assert not any(path.exists() for path in left)
-    assert file.is_there
+    assert len(root.names()) == 2
     file.close()
-    assert not file.is_there
+    assert not root.names()
 
 
 class Interrupting(Files):

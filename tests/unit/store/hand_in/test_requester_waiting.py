@@ -1,0 +1,264 @@
+"""How a process waits for the answers to its requests: what it looks at, and what wakes
+it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import Store
+from logstore.io import layout
+from logstore.io.checkpoint.process_requests import ProcessFile
+from logstore.io.wakeups import Wakeups
+from logstore.store.hand_in import requester, sharing
+from support import handing_in
+from support.handing_in import (
+    SERVING,
+    Later,
+    hold_back,
+    processes_in,
+    staged_by,
+    submit,
+    until,
+    waiting_in,
+)
+
+# Fixtures.
+path, owner, reader = handing_in.path, handing_in.owner, handing_in.reader
+elsewhere = handing_in.elsewhere
+
+OWNER = """
+import sys
+import logstore
+config = logstore.StoreConfig(publish_for_others=True)
+with logstore.open(sys.argv[1], config=config):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each look at the record of the lock; there is none after a time."""
+    found: list[None] = []
+    real = requester.state_of
+
+    def state_of(*arguments: Any) -> Any:
+        found.append(None)
+        return real(*arguments)
+
+    monkeypatch.setattr(requester, "state_of", state_of)
+    monkeypatch.setattr(sharing, "state_of", state_of)
+    monkeypatch.setattr(requester, "_LOOK_S", handing_in.LONG_MS / 1000)
+    return found
+
+
+def test_owner_that_was_seen_is_not_looked_for_again(
+    path: str, looks: list[None]
+) -> None:
+    """By appends, and by what is staged."""
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True) as shared,
+    ):
+        for number in range(20):
+            assert shared.topic("a")[0].append(b"v") == number
+        for sequence in range(1, 5):
+            assert submit(shared, staged_by(shared, 1, sequence), sequence).is_new
+        assert owner.topic("a")[0].end_offset == 24
+    assert len(looks) == 1
+
+
+def test_end_of_an_owner_is_seen_by_its_report(path: str, looks: list[None]) -> None:
+    """Before a request, and while one waits; the next one is looked for."""
+    with logstore.open(path, shared=True) as shared:
+        partition = shared.topic("a")[0]
+        for number in range(0, 6, 2):
+            with logstore.open(path, config=SERVING):
+                assert partition.append(b"v") == number
+                assert shared._sharing._requester.has_owner()  # type: ignore
+            before = len(looks)
+            assert partition.append(b"v") == number + 1
+            assert len(looks) > before
+
+
+def test_request_that_a_killed_owner_has_is_served(path: str) -> None:
+    """It was seen before, and is stopped meanwhile."""
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", OWNER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        logstore.open(path, shared=True) as shared,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        partition = shared.topic("a")[0]
+        assert partition.append(b"0") == 0
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        call = Later(lambda: partition.append(b"1"))
+        until(lambda: waiting_in(path))
+        process.kill()
+        assert call.get() == 1
+
+
+def test_free_lock_is_taken_at_once_though_an_owner_was_seen(
+    path: str, reader: Store
+) -> None:
+    """However short the time is."""
+    with logstore.open(path, config=SERVING):
+        assert submit(reader, staged_by(reader), 1).is_new
+    assert submit(reader, staged_by(reader, 1, 2), 2, timeout_ms=0).is_new
+
+
+def test_reports_that_an_interrupt_has_lost_may_have_been_of_the_end_of_the_owner(
+    path: str, owner: Store, looks: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Wakeups.taken_within
+    with logstore.open(path, shared=True) as shared:
+        mine = shared._sharing._requester  # type: ignore[union-attr]
+        partition = shared.topic("a")[0]
+        assert not mine.has_owner()
+        assert partition.append(b"0") == 0
+        assert mine.has_owner()
+
+        def taken_within(self: Wakeups, seconds: float) -> Any:
+            real(self, seconds)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as during:
+            during.setattr(Wakeups, "taken_within", taken_within)
+            with pytest.raises(KeyboardInterrupt):
+                partition.append(b"1")
+        assert not mine.has_owner()
+        before = len(looks)
+        assert partition.append(b"2") in (1, 2)
+        assert len(looks) == before + 1
+    assert owner.topic("a")[0].end_offset in (2, 3)
+
+
+def test_reports_that_the_system_has_dropped_may_be_of_the_end_of_the_owner(
+    path: str, owner: Store, looks: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Wakeups.taken_within
+    with logstore.open(path, shared=True) as shared:
+        partition = shared.topic("a")[0]
+        assert partition.append(b"0") == 0
+
+        def taken_within(self: Wakeups, seconds: float) -> Any:
+            real(self, seconds)
+
+        monkeypatch.setattr(Wakeups, "taken_within", taken_within)
+        assert partition.append(b"1") == 1
+        before = len(looks)
+        assert partition.append(b"2") == 2
+        assert len(looks) == before + 1
+
+
+def test_every_thread_is_woken_by_its_answer(
+    path: str, looks: list[None], elsewhere: None
+) -> None:
+    """Also those that wait for a place: more than there are slots. None waits until it
+    would look by itself."""
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True) as shared,
+    ):
+        partition = shared.topic("a")[0]
+        assert partition.append(b"first") == 0
+        for _ in range(3):
+            begun = time.monotonic()
+            with owner._publishing.publisher.lock:
+                calls = [Later(lambda: partition.append(b"v")) for _ in range(80)]
+                until(lambda: len(waiting_in(path)) == 64)
+            offsets = [call.get() for call in calls]
+            assert len(set(offsets)) == 80
+            assert time.monotonic() - begun < requester._LOOK_S / 2
+        assert owner.topic("a")[0].end_offset == 241
+
+
+def test_look_for_an_owner_wakes_those_whose_answers_it_finds(
+    path: str, looks: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the report while no thread waits for one."""
+    hold_back(monkeypatch)
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True) as shared,
+    ):
+        mine = shared._sharing._requester  # type: ignore[union-attr]
+        hand_in = owner._publishing.hand_in
+        with mine._reading:
+            call = Later(lambda: shared.topic("a")[0].append(b"v"))
+            until(lambda: waiting_in(path))
+            until(lambda: mine._seen is mine._era)
+            hand_in.serve()
+        assert mine.has_owner()
+        assert call.get() == 0
+
+
+@pytest.mark.parametrize("kind", ["process", "answers"])
+def test_files_that_somebody_has_removed_are_made_anew(
+    path: str, owner: Store, kind: str
+) -> None:
+    with logstore.open(path, shared=True) as shared:
+        partition = shared.topic("a")[0]
+        assert partition.append(b"0") == 0
+        (before,) = processes_in(path)
+        Path(path, f".logstore-{kind}-{before}").unlink()
+        assert partition.append(b"1") == 1
+        assert before not in processes_in(path) or kind == "answers"
+        assert partition.append(b"2") == 2
+    until(lambda: not processes_in(path))
+
+
+def test_request_in_removed_files_does_not_end_another_of_its_number(
+    path: str, elsewhere: None
+) -> None:
+    """The owner has them open still, and answers both."""
+    with (
+        logstore.open(path, config=SERVING) as owner,
+        logstore.open(path, shared=True) as shared,
+    ):
+        mine = shared._sharing._requester  # type: ignore[union-attr]
+        partition = shared.topic("a")[0]
+        assert partition.append(b"v") == 0
+        with owner._publishing.publisher.lock:
+            calls = [Later(lambda: partition.append(b"v"))]
+            until(lambda: waiting_in(path) == [2])
+            (before,) = processes_in(path)
+            Path(path, layout.PROCESS_PREFIX + before).unlink()
+            for count in (1, 2):
+                calls.append(Later(lambda: partition.append(b"v")))
+                until(lambda n=count: len(waiting_in(path)) == n)
+        assert {call.get() for call in calls} == {1, 2, 3}
+        assert not mine._pending
+
+
+def test_files_that_cannot_be_made_anew_are_an_error_of_this_call(
+    path: str, owner: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with logstore.open(path, shared=True) as shared:
+        partition = shared.topic("a")[0]
+        assert partition.append(b"0") == 0
+        (before,) = processes_in(path)
+        Path(path, layout.PROCESS_PREFIX + before).unlink()
+        with monkeypatch.context() as during:
+            during.setattr(ProcessFile, "__init__", refuse)
+            with pytest.raises(logstore.DiskFullError, match="handed in"):
+                partition.append(b"1")
+        assert partition.append(b"2") == 1
