@@ -89,9 +89,9 @@ class Partition(ArrowSource):
         self._appends = appends_to(
             log, self._views, config, topic_id, self._begin, hand_in
         )
-        self._append_prepared = self._appends.append_prepared
+        self._prepared = self._appends.short
+        self._append_prepared = self._prepared.append
         self._append_durable = self._appends.append_durable
-        self._prepared = self._appends.prepared
 
     def __repr__(self) -> str:
         return f"<logstore.Partition {self._views.name} at {self.path}>"

@@ -51,6 +51,7 @@ class PartitionAppends:
 
     Attributes:
         prepared: appends that wait for nothing; they say so if nothing was done.
+        short: the same, but those of a shared store may wait.
         append_prepared, append_durable: `append` of one record, so, and behind a sync.
     """
 
@@ -62,6 +63,7 @@ class PartitionAppends:
         "append_durable",
         "append_prepared",
         "prepared",
+        "short",
     )
 
     def __init__(
@@ -76,6 +78,7 @@ class PartitionAppends:
         self.prepared: native.PreparedAppend | NothingPrepared = (
             NothingPrepared() if writer is None else writer.appends.prepared
         )
+        self.short = self.prepared
         self.append_prepared = self.prepared.append
         self.append_durable = (
             self.append_prepared if writer is None else writer.syncs.shared.append

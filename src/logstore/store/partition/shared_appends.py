@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from logstore import _native as native
@@ -22,7 +23,12 @@ from logstore.log.write.staged_files import StagedLog
 from logstore.log.write.staging import Stage
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import as_offset
-from logstore.record.encoder import Encoder, check_payload_type, pack_rows
+from logstore.record.encoder import (
+    BATCH_BYTES_TARGET,
+    Encoder,
+    check_payload_type,
+    pack_rows,
+)
 from logstore.record.extras import arrow_module
 from logstore.record.producer_batches import prepare
 from logstore.store.partition.partition_appends import (
@@ -46,6 +52,8 @@ __all__ = [
 Appended: TypeAlias = tuple[tuple[int, range], ...]
 Appends: TypeAlias = "PartitionAppends | SharedAppends"
 
+# A caller has named the partition.
+_NOT_CHOSEN: Final[Mapping[str, int]] = MappingProxyType({})
 # More is staged in files, which the request names.
 _DATA_MAX: Final = 1 << 20
 
@@ -70,6 +78,57 @@ class HandIn:
         self.begin, self.stage, self.now_ms = begin, stage, now_ms
 
 
+class ShortAppends(NothingPrepared):
+    """Appends that may wait, of records that the core encodes in one call: lists of
+    bytes, not compressed. They say so if nothing was done, for any other records."""
+
+    def __init__(self, appends: SharedAppends, begin: Callable[[], None]) -> None:
+        self._appends, self._begin = appends, begin
+        config = appends.config
+        is_plain = config.compression_type == "none" and not config.compacts
+        # The usual way says what is wrong with records of magic 0.
+        self._is_usual = not is_plain or config.message_format == 0
+        self._limits = (
+            config.message_format, config.max_message_bytes, BATCH_BYTES_TARGET,
+        )  # fmt: skip
+
+    def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
+        """As `PreparedAppend.append`."""
+        keys = None if key is None else (key,)
+        stamps = None if timestamp_ms is None else (timestamp_ms,)
+        span = self.append_many((value,), keys, stamps)
+        return -1 if span is None else span.start
+
+    def append_many(
+        self,
+        values: Any,
+        keys: Any,
+        timestamps_ms: Any,
+        partitions: Mapping[str, int] = _NOT_CHOSEN,
+    ) -> range | None:
+        """As `PreparedAppend.append_many`.
+
+        Args:
+            partitions: how many the topic had when this one was chosen.
+
+        Raises:
+            OutdatedChoiceError: it has another number of partitions now.
+        """
+        if self._is_usual:
+            return None
+        appends = self._appends
+        hand_in = appends.hand_in
+        data = native.encode_lists(
+            values, keys, timestamps_ms, hand_in.now_ms(), *self._limits
+        )
+        if data is None:
+            return None
+        self._begin()
+        log = appends.log(self._limits[0], len(values), len(data), 0)
+        spans = _begun(hand_in, (log,), data, partitions, None)()
+        return spans[TopicPartition(log.topic, log.partition)]
+
+
 class SharedAppends:
     """As `PartitionAppends`, of a store that is open for sharing."""
 
@@ -83,8 +142,16 @@ class SharedAppends:
     ) -> None:
         self._views, self._begin = views, begin
         self.config, self.topic_id, self.hand_in = config, topic_id, hand_in
+        if config.message_timestamp_type != "CreateTime":
+            # The owner stamps them.
+            config = dataclasses.replace(config, message_timestamp_type="CreateTime")
+        self._encoded_as = config
+        # Encoders that no thread uses.
+        self._encoders: list[Encoder] = []
+        self.short = ShortAppends(self, begin)
+        self.append_durable = self.short.append
         self.prepared = NothingPrepared()
-        self.append_prepared = self.append_durable = self.prepared.append
+        self.append_prepared = self.prepared.append
 
     @property
     def topic(self) -> str:
@@ -214,34 +281,35 @@ class SharedAppends:
             )
         parts, records = prepared.place(0, 0, None)
         data = b"".join(parts)
-        log = self.log(magics.pop(), records, data, 0)
+        log = self.log(magics.pop(), records, len(data), 0)
         spans = _begun(self.hand_in, [log], data, {}, expected_offset)()
         return spans[TopicPartition(self.topic, self.number)]
 
-    def log(self, magic: int, records: int, data: bytes, pos: int) -> StagedLog:
+    def log(self, magic: int, records: int, size: int, pos: int) -> StagedLog:
         """The part of a request that is for this partition."""
-        runs = ((pos, len(data)),)
+        runs = ((pos, size),)
         return StagedLog(
             self.topic, self.number, magic, records, "", False, 0, runs, self.topic_id
         )
 
     def encoded(self, groups: Iterable[native.Rows]) -> tuple[bytes, int]:
         """(whole batches with offsets from 0 on, how many records)."""
-        config = self.config
-        if config.message_timestamp_type != "CreateTime":
-            # The owner stamps them.
-            config = dataclasses.replace(config, message_timestamp_type="CreateTime")
         now_ms = self.hand_in.now_ms()
-        encoder, data, count = Encoder(config), bytearray(), 0
+        try:
+            encoder = self._encoders.pop()
+        except IndexError:
+            encoder = Encoder(self._encoded_as)
+        parts, count = list[bytes](), 0
         for rows in groups:
             encoder.measure(rows)
             rows.set_time(now_ms)
-            mark = rows.mark()
             for run, size in encoder.encode(rows, count, now_ms, 0):
-                data += native.buffer_of(run, size)
-            rows.restore(mark)
+                parts.append(native.bytes_of(run, size))
+            rows.rewind()  # they may be staged
             count += rows.count
-        return bytes(data), count
+        # After an error or an interrupt, another one is made.
+        self._encoders.append(encoder)
+        return b"".join(parts), count
 
     def rows_at_once(
         self, values: Any, keys: Any, timestamps_ms: Any, headers: Any
@@ -313,23 +381,26 @@ def begin_append(
 ) -> Callable[[], Appended]:
     """Begin such an append. Returns a function that waits for the result, and is called
     once, by the same thread."""
-    logs, data, large = list[StagedLog](), bytearray(), False
+    logs, parts, size, large = list[StagedLog](), list[bytes](), 0, False
     hand_in = None
     for appends, groups in rows.values():
         hand_in = appends.hand_in
-        magic = appends.magic
         batches, count = appends.encoded(groups)
         if count:
-            logs.append(appends.log(magic, count, batches, len(data)))
-            data += batches
-        large = large or len(data) > _DATA_MAX
+            magic = appends.config.message_format
+            logs.append(appends.log(magic, count, len(batches), size))
+            parts.append(batches)
+            size += len(batches)
+        large = large or size > _DATA_MAX
+        if large:
+            parts.clear()
     if hand_in is None or not logs:
         return tuple
     if large:
-        logs, data = _staged(hand_in, rows), bytearray()
-    spans_of = _begun(hand_in, logs, bytes(data), partitions, expected_offset)
+        logs = _staged(hand_in, rows)
+    spans_of = _begun(hand_in, logs, b"".join(parts), partitions, expected_offset)
     return lambda: tuple(
-        sorted((key.partition, span) for key, span in spans_of().items())
+        sorted([(key.partition, span) for key, span in spans_of().items()])
     )
 
 

@@ -26,6 +26,7 @@ from logstore.store.partition.shared_appends import SharedAppends, append_shared
 
 __all__ = [
     "Choose",
+    "append_short",
     "append_to",
     "arrow_rows_for",
     "batches_of",
@@ -172,6 +173,27 @@ def arrow_rows_for(partition: Partition, batches: Sequence[Any]) -> list[native.
 
 
 # ---------------------------------------------------------------- append
+
+
+def append_short(
+    targets: Mapping[int, Partition],
+    columns: RecordColumns,
+    chosen_of: Mapping[str, int],
+) -> Appended | None:
+    """Append to one partition of a shared store records that the core encodes in one
+    call. None: nothing was done, they go the usual way.
+
+    Args, Raises: as `append_to`.
+    """
+    if len(targets) != 1 or columns.headers is not None:
+        return None
+    ((number, target),) = targets.items()
+    appends = appends_of(target)
+    if not isinstance(appends, SharedAppends):
+        return None
+    values, keys, timestamps_ms, _ = columns
+    span = appends.short.append_many(values, keys, timestamps_ms, chosen_of)
+    return None if span is None else ((number, span),)
 
 
 def append_to(

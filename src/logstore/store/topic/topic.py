@@ -271,8 +271,9 @@ class Topic(ArrowSource):
         def append() -> tuple[tuple[int, range], ...]:
             choose, chosen_of = self._chooser(partition)
             routed = routing.route(columns, choose)
-            targets = {number: self[number] for number in sorted(routed)}
-            return routing.append_to(
+            targets = _targets(self, routed)
+            done = routing.append_short(targets, columns, chosen_of)
+            return done or routing.append_to(
                 targets,
                 {
                     number: routing.rows_for(targets[number], columns, routed[number])
@@ -313,7 +314,7 @@ class Topic(ArrowSource):
                 )
             else:
                 routed = {self[partition].number: batches}
-            targets = {number: self[number] for number in sorted(routed)}
+            targets = _targets(self, routed)
             return routing.append_to(
                 targets,
                 {
@@ -550,6 +551,12 @@ class Topic(ArrowSource):
 def context_of(topic: Topic) -> TopicContext:
     """The part of its store that a topic needs, for other rooms of the package."""
     return topic._context
+
+
+def _targets(topic: Topic, chosen: Iterable[int]) -> dict[int, Partition]:
+    """Partitions that were chosen from the existing ones, in order."""
+    open_partition = topic._context.open_partition
+    return {number: open_partition(topic.name, number) for number in sorted(chosen)}
 
 
 def _append_shared(
