@@ -588,8 +588,9 @@ def _reports_in(data: bytes) -> list[tuple[int, str]]:
     while pos < len(data):
         number, _, _, name_bytes = _REPORT.unpack_from(data, pos)
         pos += _REPORT.size + name_bytes
-        name = os.fsdecode(data[pos - name_bytes : pos].rstrip(b"\0"))
-        found.append((number, name))
+        # Those of a file have none.
+        name = data[pos - name_bytes : pos].rstrip(b"\0") if name_bytes else b""
+        found.append((number, os.fsdecode(name) if name else ""))
     return found
 
 

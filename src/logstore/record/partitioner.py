@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import xxhash
@@ -53,6 +53,24 @@ class KafkaPartitioner:
                 self._next += 1
             self._bytes += size
             return self._next % partitions
+
+    def spread(self, sizes: Iterable[int], partitions: int) -> list[int]:
+        """The partitions of records without keys, one after the other, as `partition`
+        chooses them.
+
+        Args:
+            sizes: bytes of each.
+        """
+        chosen: list[int] = []
+        with self._lock:
+            waiting, place = self._bytes, self._next
+            for size in sizes:
+                if waiting >= STICKY_BYTES:
+                    waiting, place = 0, place + 1
+                waiting += size
+                chosen.append(place % partitions)
+            self._bytes, self._next = waiting, place
+        return chosen
 
     @staticmethod
     def partitions_of(keys: Any, partitions: int) -> Any:

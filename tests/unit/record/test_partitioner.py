@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -135,3 +136,15 @@ def test_consistent_hash_of_weights_all_zero_raises_config_error() -> None:
     """Somebody has to take the records."""
     with pytest.raises(logstore.ConfigError):
         ConsistentHashPartitioner({0: 0, 1: 0}).partition(b"k", 1, 2)
+
+
+def test_records_without_keys_are_spread_as_they_are_chosen_one_by_one() -> None:
+    """Whoever asks between, and with whatever sizes."""
+    rng = random.Random(5)
+    one, many = KafkaPartitioner(), KafkaPartitioner()
+    for _ in range(200):
+        sizes = [rng.choice((0, 100, 5000, 40_000)) for _ in range(rng.randrange(9))]
+        count = rng.randrange(1, 5)
+        expected = [one.partition(None, size, count) for size in sizes]
+        assert many.spread(sizes, count) == expected
+        assert one.partition(None, 9, 4) == many.partition(None, 9, 4)

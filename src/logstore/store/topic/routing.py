@@ -20,7 +20,7 @@ from logstore.record.encoder import (
     pack_rows,
 )
 from logstore.record.extras import arrow_module, arrow_routing_module
-from logstore.record.partitioner import Partitioner
+from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.store.partition.partition import Partition, appends_of
 from logstore.store.partition.shared_appends import SharedAppends, append_shared
 
@@ -121,9 +121,24 @@ def _plain(column: Column, name: str) -> Column:
     return tuple(plain)
 
 
-def route(columns: RecordColumns, choose: Choose) -> dict[int, list[int]]:
-    """The places of the records of each partition, by its number."""
+def route(
+    columns: RecordColumns,
+    topic: str,
+    partitioner: Partitioner,
+    numbers: Sequence[int],
+) -> dict[int, list[int]]:
+    """The places of the records of each partition, by its number.
+
+    Args:
+        numbers: of the existing partitions.
+    """
     routed: dict[int, list[int]] = {}
+    if columns.keys is None and type(partitioner) is KafkaPartitioner:
+        sizes = [len(value) if value else 0 for value in columns.values]
+        for place, choice in enumerate(partitioner.spread(sizes, len(numbers))):
+            routed.setdefault(numbers[choice], []).append(place)
+        return routed
+    choose = chooser(topic, partitioner, numbers)
     keys = columns.keys or [None] * len(columns.values)
     for place, (value, key) in enumerate(zip(columns.values, keys, strict=True)):
         size = len(value or b"") + len(key or b"")

@@ -269,8 +269,7 @@ class Topic(ArrowSource):
         columns = routing.columns_of(values, keys, timestamps_ms, headers)
 
         def append() -> tuple[tuple[int, range], ...]:
-            choose, chosen_of = self._chooser(partition)
-            routed = routing.route(columns, choose)
+            routed, chosen_of = self._routed(columns, partition)
             targets = _targets(self, routed)
             done = routing.append_short(targets, columns, chosen_of)
             return done or routing.append_to(
@@ -327,16 +326,17 @@ class Topic(ArrowSource):
 
         return _while_outdated(append)
 
-    def _chooser(
-        self, partition: int | None
-    ) -> tuple[routing.Choose, Mapping[str, int]]:
-        """The function that chooses the partition of a record, and for how many."""
+    def _routed(
+        self, columns: routing.RecordColumns, partition: int | None
+    ) -> tuple[Mapping[int, Sequence[int]], Mapping[str, int]]:
+        """The places of the records of each partition, and for how many partitions the
+        partitioner has chosen."""
         if partition is not None:
-            number = self[partition].number
-            return lambda key, size: number, {}
+            places = range(len(columns.values))
+            return ({self[partition].number: places} if places else {}), {}
         numbers = self.numbers
-        choose = routing.chooser(self.name, self.partitioner, numbers)
-        return choose, {self.name: len(numbers)}
+        routed = routing.route(columns, self.name, self.partitioner, numbers)
+        return routed, {self.name: len(numbers)}
 
     def read(
         self,
