@@ -82,11 +82,11 @@ class Append(NamedTuple):
         # As `_packed` writes it, which takes longer than all else that an append does
         # before it waits.
         logs = ",".join([_log_text(log) for log in self.logs])
-        partitions = _encode(self.partitions) if self.partitions else "{}"
+        counts = [f"{_text_of(topic)}:{n}" for topic, n in self.partitions.items()]
         expected = "null" if self.expected_offset is None else self.expected_offset
         text = (
-            f'{{"version":1,"kind":"append","logs":[{logs}],"partitions":{partitions},'
-            f'"expected_offset":{expected}}}\n'
+            f'{{"version":1,"kind":"append","logs":[{logs}],'
+            f'"partitions":{{{",".join(counts)}}},"expected_offset":{expected}}}\n'
         )
         return text.encode("utf-8", "surrogatepass") + self.data
 

@@ -104,8 +104,9 @@ class _Pending:
 
     def wake(self) -> None:
         """Let its thread look again."""
-        with contextlib.suppress(RuntimeError):  # it is woken already
-            self._woken.release()
+        if not self.is_woken:
+            with contextlib.suppress(RuntimeError):  # another thread was faster
+                self._woken.release()
 
     def wait(self, seconds: float) -> bool:
         """Whether it is woken within this time, or was before."""

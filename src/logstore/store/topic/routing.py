@@ -135,7 +135,10 @@ def route(
     routed: dict[int, list[int]] = {}
     if columns.keys is None and type(partitioner) is KafkaPartitioner:
         sizes = [len(value) if value else 0 for value in columns.values]
-        for place, choice in enumerate(partitioner.spread(sizes, len(numbers))):
+        choices = partitioner.spread(sizes, len(numbers))
+        if choices and choices.count(choices[0]) == len(choices):
+            return {numbers[choices[0]]: list(range(len(choices)))}
+        for place, choice in enumerate(choices):
             routed.setdefault(numbers[choice], []).append(place)
         return routed
     choose = chooser(topic, partitioner, numbers)
