@@ -9,16 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
 import logstore
+from faults.tracing import PENDING, make_pending
 from logstore import Store
 from logstore.io import layout
+from logstore.io.checkpoint import process_requests
 from logstore.io.checkpoint.process_requests import ProcessFile
 from logstore.io.wakeups import Wakeups
 from logstore.store.hand_in import requester, sharing
+from logstore.store.partition import shared_appends
 from support import handing_in
 from support.handing_in import (
     SERVING,
@@ -262,3 +266,65 @@ def test_files_that_cannot_be_made_anew_are_an_error_of_this_call(
             with pytest.raises(logstore.DiskFullError, match="handed in"):
                 partition.append(b"1")
         assert partition.append(b"2") == 1
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, but nobody else's."""
+
+
+def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
+    path: str, owner: Store
+) -> None:
+    """What was interrupted is there once, or not at all, and not at all if it says so.
+    No lock is held, no number is given again, and the files are used further."""
+    files = (requester.__file__, process_requests.__file__, shared_appends.__file__)
+    outcomes: dict[bytes, str] = {}
+    seen = at = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename in files:
+            raise Interrupt
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal seen
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        seen += event == "opcode"
+        if event == "opcode" and seen == at:
+            make_pending()
+        return trace
+
+    handler = signal.signal(PENDING, handle)
+    try:
+        with logstore.open(path, shared=True) as shared:
+            partition = shared.topic("a")[0]
+            partition.append(b"first")
+            mine = shared._sharing._requester  # type: ignore[union-attr]
+            while seen >= at:
+                at, seen = at + 1, 0
+                value = b"%d" % at
+                sys.settrace(trace)
+                try:
+                    partition.append(value)
+                    outcomes[value] = "written"
+                except Interrupt as error:
+                    outcomes[value] = vars(error).get("outcome", "unknown")
+                finally:
+                    sys.settrace(None)
+                if at % 20 == 0:
+                    assert Later(lambda: partition.append(b"other")).get()
+            assert len(processes_in(path)) == 1
+            partition.append(b"last")
+            # What was interrupted behind its request ends with its answer.
+            assert not mine._pending
+            found = [record.value for record in partition.read()]
+    finally:
+        signal.signal(PENDING, handler)
+    assert at > 300
+    assert "not written" in outcomes.values() or "unknown" in outcomes.values()
+    for value, outcome in outcomes.items():
+        count = found.count(value)
+        assert count <= 1
+        assert (outcome == "written") <= count
+        assert not (outcome == "not written" and count)
