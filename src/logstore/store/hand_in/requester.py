@@ -193,7 +193,8 @@ class Requester:
     def _finish(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
         is_over = False
         try:
-            answer = self._waited(pending, deadline, timeout_ms)
+            with storage_errors("wait for an answer in", self._root.path):
+                answer = self._waited(pending, deadline, timeout_ms)
             is_over = True
         except BaseException as error:
             if not is_over:

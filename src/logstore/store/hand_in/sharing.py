@@ -138,7 +138,10 @@ def _is_free(root: Directory) -> bool:
     state = state_of(root)
     if state.holder is not None or state.is_changing or state.is_awaited:
         return False
-    return writer_of(root) is None
+    try:
+        return writer_of(root) is None
+    except OSError:
+        return False  # what cannot be seen may be there
 
 
 def _check_own(context: StoreContext) -> None:

@@ -144,6 +144,21 @@ def test_free_lock_that_cannot_be_taken_is_a_named_error(
         assert waiting_in(path) == []
 
 
+def test_lock_that_cannot_be_looked_at_is_a_named_error(path: str) -> None:
+    """The request is taken back: with a descriptor again, it is published once."""
+    with failing_reader(path) as (reader, files):
+        staged = staged_by(reader)
+        for name in (layout.LOCK, layout.LOCK_RECORD):
+            files.failures["open", name] = errno.EMFILE
+        with pytest.raises(StorageError, match="wait for an answer") as caught:
+            submit(reader, staged)
+        assert caught.value.errno == errno.EMFILE
+        assert waiting_in(path) == []
+        files.failures.clear()
+        assert submit(reader, staged).is_new
+        assert reader.published("x") == 1
+
+
 @pytest.mark.parametrize("side", ["owner", "requester"])
 @pytest.mark.parametrize("call", ["new_watch", "watch"])
 def test_changes_that_are_not_reported_are_found(
