@@ -614,6 +614,8 @@ def test_look_examines_a_directory_and_files_beside_it_and_in_it(
             other = bytearray(before)
             other[at] ^= 1
             assert look(b"inside", names, 3, bytes(other)) == 0
+        assert look(b"link", names, 3, before) in (-errno.ENOTDIR, -errno.ELOOP)
+        assert look(b"none", names, 3, before) == -errno.ENOENT
         (inside / "a").touch()
         assert look(b"inside", names, 3, before) == 0
         assert look(b".", b"a\0", 1) == 0
@@ -628,6 +630,34 @@ def test_look_examines_a_directory_and_files_beside_it_and_in_it(
     finally:
         os.close(fd)
     assert look(b"inside", b"", 0) == -errno.EBADF
+
+
+def test_second_look_finds_the_same_by_long_names_and_is_refused_as_the_first(
+    tmp_path: Path,
+) -> None:
+    """Whether the directory has to be opened for it or not; the results are there."""
+    name = "d" * 255
+    (tmp_path / name / ("f" * 255)).parent.mkdir()
+    (tmp_path / name / ("f" * 255)).touch()
+    (tmp_path / name / "g").touch()
+    fd, out = os.open(tmp_path, os.O_RDONLY), ffi.new("int64_t[7]")
+
+    def look(names: bytes, before: Any = ffi.NULL) -> int:
+        ffi.memmove(out, bytes(56), 56)
+        return lib.ls_sys_look(fd, name.encode(), names, len(names), 1, before, out)
+
+    try:
+        for file in (b"f" * 255, b"g", b".", b"../" + name.encode(), b"none"):
+            assert look(file + b"\0") == 0
+            before = ffi.buffer(out)[8:]
+            assert look(file + b"\0", before) == 1
+            assert ffi.buffer(out)[8:] == before
+            assert out[0] > 0
+        assert look(b"g\0", before) == 0
+        for wrong in (b"", b"g", b"x" * 300, b"x" * 300 + b"\0"):
+            assert look(wrong, before) == look(wrong) < 0
+    finally:
+        os.close(fd)
 
 
 def test_wait_for_a_name_ends_when_it_is_there_or_at_an_event(tmp_path: Path) -> None:
