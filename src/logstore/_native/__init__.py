@@ -139,6 +139,7 @@ from logstore._native.encoding import (
     restamp,
     seal_batch,
 )
+from logstore._native.groups import POINT_BYTES, CommitBatch, PointBytes
 from logstore._native.producers import ProducerTable
 from logstore._native.segments import (
     DurablePageState,
@@ -208,6 +209,7 @@ __all__ = [
     "PAGE_DURABLE_POS",
     "PAGE_OFF",
     "PAGE_TO_OPEN",
+    "POINT_BYTES",
     "SECRET_BYTES",
     "STAMP_BYTES",
     "STEP_BYTES",
@@ -246,6 +248,7 @@ __all__ = [
     "Call",
     "Calls",
     "Columns",
+    "CommitBatch",
     "CompactedCounts",
     "Compaction",
     "Decoder",
@@ -262,6 +265,7 @@ __all__ = [
     "OpenFile",
     "Outcomes",
     "Planner",
+    "PointBytes",
     "PreparedAppend",
     "ProducerTable",
     "Record",

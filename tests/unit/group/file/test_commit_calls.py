@@ -21,6 +21,7 @@ from logstore.group.file.batches import Batches
 from logstore.group.file.durable_point import FileId
 from logstore.io.checkpoint.append_file import AppendCalls
 from logstore.io.files import Files
+from logstore.io.layout import OFFSET_MAX
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in, store_with
 
@@ -145,7 +146,11 @@ def test_end_of_the_file_that_is_not_looked_at_is_found(
         return [offset_in(path, T0), offset_in(path, T1)]
 
     assert commit_in_turn(tmp_path / "right") == [10, 9]
-    monkeypatch.setattr(native.Steps, "set_size", lambda self, number, size: None)
+
+    def set_append(self: native.Steps, number: int, data: bytes, pos: int) -> None:
+        self.set_bytes(number + 1, data, pos)
+
+    monkeypatch.setattr(native.Steps, "set_append", set_append)
     try:
         found: object = commit_in_turn(tmp_path / "wrong")
     except logstore.LogStoreError as error:
@@ -398,6 +403,42 @@ def test_batch_is_the_same_as_from_the_encoder() -> None:
     sizes = [len(data) for data, _ in kept._last.values()]
     assert sizes
     assert max(sizes) <= batches_module._KEPT_BYTES_MAX
+
+
+def test_commit_of_an_offset_is_the_same_as_of_an_item(tmp_path: Path) -> None:
+    """The bytes of the file, and what a member knows of them; it leaves alone what has
+    to be done step by step."""
+    found = []
+    for plain in (False, True):
+        path = tmp_path / f"{plain}"
+        path.mkdir()
+        files = Files()
+        vars(files)["now_ms"] = lambda: 5
+        one = OneMember(path, files=files)
+        assert not one.file.commit_at_once(one.slots, T0, 0, "", None, durable=True)
+        one.commit(0, durable=True)
+        for offset in range(1, 20):
+            key, durable = (T0, T1)[offset % 2], offset % 3 == 0
+            proof = offset if offset % 4 else None
+            if plain:
+                assert one.file.commit_at_once(
+                    one.slots, key, offset, "ab" * 16, proof, durable=durable
+                )
+            else:
+                commit = OffsetCommit(
+                    "g", *key, offset, -1, "", 5, None, "ab" * 16, proof
+                )
+                assert one.file.append_at_once(one.slots, [commit], durable=durable)
+        found.append(((path / NAME).read_bytes(), one.file.commits()))
+        assert one.offset() == 18
+        assert one.offset(T1) == 19
+        for name, value in (("last_offset", OFFSET_MAX - 1), ("end_pos", 1 << 20)):
+            before = getattr(one.file._log, name)
+            setattr(one.file._log, name, value)
+            assert not one.file.commit_at_once(one.slots, T0, 0, "", None, durable=True)
+            setattr(one.file._log, name, before)
+        one.close()
+    assert found[0] == found[1]
 
 
 def test_only_so_many_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
