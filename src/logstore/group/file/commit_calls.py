@@ -114,7 +114,7 @@ class CommitCalls(AppendCalls):
         """Make some of the calls; the file ends at `end` before the write."""
         done, error = -1, None
         try:
-            done, error = self.make(stop, begin)
+            done, error = self._files.make_steps(self.steps, stop, begin)
         finally:
             # In this order an interrupt leaves no lock.
             if done != stop:

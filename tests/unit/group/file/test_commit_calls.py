@@ -19,7 +19,6 @@ from logstore.group.file import batches as batches_module
 from logstore.group.file import slots as slots_module
 from logstore.group.file.batches import Batches
 from logstore.group.file.durable_point import FileId
-from logstore.io.checkpoint.append_file import AppendCalls
 from logstore.io.files import Files
 from logstore.io.layout import OFFSET_MAX
 from support.disk import MemoryDisk
@@ -299,13 +298,15 @@ def test_interrupt_leaves_no_lock(
 ) -> None:
     """It comes when so many calls were made, before their result is known."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
-        calls.steps.make(min(count, end), begin)
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
+        steps.make(min(count, end), begin)
         raise Interrupted
 
     one.commit(1, durable=True)
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.file.append_at_once(one.slots, commit_of(2), durable=True)
     other = OneMember(tmp_path)
@@ -323,18 +324,21 @@ def test_append_under_the_mutex_that_is_interrupted_is_taken_back(
 ) -> None:
     """Written in part, or as a whole, it was not told that it counts."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
         if count < 0:
-            data = calls.steps[calls.write]
+            data = steps[begin]
+            assert data.kind == native.STEP_WRITE
             one.root.files.write(data.fd, data.data[:30], data.pos)
         else:
-            calls.steps.make(min(count, end), begin)
+            steps.make(min(count, end), begin)
         raise Interrupted
 
     one.at_once = False
     size = one.file.end.size
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.commit(1)
     assert (tmp_path / NAME).stat().st_size == size
@@ -348,13 +352,15 @@ def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
 ) -> None:
     """Nobody knows whether it has failed."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
         raise Interrupted
 
     one.at_once = False
     one.commit(1)
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.file.sync(one.slots, one.file.end)
     other = OneMember(tmp_path)
