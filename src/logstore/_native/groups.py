@@ -1,5 +1,5 @@
-"""What a commit of a consumer group writes, made from what the one before has written
-(``ls_group.c``)."""
+"""The bytes that a commit of a consumer group writes, made from those of the commit
+before (``ls_group.c``)."""
 
 from __future__ import annotations
 

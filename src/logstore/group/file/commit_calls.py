@@ -51,8 +51,8 @@ class CommitCalls(AppendCalls):
         self.slots = slots
         self.synced = self.sync + 2
         self._group_file = file
-        # What the durable point in the lock file has to be, and what it is to be next;
-        # both count if it is known to be of this file, and that no sync has failed.
+        # The bytes of the durable point in the lock file, and those of the next one.
+        # They count if the point is known to be of this file, without a failed sync.
         self._point = bytearray(slots.point.empty())
         self._next = native.PointBytes()
         self._knows_point = False
@@ -123,14 +123,14 @@ class CommitCalls(AppendCalls):
 
     def _end_early(self, done: int, end: int, begin: int, stop: int) -> None:
         """After the calls up to number `done`, not all; -1: the number is unknown."""
-        # With the mutex, which the caller has, nobody else has appended; else an
-        # interrupt leaves it to the next member that appends.
+        # A caller that has the mutex is the only one that appends. Without it, an
+        # interrupt leaves the bytes to the next member that appends.
         if done == self.write or (done == -1 and begin == self.write):
             self.file.undo(end)
         self._knows_point = False
         try:
-            # Before another member gets the turn. After an interrupt nobody knows
-            # whether the sync has failed.
+            # Before another member gets the turn. An interrupt hides whether the sync
+            # has failed.
             if done == self.sync or (done == -1 and stop > self.sync):
                 self._group_file.doubt(self.slots.point)
         finally:
