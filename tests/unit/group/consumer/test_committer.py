@@ -234,6 +234,7 @@ def test_durable_commit_gives_a_store_of_offsets_earlier_ones_again() -> None:
 def test_failed_commit_may_be_there_and_is_synced_later() -> None:
     """The group is looked at in the next call if it has gone on without the member."""
     committer, group, readers = made()
+    vars(group.holder)["holds"] = lambda key, state: False
     group.error = FencedError("gone", group="g")
     with pytest.raises(FencedError):
         committer.commit(committer.moved([T0]), durable=True)
