@@ -46,7 +46,8 @@ BUGS_OF_INCARNATIONS = (
     Bug(
         "a position of a log that was cut is committed",
         "group/consumer/log_reader.py",
-        (("            self._check_seen(seen, offset)\n", "            pass\n"),),
+        (("            and is_read\n            and not seen", "            and False\n"
+          "            and not seen"),),
         "incarnations",
     ),
     Bug(

@@ -78,6 +78,27 @@ BUGS_OF_GROUP_ROOMS = (
         "group/file/test_batches.py",
     ),
     unit_bug(
+        "a commit with a proof takes the place of one without",
+        "group/file/batches.py",
+        "(key, topic_id, proof is None)",
+        "(key, topic_id, True)",
+        "group/file/test_batches.py",
+    ),
+    unit_bug(
+        "a partition is held as an earlier state of the group says",
+        "group/member/holder.py",
+        "        if row is None or state is not self._checked_state:\n",
+        "        if row is None:\n",
+        "group/member/test_holder.py",
+    ),
+    unit_bug(
+        "a commit in one call forgets the leader epoch",
+        "group/consumer/committer.py",
+        "            or leader_epoch != -1\n",
+        "",
+        "group/consumer/test_committer.py",
+    ),
+    unit_bug(
         "two partitions of a group may have one row",
         "group/file/state.py",
         "_checked(number, _is_number(number, 0, ROWS_MAX) and number not in numbers)",

@@ -141,6 +141,7 @@ from logstore._native.encoding import (
     restamp,
     seal_batch,
 )
+from logstore._native.groups import POINT_BYTES, CommitBatch, PointBytes
 from logstore._native.producers import ProducerTable
 from logstore._native.segments import (
     DurablePageState,
@@ -211,6 +212,7 @@ __all__ = [
     "PAGE_DURABLE_POS",
     "PAGE_OFF",
     "PAGE_TO_OPEN",
+    "POINT_BYTES",
     "SECRET_BYTES",
     "STAMP_BYTES",
     "STEP_BYTES",
@@ -249,6 +251,7 @@ __all__ = [
     "Call",
     "Calls",
     "Columns",
+    "CommitBatch",
     "CompactedCounts",
     "Compaction",
     "Decoder",
@@ -265,6 +268,7 @@ __all__ = [
     "OpenFile",
     "Outcomes",
     "Planner",
+    "PointBytes",
     "PreparedAppend",
     "ProducerTable",
     "Record",

@@ -41,6 +41,8 @@ class _Lib:
     LS_STEP_SYNC: Final[int]
     LS_STEP_STAMP: Final[int]
     LS_STEP_BYTES_MAX: Final[int]
+    LS_GROUP_POINT_BYTES: Final[int]
+    LS_GROUP_POINT_SIZE_POS: Final[int]
     LS_STOP_END: Final[int]
     LS_STOP_PARTIAL: Final[int]
     LS_STOP_ZEROS: Final[int]
@@ -352,6 +354,18 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
+    def ls_group_renumber(
+        self,
+        batch: Any,
+        size: int,
+        places: Any,
+        base_offset: int,
+        now_ms: int,
+        offset: int,
+        proof: int,
+        /,
+    ) -> int: ...
+    def ls_group_move_point(self, point: Any, size: int, /) -> None: ...
     def ls_murmur2(self, data: Any, size: int, /) -> int: ...
     def ls_partition_keys(
         self, keys: Any, n: int, partitions: int, out: Any, /

@@ -28,6 +28,7 @@ SOURCES = [
     "ls_crc_portable.c",
     "ls_crc_x86.c",
     "ls_frame.c",
+    "ls_group.c",
     "ls_index.c",
     "ls_key.c",
     "ls_message.c",
@@ -42,6 +43,7 @@ HEADERS = [
     "ls_api.h",
     "ls_bytes.h",
     "ls_compact_api.h",
+    "ls_group_api.h",
     "ls_crc_fold.h",
     "ls_crc_tables.h",
     "ls_format.h",
@@ -126,7 +128,7 @@ def link_args() -> list[str]:
 
 def declarations() -> str:
     texts = []
-    for name in ("ls_api.h", "ls_compact_api.h"):
+    for name in ("ls_api.h", "ls_compact_api.h", "ls_group_api.h"):
         with open(os.path.join(SOURCE_DIR, name), encoding="utf-8") as file:
             texts.append(file.read())
     return "".join(texts)
@@ -137,7 +139,8 @@ ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "logstore._native._ls",
     "#include <stdint.h>\n"
-    '#include "ls_api.h"\n#include "ls_compact_api.h"\n#include "ls_gil.h"\n',
+    '#include "ls_api.h"\n#include "ls_compact_api.h"\n#include "ls_group_api.h"\n'
+    '#include "ls_gil.h"\n',
     sources=[os.path.join(SOURCE_DIR, name) for name in SOURCES],
     depends=[os.path.join(SOURCE_DIR, name) for name in HEADERS],
     include_dirs=[SOURCE_DIR],

@@ -20,6 +20,7 @@
 
 #include "ls_api.h"
 #include "ls_compact_api.h"
+#include "ls_group_api.h"
 #include "ls_bytes.h"
 #include "ls_format.h"
 

@@ -345,6 +345,55 @@ static int32_t ls_sys_look_at(int32_t dir_fd, int32_t fd, const char *names, con
     return 0;
 }
 
+/* A path of at most so many bytes is put together for a look without an open directory. */
+#define LS_SYS_PATH_BYTES 512
+
+/* Tell whether a look finds what another one has found `before`, without opening the directory: for two calls less.  1;
+   0: not, or it is unknown.  Numbers of two directories cannot be mixed up: those of a file are in one only. */
+static int32_t ls_sys_finds_again(int32_t dir_fd, const char *name, const char *names, const char *end, int32_t count,
+                                  const uint8_t *before)
+{
+    struct stat place;
+    char path[LS_SYS_PATH_BYTES];
+    const size_t name_bytes = strlen(name);
+    if (name_bytes + 1 >= sizeof path || fstatat(dir_fd, name, &place, AT_SYMLINK_NOFOLLOW) < 0
+        || !S_ISDIR(place.st_mode)) {
+        return 0;
+    }
+    const int64_t found[2] = {(int64_t)place.st_dev, (int64_t)place.st_ino};
+    if (memcmp(before, found, sizeof found) != 0) {
+        return 0;
+    }
+    before += sizeof found;
+    memcpy(path, name, name_bytes);
+    path[name_bytes] = '/';
+    for (int32_t i = 0; i < count; i++) {
+        const char *zero = names < end ? memchr(names, 0, (size_t)(end - names)) : NULL;
+        int64_t stamp[4];
+        if (zero == NULL || (size_t)(zero - names) >= sizeof path - name_bytes - 1) {
+            return 0;
+        }
+        if (strcmp(names, ".") == 0) {
+            ls_sys_numbers(&place, stamp);
+        } else if (strncmp(names, "../", 3) == 0) {
+            if (ls_sys_stamp(dir_fd, names + 3, stamp) < 0) {
+                return 0;
+            }
+        } else {
+            memcpy(path + name_bytes + 1, names, (size_t)(zero - names) + 1);
+            if (ls_sys_stamp(dir_fd, path, stamp) < 0) {
+                return 0;
+            }
+        }
+        if (memcmp(before, stamp, sizeof stamp) != 0) {
+            return 0;
+        }
+        before += sizeof stamp;
+        names = zero + 1;
+    }
+    return 1;
+}
+
 int32_t ls_sys_look(int32_t dir_fd, const char *name, const char *names, int64_t names_bytes, int32_t count,
                     const uint8_t *before, int64_t *out)
 {
@@ -355,6 +404,10 @@ int32_t ls_sys_look(int32_t dir_fd, const char *name, const char *names, int64_t
     out[0] = ls_sys_ns(now) / 1000000;
     int fd = dir_fd;
     if (strcmp(name, ".") != 0) {
+        if (before != NULL && ls_sys_finds_again(dir_fd, name, names, names + names_bytes, count, before) == 1) {
+            memcpy(out + 1, before, 16 + 32 * (size_t)count);
+            return 1;
+        }
         fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0) {
             return -errno;

@@ -188,7 +188,7 @@ class Steps:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._c = ffi.new("ls_step[]", len(steps))
-        self._data = [b""] * len(steps)
+        self._data: list[bytes | bytearray] = [b""] * len(steps)
         self._error = ffi.new("int32_t *")
         for number, step in enumerate(steps):
             one = self._c[number]
@@ -209,12 +209,15 @@ class Steps:
         return len(self._data)
 
     def __getitem__(self, number: int) -> Step:
-        one, data = self._c[number], self._data[number]
-        data = data[:-1] if one.kind in _NAMED else data
+        one, held = self._c[number], self._data[number]
+        data = bytes(held[:-1] if one.kind in _NAMED else held)
         return Step(one.kind, one.fd, one.pos, data, one.size, one.device, one.inode)
 
-    def set_bytes(self, number: int, data: bytes, pos: int | None = None) -> None:
-        """Other data of a step, and another position; None: the same."""
+    def set_bytes(
+        self, number: int, data: bytes | bytearray, pos: int | None = None
+    ) -> None:
+        """Other data of a step, and another position; None: the same. What is in a
+        bytearray when the call is made counts."""
         one = self._c[number]
         # The reference keeps the bytes in memory.
         self._data[number] = data
@@ -226,9 +229,15 @@ class Steps:
         """Another stamp that a file must have."""
         self.set_bytes(number, stamp + self._data[number][STAMP_BYTES:])
 
-    def set_size(self, number: int, size: int) -> None:
-        """Another size that a file must have."""
-        self._c[number].size = size
+    def set_append(self, number: int, data: bytes, pos: int) -> None:
+        """What the step after one that looks at a file appends to that: the file must
+        end at `pos`."""
+        self._c[number].size = pos
+        write = self._c[number + 1]
+        # The reference keeps the bytes in memory.
+        self._data[number + 1] = data
+        write.data, write.size = ffi.from_buffer("uint8_t[]", data), len(data)
+        write.pos = pos
 
     def make(self, end: int, begin: int = 0) -> tuple[int, int]:
         """Make those from number `begin` on, up to before `end`: (the number of the

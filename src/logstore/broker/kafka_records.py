@@ -40,6 +40,7 @@ __all__ = [
     "format_group_value",
     "format_offset_key",
     "format_offset_value",
+    "offset_value_places",
     "format_subscription",
     "parse_assignment",
     "parse_group_value",
@@ -75,6 +76,7 @@ _PROOF_TAG: Final = 19539
 _PROOF_BYTES: Final = 4
 # The fixed fields of a commit: version and offset, leader epoch, times.
 _COMMIT_HEAD: Final = struct.Struct(">hq")
+_OFFSET_POS: Final = 2
 _COMMIT_EPOCH: Final = struct.Struct(">i")
 _COMMIT_TIME: Final = struct.Struct(">q")
 
@@ -322,6 +324,20 @@ def format_offset_value(commit: OffsetCommit, version: int | None = None) -> byt
     if commit.proof is not None and version >= _FLEXIBLE:
         tags = _tags(commit.topic_id, commit.proof)
     return head + epoch + text + times + tags
+
+
+def offset_value_places(commit: OffsetCommit) -> tuple[int, int, int | None]:
+    """Where the value of a commit without an expiry has its offset (8 bytes), its time
+    (8) and its proof (4; None: it has none)."""
+    is_flexible = commit.topic_id is not None or commit.proof is not None
+    text, _ = _commit_text(is_flexible, commit.metadata, commit.topic_id)
+    time_pos = _COMMIT_HEAD.size + _COMMIT_EPOCH.size + len(text)
+    if commit.proof is None:
+        return _OFFSET_POS, time_pos, None
+    # The tags are in the order of their numbers, and that of the proof is the last one.
+    tags = _tags(commit.topic_id, commit.proof)
+    end = time_pos + _COMMIT_TIME.size + len(tags)
+    return _OFFSET_POS, time_pos, end - _PROOF_BYTES
 
 
 def _tags(topic_id: str | None, proof: int) -> bytes:

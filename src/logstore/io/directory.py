@@ -221,7 +221,10 @@ class Directory:
         """
         files, parent = self.files, self.parent
         # The reference keeps the descriptor open during the call.
-        file, name = (parent.held(), self.name) if parent else (self.held(), ".")
+        if parent is None:
+            file, name = self.held(), "."
+        else:
+            file, name = parent._file or parent.held(), self.name
         known = before.data if before is not None and before.names is names else None
         if keeps(type(files), _LOOK_CALLS):
             begun_ms, data = native.look(

@@ -15,6 +15,7 @@ SOURCES = TESTS.parents[2] / "src" / "logstore" / "_native"
 # A sanitizer that was loaded into this process is none of the compiler's business.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 NAMES = [name for name in dir(lib) if not name.startswith("_")]
+API_HEADERS = ("ls_api.h", "ls_compact_api.h", "ls_group_api.h")
 STRICT = (
     "-std=c11 -O3 -fPIC -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Werror"
 )
@@ -37,7 +38,7 @@ def test_every_name_of_the_api_is_in_the_stub():
 
 def test_structs_have_no_hidden_padding():
     """Each struct is the sum of its fields: its bytes can be compared and copied."""
-    headers = (SOURCES / name for name in ("ls_api.h", "ls_compact_api.h"))
+    headers = (SOURCES / name for name in API_HEADERS)
     text = "".join(header.read_text(encoding="utf-8") for header in headers)
     structs = re.findall(r"^\} (\w+);", text, re.MULTILINE)
     assert len(structs) >= 9

@@ -145,8 +145,9 @@ def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
     write = native.Step(native.STEP_WRITE, file, 4, b"x")
     steps = native.Steps([write, name, write])
     steps.set_bytes(0, b"yz", 6)
-    steps.set_size(1, 9)
-    steps.set_bytes(2, b"abc")
+    steps.set_append(1, b"abc", 9)
+    assert steps[2] == write._replace(data=b"abc", pos=9, size=3)
+    steps.set_bytes(2, b"abc", 4)
     assert [steps[number] for number in range(len(steps))] == [
         write._replace(data=b"yz", pos=6, size=2),
         name._replace(size=9),
@@ -154,6 +155,13 @@ def test_steps_can_be_changed_and_read(file: int, folder: int) -> None:
     ]
     assert steps.make(1) == (1, 0)
     assert os.pread(file, 20, 0) == b"012345yz89"
+    shared = bytearray(b"tu")
+    steps.set_bytes(0, shared)
+    shared[:] = b"vw"
+    assert type(steps[0].data) is bytes
+    assert steps[0].data == b"vw"
+    assert steps.make(1) == (1, 0)
+    assert os.pread(file, 20, 0) == b"012345vw89"
     with pytest.raises(ValueError, match="null byte"):
         native.Steps([name._replace(data=b"a\0b")])
     with pytest.raises(ValueError, match="null byte"):

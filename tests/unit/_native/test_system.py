@@ -547,54 +547,6 @@ def test_first_record_of_a_record_area_since_a_time_is_located(tmp_path: Path) -
         assert status == lib.LS_E_RECORD
 
 
-def test_look_examines_a_directory_and_files_beside_it_and_in_it(
-    tmp_path: Path,
-) -> None:
-    """It follows no link; the numbers of a name that does not exist are 0 and -1. It
-    says whether all is what another look has found."""
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (tmp_path / "a").write_bytes(b"12")
-    (tmp_path / "link").symlink_to(inside)
-    fd, out = os.open(tmp_path, os.O_RDONLY), ffi.new("int64_t[]", [7] * 15)
-
-    def look(name: bytes, names: bytes, count: int, before: Any = ffi.NULL) -> int:
-        return lib.ls_sys_look(fd, name, names, len(names), count, before, out)
-
-    try:
-        names = b"../a\0.\0a\0"
-        now_ms = time.time_ns() // 1_000_000
-        assert look(b"inside", names, 3) == 0
-        place, file = inside.stat(), (tmp_path / "a").stat()
-        assert abs(out[0] - now_ms) < 60_000
-        assert list(out)[1:] == [
-            place.st_dev, place.st_ino,
-            file.st_ino, file.st_mtime_ns, file.st_ctime_ns, 2,
-            place.st_ino, place.st_mtime_ns, place.st_ctime_ns, place.st_size,
-            0, -1, -1, -1,
-        ]  # fmt: skip
-        before = ffi.buffer(out)[8:]
-        assert look(b"inside", names, 3, before) == 1
-        for at in range(len(before)):
-            other = bytearray(before)
-            other[at] ^= 1
-            assert look(b"inside", names, 3, bytes(other)) == 0
-        (inside / "a").touch()
-        assert look(b"inside", names, 3, before) == 0
-        assert look(b".", b"a\0", 1) == 0
-        root = tmp_path.stat()
-        assert list(out)[1:4] == [root.st_dev, root.st_ino, file.st_ino]
-        assert look(b"none", b"", 0) == -errno.ENOENT
-        assert look(b"a", b"", 0) == -errno.ENOTDIR
-        assert look(b"link", b"", 0) in (-errno.ENOTDIR, -errno.ELOOP)
-        assert look(b"inside", b"x" * 300 + b"\0", 1) == -errno.ENAMETOOLONG
-        for names, count in ((b"", 1), (b"a", 1), (b"a\0", 2)):
-            assert look(b"inside", names, count) == -errno.EINVAL
-    finally:
-        os.close(fd)
-    assert look(b"inside", b"", 0) == -errno.EBADF
-
-
 def test_wait_for_a_name_ends_when_it_is_there_or_at_an_event(tmp_path: Path) -> None:
     """It looks so often, or until the descriptor is readable."""
     root, event = os.open(tmp_path, os.O_RDONLY), os.eventfd(0)

@@ -57,6 +57,27 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
+@pytest.mark.parametrize("metadata", ["", "m\u00fcll", "x" * 200])
+@pytest.mark.parametrize("topic_id", [None, TOPIC_ID])
+@pytest.mark.parametrize("proof", [None, 0x01020304])
+def test_places_in_the_value_of_a_commit(
+    metadata: str, topic_id: str | None, proof: int | None
+) -> None:
+    """With other numbers there it is the value of another commit."""
+    first, second = (
+        OffsetCommit("g", "t", 3, offset, 7, metadata, time, None, topic_id, other)
+        for offset, time, other in ((1, 2, proof), (1 << 40, 1 << 41, proof and 5))
+    )
+    offset_pos, time_pos, proof_pos = records.offset_value_places(first)
+    assert (proof_pos is None) == (proof is None)
+    data = bytearray(records.format_offset_value(first))
+    data[offset_pos : offset_pos + 8] = (1 << 40).to_bytes(8, "big")
+    data[time_pos : time_pos + 8] = (1 << 41).to_bytes(8, "big")
+    if proof_pos is not None:
+        data[proof_pos : proof_pos + 4] = (5).to_bytes(4, "big")
+    assert data == records.format_offset_value(second)
+
+
 def made(name: str) -> bytes:
     return MADE_BY_KAFKA[name]
 

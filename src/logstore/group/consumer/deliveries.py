@@ -44,6 +44,15 @@ class Entry:
             StoreClosedError, ForkedError.
             ReentrantCallError: another call is under way.
         """
+        core = self._core
+        if (
+            # As `enter`, without its calls: each record of an iteration comes this way.
+            not self.is_closed
+            and native.forks() == self._forks
+            and not core.before
+            and core.transaction_state is None
+        ):
+            return core.calls.call(core, from_callback)
         if self.is_closed:
             raise StoreClosedError(f"{self.name} is closed")
         return self.enter(from_callback)
@@ -52,8 +61,7 @@ class Entry:
         """Let a call in, as `call` does, also after `close` was interrupted."""
         self.check_fork()
         core = self._core
-        # Looked at here first: each record of an iteration comes this way.
-        if (core.before or core.transaction_state is not None) and core.is_unsettled:
+        if core.is_unsettled:
             # What was to settle it was cut short, as by a second interrupt.
             with core.calls.call(core, from_callback):
                 core.settle()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Final
@@ -197,21 +196,23 @@ class LogReader:
         """
         seen = self._latest.view
         is_read = seen is not None and offset <= (position or 0)
-        now = functools.partial(views_of(self._partition).now, False)
-        proof: int | None = None
-        # The next read meets it again.
-        with contextlib.suppress(LogStoreError):
-            proof = self._proofs.find(offset, seen, now, is_read=is_read)
-        if seen is not None and is_read:
-            self._check_seen(seen, offset)
-        return proof
-
-    def _check_seen(self, seen: View, offset: int) -> None:
+        try:
+            proof = self._proofs.find(offset, seen, self._view_now, is_read=is_read)
+        except LogStoreError:
+            proof = None  # the next read meets it again
         # After the proof was read: else it may be that of a batch which was written
         # later in the place of the one that was read.
-        if not seen.source.is_as_it_was(seen.life, seen.cuts.serial):
+        if (
+            seen is not None
+            and is_read
+            and not seen.source.is_as_it_was(seen.life, seen.cuts.serial)
+        ):
             with contextlib.suppress(StorageError, CorruptionError):
                 seen.check_same(offset, seen.source.refreshed())
+        return proof
+
+    def _view_now(self) -> View:
+        return views_of(self._partition).now(False)
 
     def has_seen(self, offset: int = 0) -> bool:
         """True if it has seen the log, up to an offset."""

@@ -226,15 +226,25 @@ def as_commits(
     found = {}
     for key, value in offsets.items():
         if type(value) is int and 0 <= value <= OFFSET_MAX:
-            found[as_partition(key)] = OffsetAndMetadata(value)
+            # Most are of this kind: the calls of Python for it are few.
+            one = key
+            if not (
+                type(key) is TopicPartition
+                and type(key[0]) is str
+                and type(key[1]) is int
+            ):
+                one = as_partition(key)
+            found[one] = tuple.__new__(OffsetAndMetadata, (value, "", -1))
             continue
-        one = value if isinstance(value, tuple) else (value,)
-        if not 1 <= len(one) <= 3 or not isinstance(one[1] if one[1:] else "", str):
+        parts = value if isinstance(value, tuple) else (value,)
+        if not 1 <= len(parts) <= 3 or not isinstance(
+            parts[1] if parts[1:] else "", str
+        ):
             raise TypeError(f"{value!r:.100} is no offset, nor OffsetAndMetadata")
-        number = as_integer("offset", one[0], "an offset (int)")
+        number = as_integer("offset", parts[0], "an offset (int)")
         if not 0 <= number <= OFFSET_MAX:
             raise _bad("offset", number, f"in [0, {OFFSET_MAX}]")
-        commit = OffsetAndMetadata(number, *one[1:])
+        commit = OffsetAndMetadata(number, *parts[1:])
         check_int("leader_epoch", commit.leader_epoch, -1, _INTERVAL_MS_MAX)
         size = len(as_text("metadata", commit.metadata))
         if size > METADATA_BYTES_MAX:

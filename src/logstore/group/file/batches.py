@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from logstore import _native as native
 from logstore.broker.kafka_records import (
@@ -11,6 +11,7 @@ from logstore.broker.kafka_records import (
     format_group_key,
     format_offset_key,
     format_offset_value,
+    offset_value_places,
 )
 from logstore.config import TopicConfig
 from logstore.group.file.state import HEADER, GroupState, format_state
@@ -41,6 +42,15 @@ _KEPT_BYTES_MAX: Final = 1024
 Item: TypeAlias = "tuple[bytes, bytes | None, bytes | None]"
 
 
+class _Plain(NamedTuple):
+    """The last commit of a partition: its batch, the key of the record, and where the
+    value begins."""
+
+    batch: native.CommitBatch
+    key: bytes
+    value_pos: int
+
+
 class Batches:
     """Encodes the records of one group, for one thread at a time."""
 
@@ -52,6 +62,9 @@ class Batches:
         self._keys: dict[tuple[str, str, int], bytes] = {}
         # By key, the batch of its last commit and the length of the value there.
         self._last: dict[bytes, tuple[bytearray, int]] = {}
+        # The same of commits without metadata, by partition, id of the topic, and
+        # whether there is a proof.
+        self._plain: dict[tuple[TopicPartition, str, bool], _Plain] = {}
 
     def items(
         self,
@@ -106,6 +119,54 @@ class Batches:
         )
         self._encoder.measure(rows)
         return self._encoded(rows, offset, now_ms)
+
+    def of_offset(
+        self,
+        group: str,
+        key: TopicPartition,
+        offset: int,
+        topic_id: str,
+        proof: int | None,
+        base: int,
+    ) -> tuple[bytes, Item]:
+        """The batch of the commit of an offset without metadata, made now, and its
+        record: the same as `items` and `batch` make of it.
+
+        Args:
+            base: the offset of the record.
+
+        Raises: as `items`.
+        """
+        name, now_ms = (key, topic_id, proof is None), self._files.now_ms()
+        plain = self._plain.get(name)
+        if plain is None:
+            plain = self._plain_of(group, key, topic_id, proof)
+            if len(self._plain) >= _KEYS_MAX:
+                self._plain.clear()
+            self._plain[name] = plain
+        batch, record_key, value_pos = plain
+        data = batch.renumbered(base, now_ms, offset, proof or 0)
+        return data, (record_key, data[value_pos:-_AFTER_VALUE], None)
+
+    def _plain_of(
+        self, group: str, key: TopicPartition, topic_id: str, proof: int | None
+    ) -> _Plain:
+        commit = OffsetCommit(
+            group, *key, 0, commit_ms=0, topic_id=topic_id or None, proof=proof
+        )
+        ((record_key, value, _),) = self.items(group, [commit])
+        assert value is not None
+        rows = self._encoder.rows_of_one(value, record_key, 0)
+        data = self._encoded(rows, 0, 0)
+        begin = len(data) - _AFTER_VALUE - len(value)
+        offset_at, time_at, proof_at = offset_value_places(commit)
+        batch = native.CommitBatch(
+            data,
+            begin + offset_at,
+            begin + time_at,
+            0 if proof_at is None else begin + proof_at,
+        )
+        return _Plain(batch, record_key, begin)
 
     def _encoded(self, rows: native.Rows, offset: int, now_ms: int) -> bytes:
         parts = [

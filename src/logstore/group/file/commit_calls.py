@@ -51,9 +51,14 @@ class CommitCalls(AppendCalls):
         self.slots = slots
         self.synced = self.sync + 2
         self._group_file = file
-        # The durable point in the lock file, as bytes, if it is of this file, and no
-        # sync has failed.
-        self._point = b""
+        # The bytes of the durable point in the lock file, and those of the next one.
+        # They count if the point is known to be of this file, without a failed sync.
+        self._point = bytearray(slots.point.empty())
+        self._next = native.PointBytes()
+        self._knows_point = False
+        self.steps.set_bytes(_KNOWN, self._point)
+        self.steps.set_bytes(self.sync - 1, self._point)
+        self.steps.set_bytes(self.sync + 1, self._next.data)
 
     def commit(self, end: int, data: bytes, *, durable: bool) -> _Made:
         """Append bytes to the file, if it ends at `end`, and sync it if `durable`.
@@ -61,16 +66,16 @@ class CommitCalls(AppendCalls):
         Raises:
             StorageError: the system refuses to read the lock file, or to unlock it.
         """
-        self.set(data, end)
+        self.steps.set_append(self.look, data, end)
         if not durable:
             return self._made(end, _MUTEX, self.write + 2)
         made: _Made = _KNOWN, None
-        if self._point:
+        if self._knows_point:
             made = self._made_durable(end, end + len(data))
         if made[0] <= self.look and made[1] is None:
             # Another member has moved the point since.
-            self._point = self._read_point()
-            if self._point:
+            self._read_point()
+            if self._knows_point:
                 made = self._made_durable(end, end + len(data))
         return made
 
@@ -92,29 +97,24 @@ class CommitCalls(AppendCalls):
         Raises:
             StorageError: it is not known to be durable.
         """
-        new, _ = self.slots.point.next(b"", self._group_file.id, end)
-        self.steps.set_bytes(self.sync + 1, new)
+        self._next.data[:] = self.slots.point.newer(self._group_file.id, end)
         _, error = self._made(end, self.sync, self.synced)
         if error is not None:
             raise error
 
     def _made_durable(self, end: int, size: int) -> _Made:
-        """Make all calls; with a `_point`."""
-        before = self._point
-        self.steps.set_bytes(_KNOWN, before)
-        self.steps.set_bytes(self.sync - 1, before)
-        new, after = self.slots.point.next(before, self._group_file.id, size)
-        self.steps.set_bytes(self.sync + 1, new)
+        """Make all calls; the point is known, and is to be `size` then."""
+        self._next.move(size)
         made = self._made(end, _KNOWN, self.end)
         if made[0] >= self.synced:
-            self._point = after
+            self._point[-native.POINT_BYTES :] = self._next.data
         return made
 
     def _made(self, end: int, begin: int, stop: int) -> _Made:
         """Make some of the calls; the file ends at `end` before the write."""
         done, error = -1, None
         try:
-            done, error = self.make(stop, begin)
+            done, error = self._files.make_steps(self.steps, stop, begin)
         finally:
             # In this order an interrupt leaves no lock.
             if done != stop:
@@ -123,27 +123,31 @@ class CommitCalls(AppendCalls):
 
     def _end_early(self, done: int, end: int, begin: int, stop: int) -> None:
         """After the calls up to number `done`, not all; -1: the number is unknown."""
-        # With the mutex, which the caller has, nobody else has appended; else an
-        # interrupt leaves it to the next member that appends.
+        # A caller that has the mutex is the only one that appends. Without it, an
+        # interrupt leaves the bytes to the next member that appends.
         if done == self.write or (done == -1 and begin == self.write):
             self.file.undo(end)
-        self._point = b""
+        self._knows_point = False
         try:
-            # Before another member gets the turn. After an interrupt nobody knows
-            # whether the sync has failed.
+            # Before another member gets the turn. An interrupt hides whether the sync
+            # has failed.
             if done == self.sync or (done == -1 and stop > self.sync):
                 self._group_file.doubt(self.slots.point)
         finally:
             if begin < self.look and done not in (_KNOWN, _MUTEX):
                 self.slots.give_back()
 
-    def _read_point(self) -> bytes:
-        """The durable point, if it is of this file and no sync has failed; else
-        nothing."""
-        data = self.slots.point.data()
-        point = self.slots.point.of(data)
-        is_usable = self._group_file.is_of(point) and not point.is_doubtful
-        return data if is_usable else b""
+    def _read_point(self) -> None:
+        """Read the durable point; it is known then if it is of this file and no sync
+        has failed."""
+        self._knows_point = False
+        shared, file = self.slots.point, self._group_file
+        data = shared.data()
+        point = shared.of(data)
+        if file.is_of(point) and not point.is_doubtful:
+            self._point[:] = data
+            self._next.data[:] = shared.newer(file.id, point.size)
+            self._knows_point = True
 
     def _refused(self, number: int, error: OSError) -> StorageError:
         action = {

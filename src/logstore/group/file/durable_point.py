@@ -143,11 +143,14 @@ class SharedPoint:
         self._file.write(first.ljust(skip, b"\0") + newer, _DURABLE_AT)
         self._file.sync()
 
-    def next(self, before: bytes, file: FileId, size: int) -> tuple[bytes, bytes]:
-        """(what is written for the next point of the same file, what `data` is then),
-        if `data` was `before`."""
-        data = self._formatted(file, size)
-        return data, before[:-_POINT_BYTES] + data
+    @staticmethod
+    def empty() -> bytes:
+        """So many zeros as `data` has bytes."""
+        return bytes(_BYTES)
+
+    def newer(self, file: FileId, size: int) -> bytes:
+        """What is written for the next point of the same file."""
+        return self._formatted(file, size)
 
     def _formatted(self, file: FileId, size: int) -> bytes:
         fields = _POINT.pack(file.inode, size, file.first, self._boot)
@@ -165,7 +168,7 @@ class SharedPoint:
 
     def steps(self) -> tuple[native.Step, native.Step, native.Step, native.Step]:
         """The calls that take the turn to sync, look whether the point is as it was,
-        write the `next` one, and give the turn back."""
+        write a `newer` one, and give the turn back."""
         fd = self._file.fd
         return (
             native.Step(native.STEP_LOCK, fd, self._turn),

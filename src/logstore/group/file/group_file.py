@@ -151,6 +151,29 @@ class GroupFile:
             return False
         return self._log.append_at_once(slots, data, items, durable=durable)
 
+    def commit_at_once(
+        self,
+        slots: Slots,
+        key: TopicPartition,
+        offset: int,
+        topic_id: str,
+        proof: int | None,
+        *,
+        durable: bool,
+    ) -> bool:
+        """As `append_at_once`, of one offset without metadata: the same bytes, made
+        with less work."""
+        log = self._log
+        base = log.last_offset + 1
+        if base >= OFFSET_MAX:
+            return False
+        data, item = self._batches.of_offset(
+            self._records.group, key, offset, topic_id, proof, base
+        )
+        if log.end_pos + len(data) >= self._rewrite_at:
+            return False
+        return log.append_at_once(slots, data, (item,), durable=durable)
+
     def _batch(self, items: Sequence[Item]) -> bytes:
         """The batch of some records, behind the records that are there."""
         base = self._log.last_offset + 1

@@ -301,7 +301,9 @@ class GroupLog:
             return False
         if file.is_doubtful or not file.is_confirmed:
             return False
-        calls = self._calls_with(slots)
+        calls = self._calls
+        if calls is None or calls.slots is not slots:
+            calls = self._calls_with(slots)
         done, error = calls.commit(self.end_pos, data, durable=durable)
         is_appended = done > calls.write
         if is_appended:

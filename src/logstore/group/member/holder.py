@@ -90,6 +90,18 @@ class Holder:
                 (revoked if is_there else lost).append(one)
         return revoked, lost
 
+    def holds(self, one: TopicPartition, state: GroupState) -> bool:
+        """Whether `check_holds` is known to find nothing wrong with one partition.
+
+        Args:
+            state: as the file has it.
+        """
+        row = self.held.get(one)
+        if row is None or state is not self._checked_state:
+            return False
+        now = state.rows.get(one)
+        return now is row or now == row
+
     def check_holds(self, partitions: Iterable[TopicPartition]) -> None:
         """Check that this member holds partitions, after the end of the file was read.
 

@@ -199,10 +199,10 @@ class AppendCalls:
     def set(self, data: bytes, pos: int, stamp: bytes | None = None) -> None:
         """What to write, and where: the file must end there, or have this stamp."""
         if stamp is None:
-            self.steps.set_size(self.look, pos)
+            self.steps.set_append(self.look, data, pos)
         else:
             self.steps.set_stamp(self.look, stamp)
-        self.steps.set_bytes(self.write, data, pos)
+            self.steps.set_bytes(self.write, data, pos)
 
     def make(self, end: int, begin: int = 0) -> tuple[int, OSError | None]:
         """Make the calls from number `begin` on up to before `end`: see

@@ -113,6 +113,16 @@ class ProofFinder:
                 the log was cut below it, it finds that out by itself.
         """
         batch, view = self._batch, seen
+        if (
+            # The same batch of the same view: most positions are inside of one.
+            batch is not None
+            and batch.view is seen
+            and is_read
+            and max(batch.first, seen.start_offset) < position
+            and position <= min(batch.header.last_offset + 1, seen.log_end)
+        ):
+            header = batch.header
+            return header.crc if header.last_offset == position - 1 else None
         if batch is not None and (view is None or position > view.log_end):
             view = batch.view
         if (

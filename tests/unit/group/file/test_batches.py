@@ -6,6 +6,7 @@ import pytest
 
 from logstore import _native as native
 from logstore.broker.kafka_records import OffsetCommit
+from logstore.group.file import batches as batches_module
 from logstore.group.file.batches import Batches, Item
 from logstore.io.layout import TopicPartition
 from support.damage import FixedClock
@@ -35,6 +36,34 @@ def test_batch_is_the_same_whatever_was_written_before(
         assert made(batches, value, offset) == made(Batches(clock), value, offset)
         removed = made(batches, None, offset + 1)
         assert removed == made(Batches(clock), None, offset + 1)
+
+
+def test_batch_of_an_offset_is_the_same_as_from_its_item() -> None:
+    """Whatever was committed before, with a proof or without one."""
+    clock = FixedClock(NOW_MS)
+    batches, keys = Batches(clock), [TopicPartition("t", number) for number in range(3)]
+    for number in range(100):
+        clock.now += number % 3
+        key, topic_id = keys[number % 3], ("", "ab" * 16)[number // 3 % 2]
+        proof = (None, number, 0)[number // 6 % 3]
+        offset, base = number << 30, 1000 * number
+        data, item = batches.of_offset("g", key, offset, topic_id, proof, base)
+        commit = OffsetCommit(
+            "g", *key, offset, -1, "", clock.now, None, topic_id or None, proof
+        )
+        other = Batches(clock)
+        assert other.items("g", [commit]) == [item]
+        assert other.batch([item], base) == data
+
+
+def test_only_so_many_batches_of_offsets_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches_module, "_KEYS_MAX", 3)
+    batches = Batches(FixedClock(NOW_MS))
+    for number in range(10):
+        batches.of_offset("g", TopicPartition("t", number), 1, "", None, 0)
+        assert len(batches._plain) <= 3
 
 
 def test_items_are_a_state_then_commits_then_removals() -> None:

@@ -19,8 +19,8 @@ from logstore.group.file import batches as batches_module
 from logstore.group.file import slots as slots_module
 from logstore.group.file.batches import Batches
 from logstore.group.file.durable_point import FileId
-from logstore.io.checkpoint.append_file import AppendCalls
 from logstore.io.files import Files
+from logstore.io.layout import OFFSET_MAX
 from support.disk import MemoryDisk
 from support.groups import T0, T1, OneMember, offset_in, store_with
 
@@ -145,7 +145,11 @@ def test_end_of_the_file_that_is_not_looked_at_is_found(
         return [offset_in(path, T0), offset_in(path, T1)]
 
     assert commit_in_turn(tmp_path / "right") == [10, 9]
-    monkeypatch.setattr(native.Steps, "set_size", lambda self, number, size: None)
+
+    def set_append(self: native.Steps, number: int, data: bytes, pos: int) -> None:
+        self.set_bytes(number + 1, data, pos)
+
+    monkeypatch.setattr(native.Steps, "set_append", set_append)
     try:
         found: object = commit_in_turn(tmp_path / "wrong")
     except logstore.LogStoreError as error:
@@ -294,13 +298,15 @@ def test_interrupt_leaves_no_lock(
 ) -> None:
     """It comes when so many calls were made, before their result is known."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
-        calls.steps.make(min(count, end), begin)
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
+        steps.make(min(count, end), begin)
         raise Interrupted
 
     one.commit(1, durable=True)
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.file.append_at_once(one.slots, commit_of(2), durable=True)
     other = OneMember(tmp_path)
@@ -318,18 +324,21 @@ def test_append_under_the_mutex_that_is_interrupted_is_taken_back(
 ) -> None:
     """Written in part, or as a whole, it was not told that it counts."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
         if count < 0:
-            data = calls.steps[calls.write]
+            data = steps[begin]
+            assert data.kind == native.STEP_WRITE
             one.root.files.write(data.fd, data.data[:30], data.pos)
         else:
-            calls.steps.make(min(count, end), begin)
+            steps.make(min(count, end), begin)
         raise Interrupted
 
     one.at_once = False
     size = one.file.end.size
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.commit(1)
     assert (tmp_path / NAME).stat().st_size == size
@@ -343,13 +352,15 @@ def test_sync_with_the_turn_that_is_interrupted_is_known_to_all(
 ) -> None:
     """Nobody knows whether it has failed."""
 
-    def interrupted(calls: AppendCalls, end: int, begin: int = 0) -> NoReturn:
+    def interrupted(
+        files: Files, steps: native.Steps, end: int, begin: int = 0
+    ) -> NoReturn:
         raise Interrupted
 
     one.at_once = False
     one.commit(1)
     with monkeypatch.context() as patch:
-        patch.setattr(AppendCalls, "make", interrupted)
+        patch.setattr(Recorded, "make_steps", interrupted)
         with pytest.raises(Interrupted):
             one.file.sync(one.slots, one.file.end)
     other = OneMember(tmp_path)
@@ -398,6 +409,42 @@ def test_batch_is_the_same_as_from_the_encoder() -> None:
     sizes = [len(data) for data, _ in kept._last.values()]
     assert sizes
     assert max(sizes) <= batches_module._KEPT_BYTES_MAX
+
+
+def test_commit_of_an_offset_is_the_same_as_of_an_item(tmp_path: Path) -> None:
+    """The bytes of the file, and what a member knows of them; it leaves alone what has
+    to be done step by step."""
+    found = []
+    for plain in (False, True):
+        path = tmp_path / f"{plain}"
+        path.mkdir()
+        files = Files()
+        vars(files)["now_ms"] = lambda: 5
+        one = OneMember(path, files=files)
+        assert not one.file.commit_at_once(one.slots, T0, 0, "", None, durable=True)
+        one.commit(0, durable=True)
+        for offset in range(1, 20):
+            key, durable = (T0, T1)[offset % 2], offset % 3 == 0
+            proof = offset if offset % 4 else None
+            if plain:
+                assert one.file.commit_at_once(
+                    one.slots, key, offset, "ab" * 16, proof, durable=durable
+                )
+            else:
+                commit = OffsetCommit(
+                    "g", *key, offset, -1, "", 5, None, "ab" * 16, proof
+                )
+                assert one.file.append_at_once(one.slots, [commit], durable=durable)
+        found.append(((path / NAME).read_bytes(), one.file.commits()))
+        assert one.offset() == 18
+        assert one.offset(T1) == 19
+        for name, value in (("last_offset", OFFSET_MAX - 1), ("end_pos", 1 << 20)):
+            before = getattr(one.file._log, name)
+            setattr(one.file._log, name, value)
+            assert not one.file.commit_at_once(one.slots, T0, 0, "", None, durable=True)
+            setattr(one.file._log, name, before)
+        one.close()
+    assert found[0] == found[1]
 
 
 def test_only_so_many_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,26 @@ def holder(group: OpenGroup) -> Holder:
     return holder
 
 
+def test_holds_only_says_what_a_check_has_found(
+    holder: Holder, group: OpenGroup
+) -> None:
+    """Of a state that was checked, with the row that the partition has in it."""
+    state = group.file.state
+    assert not holder.holds(A, state)
+    holder.check_holds([A])
+    assert holder.holds(A, state)
+    assert holder.holds(B, state)
+    assert not holder.holds(C, state)
+    equal = dataclasses.replace(state, rows={A: Row(0, "id"), B: Row(3, "id")})
+    assert not holder.holds(A, equal)
+    write(group, equal)
+    holder.check_holds([A])
+    assert holder.holds(A, group.file.state)
+    assert not holder.holds(B, group.file.state)
+    holder.release([A])
+    assert not holder.holds(A, group.file.state)
+
+
 def test_partition_without_a_row_or_of_another_member_is_not_taken(
     holder: Holder, group: OpenGroup, tmp_path: Path
 ) -> None:
