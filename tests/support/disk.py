@@ -24,6 +24,7 @@ import itertools
 import os
 import random
 import sys
+import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -200,6 +201,9 @@ class MemoryDisk(ByteLocks):
         """Note a call; raise if it is to fail (a short write is the caller's)."""
         if self._is_dead:
             raise OSError(errno.EBADF, "the process was killed")
+        if method == "list" and threading.current_thread().name.startswith("requests"):
+            # An owner looks for requests now and then: that is no certain call.
+            return None
         if self.calls is not None:
             self.calls.append((method, name))
         self.medium.clock += 1000
