@@ -24,7 +24,6 @@ import itertools
 import os
 import random
 import sys
-import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -46,21 +45,10 @@ from support.disk_changes import (
     changes_up_to,
     tree,
 )
+from support.disk_faults import Fault, is_look_of_owner
 
 _FIRST_FD = 1 << 20  # nothing of the system's own
 _devices = itertools.count(1 << 40)
-
-
-class _Fault:
-    def __init__(
-        self, method: str, error: int, nth: int, times: int, name: str, short: int
-    ) -> None:
-        self.method = method
-        self.error = error
-        self.skip = nth - 1
-        self.times = times
-        self.name = name
-        self.short = short
 
 
 _processes: weakref.WeakSet[MemoryDisk] = weakref.WeakSet()
@@ -122,7 +110,7 @@ class MemoryDisk(ByteLocks):
         self._fds: dict[int, tuple[int, str]] = {}
         self._next_fd = _FIRST_FD
         self._written: set[int] = set()
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._bad: list[tuple[str, int, int, int]] = []
 
     # ------------------------------------------------------------ for tests
@@ -179,7 +167,7 @@ class MemoryDisk(ByteLocks):
             name: only calls on files whose name ends so.
             short: of a write, so many bytes are written before it fails.
         """
-        self._faults.append(_Fault(method, error, nth, times, name, short))
+        self._faults.append(Fault(method, error, nth, times, name, short))
 
     def damage(self, name: str, begin: int, end: int, *, lie: int = 0) -> None:
         """Reads of these bytes of files whose name ends so fail with EIO; with `lie`
@@ -197,12 +185,12 @@ class MemoryDisk(ByteLocks):
 
     # ------------------------------------------------------------ inside
 
-    def _call(self, method: str, name: str) -> _Fault | None:
-        """Note a call; raise if it is to fail (a short write is the caller's)."""
+    def _call(self, method: str, name: str) -> Fault | None:
+        """Note a call; raise if it is to fail (a short write is the caller's). An owner
+        lists names now and then, at no certain call."""
         if self._is_dead:
             raise OSError(errno.EBADF, "the process was killed")
-        if method == "list" and threading.current_thread().name.startswith("requests"):
-            # An owner looks for requests now and then: that is no certain call.
+        if is_look_of_owner(method):
             return None
         if self.calls is not None:
             self.calls.append((method, name))

@@ -36,6 +36,7 @@ SOURCES = [
     "ls_producer.c",
     "ls_scan.c",
     "ls_sys.c",
+    "ls_sys_sync.c",
     "ls_varint.c",
 ]
 
