@@ -117,7 +117,7 @@ def live(store: Path) -> None:
 
 def load_all() -> None:
     """Import what comes at its first use: imports are not what is watched."""
-    assert logstore.open
+    assert all(getattr(logstore, name) for name in logstore.__all__)
     importlib.import_module("logstore.cli.run")
     Printer(io.StringIO()).table(["name"], [["value"]])
     dumps({})

@@ -223,7 +223,7 @@ static int32_t ls_sys_finds_again(int32_t dir_fd, const char *name, const char *
 {
     struct stat place;
     char path[LS_SYS_PATH_BYTES];
-    const size_t name_bytes = strlen(name);
+    const size_t name_bytes = strnlen(name, sizeof path);
     if (name_bytes + 1 >= sizeof path || fstatat(dir_fd, name, &place, AT_SYMLINK_NOFOLLOW) < 0
         || !S_ISDIR(place.st_mode)) {
         return 0;

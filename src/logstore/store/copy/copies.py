@@ -50,8 +50,6 @@ _Lower: TypeAlias = (
 )
 
 _lower: Final[list[_Lower]] = []
-# It calls `at_adoption` when it is imported; most programs have no copy with groups.
-_LOWERING: Final = "logstore.group.consumer.lowering"
 
 
 def at_adoption(lower: _Lower) -> None:
@@ -108,7 +106,8 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
         return lowered_in(writer.cuts, writer.end_offset, position, commit_ms)
 
     if has_positions:
-        importlib.import_module(_LOWERING)
+        # It calls `at_adoption`; most programs have no copy with groups.
+        importlib.import_module("logstore.group.consumer.lowering")
     for lower in _lower:
         failed = lower(root, publisher, lowered_to, topics.writers.record)
         for key, reason in failed.items():

@@ -611,9 +611,16 @@ def test_members_that_are_killed_lose_and_repeat_nothing(path: Path, seed: int) 
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    with consumer(path) as one:
-        while copy_some(one):
-            pass
+    is_done = False
+    for _ in range(3):
+        # A commit that a killed one has handed in may be carried out before this one's:
+        # then the records are copied, and the positions have moved.
+        with contextlib.suppress(logstore.FencedError), consumer(path) as one:
+            while copy_some(one):
+                pass
+            is_done = True
+            break
+    assert is_done
     assert Counter(outputs(path)) == Counter(ALL)
 
 
