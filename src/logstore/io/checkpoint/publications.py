@@ -32,6 +32,7 @@ from logstore.io.checkpoint.state_fields import (
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.io.lock import writer_of
 from logstore.io.stamps import FileStamp
 
 __all__ = [
@@ -209,11 +210,12 @@ class Publications:
         cached_key, high_watermarks = self._cached
         if key != cached_key:
             ownership = self.owner_now()
-            journal = self.journal_for(ownership)
+            journal, is_decided = self._visible(ownership)
             if journal is None or self.cache_key() != cache_key:
                 return None
             high_watermarks = journal.bases if is_of(journal, ownership) else {}
-            self._cached = key, high_watermarks
+            if is_decided:
+                self._cached = key, high_watermarks
         return high_watermarks
 
     def owner_now(self) -> Ownership:
@@ -261,14 +263,31 @@ class Publications:
         return journal
 
     def journal_for(self, ownership: Ownership) -> Journal | None:
-        """The same, as it counts for readers. Since the machine was started again, that
-        may be with the entry that has no seal: a power failure takes a seal that was
-        not synced. Then it counts if every log has the bytes that it names. Raises: as
-        `journal`."""
+        """The same, as what is remembered counts for readers. Since the machine was
+        started again, that may be with the entry that has no seal: a power failure
+        takes a seal that was not synced. Then it counts if every log has the bytes that
+        it names. Raises: as `journal`."""
         journal = self.journal()
         if journal is None or journal.pending is None or ownership.is_same_boot:
             return journal
         return journal.counted() if has_all(self._root, journal.spans) else journal
+
+    def _visible(self, ownership: Ownership) -> tuple[Journal | None, bool]:
+        """(the journal as records count for readers, whether that changes only with the
+        file). The entry without a seal also counts while nobody has the store open for
+        writing, because the owner was killed, or could not write the seal: the next
+        owner decides the same. Raises: as `journal`."""
+        journal = self.journal_for(ownership)
+        if journal is None or journal.pending is None or not ownership.is_same_boot:
+            return journal, True
+        if writer_of(self._root) is not None:
+            return journal, False
+        # Only now: it may have taken the entry back before it ended.
+        journal = self.journal()
+        if journal is None or journal.pending is None:
+            return journal, True
+        is_whole = has_all(self._root, journal.spans)
+        return journal.counted() if is_whole else journal, True
 
     def durable_ends(self, ownership: Ownership) -> Mapping[TopicPartition, int]:
         """Where logs ended that were published to: one that is shorter has lost
