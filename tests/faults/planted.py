@@ -123,7 +123,8 @@ BUGS = (
           "            context.files.sync(writer.fd)\n            return\n"),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=8,
+        call="sync",
+        quick=6,
     ),
     Bug(
         "a failed sync does not end the writer",
