@@ -18,6 +18,7 @@ answer. Locks on single bytes of the first file decide the outcome of a request:
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import operator
 import os
@@ -577,6 +578,9 @@ class ServedProcess:
         """
         if self._held.get(slot.place) != slot.number:
             return  # its process has given it up, and a later one has its place
+        if self._answers.fd < 0:
+            # The calls have the number of the descriptor, which another file may have.
+            raise OSError(errno.EBADF, "the file of answers is closed")
         head = _ANSWER.pack(slot.number, len(content), _checksum(slot.number, content))
         if len(content) > ANSWER_BYTES_MAX:
             self._files.write(self._answers.fd, content, _long_pos(slot.place))

@@ -406,6 +406,24 @@ def test_answer_that_comes_late_does_not_release_the_next_request_of_its_slot(
     assert owner.take(9, 1 << 20) == []
 
 
+def test_answer_in_closed_files_is_written_nowhere(
+    tmp_path: Path, root: Directory, mine: ProcessFile
+) -> None:
+    """Other files have the numbers of their descriptors by then."""
+    served = ServedProcess(root, ID)
+    put(mine, b"asked")
+    (taken,) = served.take(SLOTS, 1 << 30)
+    served.close()
+    others = [(tmp_path / str(number)).open("w+b") for number in range(8)]
+    try:
+        with pytest.raises(OSError, match="closed"):
+            served.answer(taken.slot, b"answer")
+        assert [os.fstat(other.fileno()).st_size for other in others] == [0] * 8
+    finally:
+        for other in others:
+            other.close()
+
+
 def test_request_that_is_being_withdrawn_blocks_those_behind_it(
     mine: ProcessFile, owner: ServedProcess
 ) -> None:
