@@ -322,8 +322,7 @@ class GroupCommit:
         contents: Mapping[str, bytes],
         now_ms: int,
     ) -> None:
-        """Staged logs as one append; small ones that follow one another are written in
-        one piece."""
+        """Staged logs as one append: in one piece if all are small."""
         log, config = target.log, target.writer.context.config
         base = target.writer.end_offset
         count = sum([one.records for one in logs])
@@ -334,28 +333,24 @@ class GroupCommit:
             return
 
         def runs() -> Generator[tuple[Any, int]]:
-            root, begin, piece = self._root, base, bytearray()
+            root, begin = self._root, base
             for one in logs:
                 epoch = log.leader_epoch(base) if one.magic == 2 else 0
                 content = contents.get(one.file)
-                if content is not None:
-                    piece += moved_content(
+                if content is None:
+                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
+                else:
+                    piece = moved_content(
                         root, one, content, begin, epoch, config, now_ms
                     )
-                else:
-                    if piece:
-                        yield native.pointer(piece), len(piece)
-                        piece = bytearray()
-                    yield from moved_runs(root, one, begin, epoch, config, now_ms)
+                    yield native.pointer(piece), len(piece)
                 begin += one.records
-            if piece:
-                yield native.pointer(piece), len(piece)
 
         total = sum([one.bytes for one in logs])
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
-        with contextlib.closing(runs()) as runs_moved:
-            log.append_runs(runs_moved, total, count)
+        with contextlib.closing(runs()) as moved_one_by_one:
+            log.append_runs(moved_one_by_one, total, count)
 
     def _moved(
         self,
