@@ -154,17 +154,25 @@ class StoreLock:
         try:
             file = held_open(files, root.create(LOCK))
         except FileExistsError:
-            # One that a hard link shares with the original is its lock file, too.
-            fd = root.open(LOCK, write=True, keep_links=not is_shared)
+            # One that a hard link shares with the original is its lock file, too: it is
+            # never opened, as closing it would drop the lock that this process may have
+            # on the original.
+            fd = (
+                root.open_empty(LOCK)
+                if is_shared
+                else root.open(LOCK, write=True, keep_links=True)
+            )
             file = held_open(files, fd)
         fd = file.fd
         try:
+            # First: who is refused has not held Kafka's lock, not for a moment in which
+            # an owner whose own was dropped would find another writer. NFS makes a
+            # record lock of a flock, which would exclude the one below.
+            if files.file_system(fd) != _NFS and not files.lock_file(fd):
+                raise _locked(root, files.lock_holder(fd) or None, record.state())
             holder = files.lock(fd)
             if holder is not None:
                 raise _locked(root, holder or None, record.state())
-            # NFS makes a record lock of a flock, which would exclude the one above.
-            if files.file_system(fd) != _NFS and not files.lock_file(fd):
-                raise _locked(root, None, record.state())
             with root.use() as root_fd:
                 if not files.links_of(fd, root_fd, LOCK):
                     file.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+from logstore import _native as native
 from logstore._native.locks import Signal
-from logstore.io.files import Files, held_open
+from logstore.io.files import PRIVATE, Access, Files, held_open
 from logstore.io.layout import own_copy_file
 
 __all__ = ["open_own"]
@@ -16,11 +17,17 @@ _COPY_BYTES: Final = 1 << 20
 _TURN_S: Final = 0.001
 
 
-def open_own(files: Files, dir_fd: int, name: str) -> int:
+def open_own(
+    files: Files, dir_fd: int, name: str, *, empty: Access | None = None
+) -> int:
     """Open a file for writing after replacing it by its own copy.
 
     1. Copy it to a temporary name. 2. Sync that. 3. Rename it to `name`. 4. Sync
     the directory. Of processes that do this at the same time, one does it.
+
+    Args:
+        empty: the access of an empty file that replaces it in place of a copy; the
+            original is then never opened.
     """
     turn = held_open(files, files.open_directory(dir_fd, "."))
     while not files.lock_file(turn.fd):
@@ -28,15 +35,13 @@ def open_own(files: Files, dir_fd: int, name: str) -> int:
     try:
         if files.links(dir_fd, name) < 2:
             return files.open(dir_fd, name, write=True)
-        original = held_open(files, files.open(dir_fd, name))
         temporary = own_copy_file(name)
         fd = files.create(dir_fd, temporary, exclusive=False)
         try:
-            buffer, pos = memoryview(bytearray(_COPY_BYTES)), 0
-            while (n := files.read(original.fd, buffer, pos)) > 0:
-                files.write(fd, buffer[:n], pos)
-                pos += n
-            files.set_mode_of(fd, original.fd)
+            if empty is None:
+                _copy(files, held_open(files, files.open(dir_fd, name)), fd)
+            elif empty != PRIVATE:
+                files.set_access(fd, empty)
             files.sync(fd)
             files.rename(dir_fd, temporary, name)
             files.sync_directory(dir_fd)
@@ -48,3 +53,12 @@ def open_own(files: Files, dir_fd: int, name: str) -> int:
         return fd
     finally:
         files.unlock_file(turn.fd)
+
+
+def _copy(files: Files, original: native.OpenFile, fd: int) -> None:
+    """Copy the bytes and the mode of a file."""
+    buffer, pos = memoryview(bytearray(_COPY_BYTES)), 0
+    while (n := files.read(original.fd, buffer, pos)) > 0:
+        files.write(fd, buffer[:n], pos)
+        pos += n
+    files.set_mode_of(fd, original.fd)

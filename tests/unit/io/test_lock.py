@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -78,7 +79,7 @@ def test_lock_on_a_file_that_lost_its_name_is_taken_again(tmp_path: Path) -> Non
 def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
     tmp_path: Path,
 ) -> None:
-    """The other one is its writer, though this one had opened the original's lock."""
+    """The other one is its writer, though this one had seen the original's lock."""
     original, copy = tmp_path / "original", tmp_path / "copy"
     with logstore.open(original) as store:
         store.create_topic("t").append(b"x")
@@ -86,10 +87,10 @@ def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
     other: list[logstore.Store] = []
 
     class Slow(Files):
-        def links_of(self, fd: int, dir_fd: int, name: str) -> int:
+        def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
             if name == ".lock" and not other:
                 other.append(logstore.open(copy))
-            return super().links_of(fd, dir_fd, name)
+            return super().create(dir_fd, name, exclusive=exclusive)
 
     root = Directory.open_root(Slow(), str(copy))
     alone = mock.patch.object(lock, "_alone", lambda work: work())
@@ -97,6 +98,28 @@ def test_lock_of_a_linked_copy_that_another_process_replaces_is_refused(
         StoreLock(root)
     other[0].close()
     logstore.open(original).close()
+
+
+def test_another_process_is_refused_before_it_takes_the_lock_of_a_broker(
+    tmp_path: Path,
+) -> None:
+    """An owner takes its own, which the system dropped, at its next sync: what another
+    logstore holds of it for a moment would look like a second writer."""
+
+    class Counted(Files):
+        taken = 0
+
+        def lock(self, fd: int) -> int | None:
+            self.taken += 1
+            return super().lock(fd)
+
+    (tmp_path / ".lock").touch()
+    with (tmp_path / ".lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        files = Counted()
+        with pytest.raises(logstore.StoreLockedError):
+            StoreLock(Directory.open_root(files, str(tmp_path)))
+    assert not files.taken
 
 
 def test_release_from_inside_another_one_is_refused(tmp_path: Path) -> None:

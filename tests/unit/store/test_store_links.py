@@ -101,6 +101,39 @@ def test_linked_copy_of_an_open_store_can_be_opened_for_writing(
         assert done == [0, 1]
 
 
+# The pid of the process that has the lock of a broker, as another process sees it.
+_HOLDER = """
+import sys
+from logstore.io.files import Files
+files = Files()
+with open(sys.argv[1], "rb+") as file:
+    print(files.lock_holder(file.fileno()))
+"""
+
+
+def test_opening_a_linked_copy_drops_no_lock_of_the_original(tmp_path: Path) -> None:
+    """The system drops the lock of a broker when its process closes any descriptor of
+    the file, and a linked copy begins with the same file."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    _stored(original)
+
+    def holder() -> str:
+        command = [sys.executable, "-c", _HOLDER, str(original / ".lock")]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    with logstore.open(original):
+        _linked(original, copy)
+        with logstore.open(copy) as other:
+            other.topic("t").append(b"of the copy")
+            assert holder() == str(os.getpid())
+        with pytest.raises(logstore.StoreLockedError):
+            logstore.open(original)
+        assert holder() == str(os.getpid())
+        assert not os.path.samefile(original / ".lock", copy / ".lock")
+
+
 def test_members_of_an_original_go_on_when_its_linked_copy_gets_members(
     tmp_path: Path,
 ) -> None:
