@@ -331,15 +331,17 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
                     stage.append_many(topic[number], [b"published"])
                 return stage.finish()
 
-        seal = GrowingFile.seal
+        append = GrowingFile.append
 
-        def sealed(file: GrowingFile, begun: Any) -> None:
-            seal(file, begun)
-            raise Interrupt
+        def sealed(file: GrowingFile, text: str, *logs: Any) -> bool:
+            is_in = append(file, text, *logs)
+            if logs:
+                raise Interrupt
+            return is_in
 
         with (
             mock.patch.object(GroupCommit, "_failed", side_effect=Interrupt),
-            mock.patch.object(GrowingFile, "seal", sealed),
+            mock.patch.object(GrowingFile, "append", sealed),
             pytest.raises(Interrupt),
         ):
             store.publish([staged(0, 1)], identity="test", sequence=1)

@@ -118,10 +118,9 @@ BUGS_OF_SERVICES = (
     ),
     Bug(
         "a publication is committed before its records are synced",
-        "store/publication/group_commit.py",
-        (("        errors = files.sync_together(fds)\n",
-          "        errors = [None] * len(logs)\n"
-          "        errors += files.sync_together(fds[len(logs) :])\n"),),
+        "io/checkpoint/append_file.py",
+        (("        fds = [*self.fds, calls.file.fd] if self.fds else []\n",
+          "        fds = [calls.file.fd for _ in (*self.fds, calls)]\n"),),
         "recorded_calls",
         ("each call", "a publication", "a hand-in"),
     ),

@@ -148,9 +148,12 @@ BUGS_OF_STORES = (
     ),
     unit_bug(
         "a log and the journal are synced one after the other",
-        "io/files.py",
-        "            errors = native.sync_files(fds)\n",
-        "            errors = [e for fd in fds for e in native.sync_files([fd])]\n",
+        "io/checkpoint/growing_file.py",
+        "        (others or SyncedFiles(())).sync_with(calls)\n",
+        "        mine = SyncedFiles(others.fds if others else ())\n"
+        "        for fd in mine.fds:\n"
+        "            self._directory.files.sync(fd)\n"
+        "        mine.sync_with(calls)\n",
         "store/publication/test_unfinished.py",
     ),
     unit_bug(

@@ -626,7 +626,8 @@ enum ls_step_kind {
     LS_STEP_FILE = 3,   /* the file `data` of the open directory has these numbers, and `size` unless that is -1 */
     LS_STEP_BYTES = 4,  /* `size` bytes at `pos` are `data`; at most LS_STEP_BYTES_MAX */
     LS_STEP_WRITE = 5,  /* `size` bytes of `data` are written at `pos` */
-    LS_STEP_SYNC = 6,   /* all data of the file is on stable storage */
+    LS_STEP_SYNC = 6,   /* all data of the file is on stable storage, or, where `size` is not 0, of the files whose
+                           descriptors (int32_t) are `data`, as `ls_sys_sync_files` does */
     LS_STEP_STAMP = 7,  /* `data` is a stamp, the 32 bytes that `ls_sys_look` gives of a file, and a name of the open
                            directory: that is the stamp of the file */
 };
@@ -639,6 +640,7 @@ typedef struct ls_step {
     int64_t size;
     int64_t device, inode; /* of a file */
     const uint8_t *data;   /* a name has a zero byte at its end, which `size` counts */
+    int32_t *results;      /* of the syncs of several files: as many */
 } ls_step;
 
 /* Make system calls one after the other, until one has another result than it must.  Returns how many had the right one;

@@ -305,6 +305,20 @@ static int32_t ls_sys_lock_byte(int32_t fd, int64_t pos, short type)
 #endif
 }
 
+/* Sync one file, or several at the same time: 0, or the first error. */
+static int32_t ls_sys_step_sync(const ls_step *step)
+{
+    if (step->size == 0) {
+        return ls_sys_sync(step->fd);
+    }
+    int32_t count = (int32_t)(step->size / (int64_t)sizeof(int32_t));
+    int32_t status = ls_sys_sync_files((const int32_t *)(const void *)step->data, step->results, count, NULL);
+    for (int32_t i = 0; i < count && status == 0; i++) {
+        status = step->results[i];
+    }
+    return status;
+}
+
 /* Make one step: 1, 0 where it has another result than it must, or -errno. */
 static int32_t ls_sys_step(const ls_step *step)
 {
@@ -353,7 +367,7 @@ static int32_t ls_sys_step(const ls_step *step)
         break;
     }
     case LS_STEP_SYNC:
-        status = ls_sys_sync(step->fd);
+        status = ls_sys_step_sync(step);
         break;
     default:
         break;

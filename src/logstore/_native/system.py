@@ -160,8 +160,9 @@ class Step(NamedTuple):
         kind: ``STEP_LOCK``: the byte `pos` is free, and is locked for this open file;
             ``STEP_UNLOCK``: that lock is given back; ``STEP_FILE``: the file of a
             directory has these numbers; ``STEP_BYTES``: `data` is there at `pos`, at
-            most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``;
-            ``STEP_STAMP``: the file of a directory has this stamp.
+            most 256 bytes; ``STEP_WRITE``: `data` is written there; ``STEP_SYNC``: the
+            file, or those that `Steps.set_files` names; ``STEP_STAMP``: the file of a
+            directory has this stamp.
         fd: of the file; of a directory, with ``STEP_FILE`` and ``STEP_STAMP``.
         data: with ``STEP_FILE``, the name; with ``STEP_STAMP``, the stamp and the name.
         size: that of the file; -1: any.
@@ -184,9 +185,11 @@ class Steps:
         ValueError: a name has a NUL.
     """
 
-    __slots__ = ("_c", "_data", "_error")
+    __slots__ = ("_c", "_data", "_error", "_files", "_results")
 
     def __init__(self, steps: Sequence[Step]) -> None:
+        # Of the syncs of several files: their descriptors, and the results.
+        self._files = self._results = ffi.new("int32_t[]", 0)
         self._c = ffi.new("ls_step[]", len(steps))
         self._data: list[bytes | bytearray] = [b""] * len(steps)
         self._error = ffi.new("int32_t *")
@@ -238,6 +241,35 @@ class Steps:
         self._data[number + 1] = data
         write.data, write.size = ffi.from_buffer("uint8_t[]", data), len(data)
         write.pos = pos
+
+    def set_files(self, number: int, fds: Sequence[int]) -> None:
+        """The files that a ``STEP_SYNC`` syncs, all at the same time."""
+        if len(fds) != len(self._files):
+            self._files = ffi.new("int32_t[]", len(fds))
+            self._results = ffi.new("int32_t[]", len(fds))
+        one = self._c[number]
+        for index, fd in enumerate(fds):
+            self._files[index], self._results[index] = fd, -errno.ECANCELED
+        one.data, one.size = ffi.cast("uint8_t *", self._files), 4 * len(fds)
+        one.results = self._results
+
+    def sync_results(self) -> list[int]:
+        """The errors of these syncs as errno; 0: there was none; ECANCELED: the file
+        was not synced."""
+        return [-result for result in self._results]
+
+    def sync_one_by_one(self, sync: Callable[[int], None]) -> OSError | None:
+        """Sync these files by a function, which may raise `OSError`, and note what
+        comes of it. Returns the first error."""
+        first: OSError | None = None
+        for index, fd in enumerate(self._files):
+            try:
+                sync(fd)
+                self._results[index] = 0
+            except OSError as error:
+                self._results[index] = -(error.errno or errno.EIO)
+                first = first or error
+        return first
 
     def make(self, end: int, begin: int = 0) -> tuple[int, int]:
         """Make those from number `begin` on, up to before `end`: (the number of the
@@ -320,26 +352,6 @@ def close(fd: int) -> None:
 def sync_data(fd: int) -> None:
     """As ``os.fdatasync``. Raises: OSError."""
     _made(lib.ls_sys_sync, (fd,))
-
-
-def sync_files(fds: Sequence[int], other: int = 0) -> list[int]:
-    """`sync_data` of several files at the same time; it returns when all have ended.
-
-    Args:
-        other: for tests: the address of a function that is called with each descriptor
-            instead, from several threads at once. It returns 0 or a negative errno.
-
-    Returns:
-        For each file 0, or the errno of its sync.
-
-    Raises:
-        MemoryError: nothing was synced.
-    """
-    results = ffi.new("int32_t[]", len(fds))
-    function = ffi.cast("ls_sync_function", other)
-    if lib.ls_sys_sync_files(list(fds), results, len(fds), function) < 0:
-        raise MemoryError
-    return [-result for result in results]
 
 
 def sync_all(fd: int) -> None:

@@ -239,22 +239,6 @@ class Files(ByteLocks, Links):
     def sync(self, fd: int) -> None:
         native.sync_data(fd)
 
-    def sync_together(self, fds: Sequence[int]) -> Sequence[OSError | None]:
-        """Sync several files at the same time. It returns when all of these calls have
-        ended: for each the error, or None."""
-        if type(self).sync is Files.sync:
-            errors = native.sync_files(fds)
-            return [OSError(e, os.strerror(e)) if e else None for e in errors]
-        # Other methods may be replaced: this is the same, call by call.
-        return [self._sync_error(fd) for fd in fds]
-
-    def _sync_error(self, fd: int) -> OSError | None:
-        try:
-            self.sync(fd)
-        except OSError as error:
-            return error
-        return None
-
     def truncate(self, fd: int, size: int) -> None:
         native.truncate(fd, size)
 
@@ -352,8 +336,13 @@ class Files(ByteLocks, Links):
             return done, OSError(error, os.strerror(error)) if error else None
         # One of them is replaced: this is the same, call by call.
         for number in range(begin, end):
+            step = steps[number]
             try:
-                if not self._made(steps[number]):
+                if step.kind == native.STEP_SYNC and step.size:
+                    failed = steps.sync_one_by_one(self.sync)
+                    if failed is not None:
+                        return number, failed
+                elif not self._made(step):
                     return number, None
             except OSError as error:
                 return number, error

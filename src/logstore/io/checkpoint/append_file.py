@@ -15,6 +15,7 @@ them, as locks. `Files.make_steps` makes any part of it in one call of the core.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,7 +27,7 @@ from logstore.io.files import held_open
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
-__all__ = ["AppendCalls", "AppendFile", "Point"]
+__all__ = ["AppendCalls", "AppendFile", "Point", "SyncedFiles"]
 
 _READ_BYTES: Final = 1 << 20
 
@@ -141,6 +142,48 @@ class AppendFile:
     def sync(self) -> None:
         """Make durable what was written."""
         self._files.sync(self.fd)
+
+
+class SyncedFiles:
+    """Files that one append syncs together with its own, at the same time.
+
+    Args:
+        fds: their descriptors.
+    """
+
+    __slots__ = ("_calls", "fds")
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self.fds = fds
+        self._calls: AppendCalls | None = None
+
+    def sync_with(self, calls: AppendCalls) -> None:
+        """Their syncs are a part of these calls from now on, for one append."""
+        fds = [*self.fds, calls.file.fd] if self.fds else []
+        calls.steps.set_files(calls.sync, fds)
+        self._calls = calls
+
+    @property
+    def errors(self) -> list[int]:
+        """The error of each sync that was made, as errno; 0: there was none. ECANCELED:
+        it was not made, or not by this append."""
+        count = len(self.fds)
+        if self._calls is None:
+            return [errno.ECANCELED] * count
+        return self._calls.steps.sync_results()[:count]
+
+    @property
+    def are_synced(self) -> bool:
+        """Whether all of these syncs were made, without an error."""
+        return not any(self.errors)
+
+    @property
+    def is_all_synced(self) -> bool:
+        """Whether they and the file itself were synced at the same time."""
+        calls = self._calls
+        return (
+            bool(self.fds) and calls is not None and not any(calls.steps.sync_results())
+        )
 
 
 class AppendCalls:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from logstore import _native as native
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.append_file import AppendCalls, AppendFile
+from logstore.io.checkpoint.append_file import AppendCalls, AppendFile, SyncedFiles
 from logstore.io.checkpoint.entries import (
     ENTRY_BYTES,
     FileEnd,
@@ -18,11 +18,11 @@ from logstore.io.checkpoint.entries import (
 from logstore.io.directory import Directory
 from logstore.io.stamps import stamp_bytes, stamp_of
 
-__all__ = ["BegunEntry", "GrowingFile"]
+__all__ = ["GrowingFile"]
 
 
-class BegunEntry(NamedTuple):
-    """An entry that is in the file, and perhaps not durable.
+class _Entry(NamedTuple):
+    """An entry that is to be appended.
 
     Attributes:
         end: where the file ends with it.
@@ -32,17 +32,13 @@ class BegunEntry(NamedTuple):
     end: FileEnd
     calls: AppendCalls
 
-    @property
-    def fd(self) -> int:
-        """The descriptor of the file, to be synced."""
-        return self.calls.file.fd
-
 
 class GrowingFile:
     """Writes one state file. Its caller's lock guards it.
 
-    An append is three calls: 1. write the entry, if the file is as it was left; 2. sync
-    the file; 3. write the seal, if it has one.
+    An append is one call of the core: 1. write the entry, if the file is as it was
+    left; 2. sync the file, and others that must be durable with it; 3. write the seal,
+    if it has one.
 
     Args:
         growth_bytes: so many bytes of entries may follow the first one in any case.
@@ -146,10 +142,14 @@ class GrowingFile:
         )
         self._end = end_of(data, self._directory.stamp(self._name))
 
-    def append(self, text: str) -> bool:
+    def append(self, text: str, others: SyncedFiles | None = None) -> bool:
         """Append an entry, durably; `text` is JSON as `state_text` makes it. Returns
-        False if that is not possible, and nothing was written: then the file must be
-        written whole.
+        False if that is not possible, and nothing was written, and nothing synced: then
+        the file must be written whole.
+
+        Args:
+            others: synced at the same time as the file. If one of them cannot be, the
+                entry has no seal.
 
         Raises:
             OSError: as the system gives it. The file has its old content, or the new
@@ -159,6 +159,7 @@ class GrowingFile:
         if entry is None:
             return False
         end, calls = entry
+        (others or SyncedFiles(())).sync_with(calls)
         done = self._made(calls, calls.sync + 1 + self._is_sealed)
         if not done:
             return False
@@ -166,24 +167,7 @@ class GrowingFile:
         self._ended(end._replace(is_sealed=done > calls.sync + 1), calls)
         return True
 
-    def begin(self, text: str) -> BegunEntry | None:
-        """Append an entry, which the caller syncs, and then ends with `seal`. Returns
-        None if that is not possible, and nothing was written: then the file must be
-        written whole.
-
-        Raises:
-            OSError: as for `append`.
-        """
-        entry = self._prepared(text)
-        if entry is None or not self._made(entry.calls, entry.calls.sync):
-            return None
-        return entry
-
-    def seal(self, entry: BegunEntry) -> None:
-        """Seal an entry, which is durable, as far as the disk has room for a seal."""
-        self._ended(_sealed(*entry), entry.calls)
-
-    def _prepared(self, text: str) -> BegunEntry | None:
+    def _prepared(self, text: str) -> _Entry | None:
         """The calls that append an entry. None: it must not be appended."""
         end, self._end = self._end, None
         calls, self._calls = self._calls, None
@@ -197,7 +181,7 @@ class GrowingFile:
         calls.set(data, end.size, stamp_bytes(end.stamp))
         new = end.after(data)
         calls.steps.set_bytes(calls.sync + 1, seal_of(new), new.size)
-        return BegunEntry(new, calls)
+        return _Entry(new, calls)
 
     def _made(self, calls: AppendCalls, stop: int) -> int:
         """Make the calls up to before `stop`; returns how many, 0: the file is not as

@@ -22,6 +22,7 @@ from logstore._native.locks import RANK_JOURNAL, logger
 from logstore.errors import LogStoreError, StorageError, storage_errors
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.append_file import SyncedFiles
 from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.ledger import Changes, Entry, Ledger
@@ -90,11 +91,11 @@ class _Open(NamedTuple):
 
     Attributes:
         before: where the file ended before it.
-        are_durable: whether the logs have their bytes durably.
+        logs: it counts if they are synced.
     """
 
     before: FileEnd
-    are_durable: Callable[[], bool]
+    logs: SyncedFiles
 
 
 class PublicationJournal:
@@ -157,7 +158,7 @@ class PublicationJournal:
         begun = self._open
         if begun is None:
             return
-        if not begun.are_durable():
+        if not begun.logs.are_synced:
             self._file.cut_to(begun.before)
         self._open = None
 
@@ -213,46 +214,43 @@ class PublicationJournal:
         self,
         spans: Spans,
         changes: Changes,
-        sync: Callable[[int | None], None],
-        are_durable: Callable[[], bool],
+        logs: SyncedFiles,
+        sync_logs: Callable[[], None],
     ) -> None:
         """Commit a publication: record what it has put into logs, and what is
-        remembered; then this and the logs are made durable at the same time.
+        remembered; this and the logs are made durable at the same time. All of it is
+        one call of the core: no reader sees a part, and no interrupt comes between.
 
         Args:
-            sync: called with the open journal, to be synced together with the logs;
-                with None, to sync the logs only. It raises what fails.
-            are_durable: whether the logs are durable up to the ends of the spans.
+            logs: the files of the logs that are to be synced.
+            sync_logs: does so, where the journal cannot be appended to; may raise.
 
         Raises:
-            BaseException: as `sync`, or OSError; `has_committed` tells whether it is
-                in. It is not unless the logs are durable.
+            BaseException: as `sync_logs`, or OSError; `has_committed` tells whether it
+                is in. It is not unless the logs are synced; `logs` tells of each.
         """
         with self._lock:
             state = self._known()
             bases = self._bases_after(spans)
             released = {key: None for key, base in bases.items() if base is None}
             fields = {"bases": _rows(released), "logs": span_rows(spans)}
-            begun, self._state = None, None
-            end = self._file.end
-            try:
-                if end is not None:
-                    self._open = _Open(end, are_durable)
-                    begun = self._file.begin(_text(fields, changes))
-                sync(None if begun is None else begun.fd)
-            except BaseException:
-                self._end_open()
-                raise
-            if begun is None:
+            self._state, is_in, end = None, False, self._file.end
+            if end is not None:
+                self._open = _Open(end, logs)
+                try:
+                    is_in = self._file.append(_text(fields, changes), logs)
+                except BaseException:
+                    self._end_open()
+                    raise
+                # The commit counts, or there is none.
                 self._open = None
+            if is_in:
+                state.apply(bases, changes)
                 self._state = state
-                self._write(bases, changes)
                 return
-            # The commit counts. No call comes between, which could be interrupted.
-            self._open = None
-            self._file.seal(begun)
-            state.apply(bases, changes)
+            sync_logs()
             self._state = state
+            self._write(bases, changes)
 
     def _bases_after(self, spans: Spans) -> dict[TopicPartition, int | None]:
         """Where logs end after a publication; None: the oldest ones are taken out."""

@@ -3,7 +3,8 @@ logs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import xxhash
@@ -34,14 +35,12 @@ class BegunSync(NamedTuple):
     """A sync of the active segment.
 
     Attributes:
-        writer: of the segment.
+        writer: of the segment; its file is to be synced.
         mark: what is durable when the sync has ended.
-        fd: what is to be synced.
     """
 
     writer: SegmentWriter
     mark: Mark
-    fd: int
 
 
 class ExclusiveLog:
@@ -139,28 +138,23 @@ class ExclusiveLog:
             log.active.check_sole(writer, durable)
         except SyncFailedError as error:
             raise log.health.fail(error) from error.__cause__
-        return BegunSync(writer, writer.mark(), writer.fd)
+        return BegunSync(writer, writer.mark())
 
     def end_sync(
-        self, begun: BegunSync, error: OSError | None, seconds: float
-    ) -> SyncFailedError | None:
-        """The sync has ended, after so many seconds, with this error or without one.
-        Returns the error for the caller."""
-        log, (writer, mark, _) = self._log, begun
-        if error is not None:
-            failed = log.active.sync_refused(writer, log.extent.durable, error)
-            failed.__cause__ = error
-            log.health.fail(failed)
-            return failed
-        log.active.sync_times.add(seconds)
-        log.after_sync(writer, mark)
-        return None
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether everything is."""
-        extent = self._log.extent
-        return extent.durable >= extent.end
+        self, begun: BegunSync, code: int, seconds: float
+    ) -> Sequence[SyncFailedError]:
+        """The sync has ended, after so many seconds, with this errno; 0: with no error.
+        Returns the error for the caller, if there is one."""
+        log, (writer, mark) = self._log, begun
+        if not code:
+            log.active.sync_times.add(seconds)
+            log.after_sync(writer, mark)
+            return ()
+        error = OSError(code, os.strerror(code))
+        failed = log.active.sync_refused(writer, log.extent.durable, error)
+        failed.__cause__ = error
+        log.health.fail(failed)
+        return (failed,)
 
     def span_from(
         self, base: int, place: tuple[int, int], written: bytearray | None

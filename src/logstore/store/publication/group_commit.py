@@ -23,6 +23,9 @@ from logstore.errors import (
     is_system_error,
     storage_error,
 )
+from logstore.io.checkpoint.append_file import SyncedFiles
+from logstore.io.checkpoint.ledger import Changes
+from logstore.io.checkpoint.log_spans import Spans
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.directory import Directory
 from logstore.log.write.extent import VisibilityBarrier
@@ -73,6 +76,8 @@ class GroupCommit:
         )
         # All logs have the barrier, and the journal has their ends.
         self._has_begun = False
+        # The logs that the commit syncs.
+        self._synced = SyncedFiles(())
         self._is_stuck = False
 
     def publish(
@@ -161,8 +166,9 @@ class GroupCommit:
         """Append, make durable, commit.
 
         1. record where the logs end, durably, unless that is recorded; 2. append to
-        each log; 3. record what each has got, and what is remembered; 4. sync the logs
-        and the journal at the same time; 5. seal the entry: the commit for readers.
+        each log; then in one call: 3. record what each has got, and what is remembered;
+        4. sync the logs and the journal at the same time; 5. seal the entry: the commit
+        for readers.
         """
         journal, targets = self._journal, self._targets
         for target in targets:
@@ -180,36 +186,34 @@ class GroupCommit:
             self._root.sync()
         spans = {t.key: t.log.span_from(t.base, t.place, t.written) for t in targets}
         group.check_wanted()
-        changes = group.committed_changes()
-        journal.publish(spans, changes, self._sync, self._are_durable)
+        self._commit(spans, group.committed_changes())
 
-    def _sync(self, journal_fd: int | None) -> None:
-        """Sync the logs and the journal, at the same time.
+    def _commit(self, spans: Spans, changes: Changes) -> None:
+        """Make the journal's entry, and with it the logs, durable.
 
         Raises:
             SyncFailedError: the sync of a log has failed.
             OSError: that of the journal has failed, and those of all logs have not.
         """
-        files = self._root.files
-        begun = [(target, target.log.begin_sync()) for target in self._targets]
-        logs = [(target, sync) for target, sync in begun if sync is not None]
-        fds = [sync.fd for _, sync in logs]
+        files, targets = self._root.files, self._targets
+        begun = [(target.log, target.log.begin_sync()) for target in targets]
+        syncs = [(log, sync) for log, sync in begun if sync is not None]
+        logs = self._synced = SyncedFiles([sync.writer.fd for _, sync in syncs])
         since = files.monotonic()
-        if journal_fd is not None:
-            fds.append(journal_fd)
-        errors = files.sync_together(fds)
-        seconds = files.monotonic() - since
-        failures: list[LogStoreError | OSError] = []
-        for (target, sync), error in zip(logs, errors, strict=False):
-            failed = target.log.end_sync(sync, error, seconds)
-            if failed is not None:
-                failures.append(failed)
-        failures += [error for error in errors[len(logs) :] if error is not None]
-        if failures:
-            raise failures[0]
+        try:
+            self._journal.publish(spans, changes, logs, self._sync_logs)
+        finally:
+            # Also behind an interrupt: what was synced is durable.
+            seconds, failures = files.monotonic() - since, list[SyncFailedError]()
+            for (log, sync), error in zip(syncs, logs.errors, strict=True):
+                if error != errno.ECANCELED:
+                    failures += log.end_sync(sync, error, seconds)
+            if failures:
+                raise failures[0]
 
-    def _are_durable(self) -> bool:
-        return all(target.log.is_durable for target in self._targets)
+    def _sync_logs(self) -> None:
+        for target in self._targets:
+            target.log.sync()
 
     def _failed(self, error: BaseException) -> SyncFailedError | None:
         """Undo the group if it was not committed, else return the error.
@@ -221,6 +225,9 @@ class GroupCommit:
             if not (self._is_there() and self._has_committed()):
                 self._undo()
                 return None
+            is_failure = isinstance(error, LogStoreError) or is_system_error(error)
+            if self._synced.is_all_synced and not is_failure:
+                return None  # an interrupt behind the commit: nothing is in doubt
             self._show()
             self._end_writers(error)
             for target in self._targets:

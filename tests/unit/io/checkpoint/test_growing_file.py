@@ -13,6 +13,7 @@ import pytest
 from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.append_file import SyncedFiles
 from logstore.io.checkpoint.entries import split_entries
 from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.directory import Directory
@@ -312,39 +313,83 @@ def test_entry_is_there_if_the_stamp_behind_it_cannot_be_told(
     assert read(root) == {"a": 1, "b": 1}
 
 
+@pytest.mark.parametrize("by_call", [False, True])
 @pytest.mark.parametrize("stays_open", [False, True])
-def test_entry_that_is_begun_is_synced_by_the_caller_and_then_sealed(
-    tmp_path: Path, *, stays_open: bool
+def test_other_files_are_synced_with_an_entry(
+    tmp_path: Path, *, stays_open: bool, by_call: bool
 ) -> None:
-    """Its bytes are those of an entry that is appended in one call."""
+    """Its bytes are those of an entry that is synced alone."""
     found = []
-    for way in ("append", "begin"):
-        root, file = opened(tmp_path / way, stays_open=stays_open)
-        if way == "append":
-            assert file.append(text(settings(b=1)))
-        else:
-            begun = file.begin(text(settings(b=1)))
-            assert begun is not None
-            assert not file.is_known
-            _, end = split_entries((tmp_path / way / layout.TOPICS).read_bytes())
-            assert (end.size, end.is_sealed) == (begun.end.size, False)
-            root.files.sync(begun.fd)
-            file.seal(begun)
+    for way in ("alone", "together"):
+        files = FaultyFiles() if by_call else Files()
+        _, file = opened(tmp_path / way, stays_open=stays_open, files=files)
+        with (tmp_path / "other").open("wb") as other:
+            others = SyncedFiles([other.fileno()] if way == "together" else [])
+            assert others.are_synced == (way == "alone")
+            assert file.append(text(settings(b=1)), others)
+            assert others.are_synced
+            assert others.is_all_synced == (way == "together")
         assert file.append(text(settings(c=1)))
         found.append((tmp_path / way / layout.TOPICS).read_bytes())
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("by_call", [False, True])
+@pytest.mark.parametrize("bad", ["other", "own", "none"])
+def test_entry_has_no_seal_if_another_file_cannot_be_synced(
+    tmp_path: Path, *, bad: str, by_call: bool
+) -> None:
+    """All syncs are made, and each tells its error."""
+
+    class Failing(Files):
+        def sync(self, fd: int) -> None:
+            if fd == failing:
+                raise OSError(errno.EINVAL, "failed")
+            super().sync(fd)
+
+    failing = -1
+    _, file = opened(
+        tmp_path / "s", stays_open=True, files=Failing() if by_call else Files()
+    )
+    assert file.append(text(settings(b=1)))
+    reading, writing = os.pipe()
+    with (tmp_path / "other").open("wb") as good:
+        fds = [good.fileno(), writing if bad == "other" else good.fileno()]
+        others = SyncedFiles(fds)
+        if bad == "own":
+            calls = file._calls
+            assert calls is not None
+            failing = calls.file.fd
+            if not by_call:
+                pytest.skip("a file that is written to can be synced")
+        if bad == "none":
+            assert file.append(text(settings(c=1)), others)
+        else:
+            with pytest.raises(OSError):
+                file.append(text(settings(c=1)), others)
+            assert not file.is_known
+        assert others.errors == [0, errno.EINVAL if bad == "other" else 0]
+        assert others.is_all_synced == (bad == "none")
+    os.close(reading)
+    os.close(writing)
+    _, end = split_entries((tmp_path / "s" / layout.TOPICS).read_bytes())
+    assert end.is_sealed == (bad == "none")
+
+
 @pytest.mark.parametrize("call", ["stat_name", "write"])
 def test_entry_that_cannot_be_begun_is_an_error(tmp_path: Path, call: str) -> None:
-    """The next write is of the whole file."""
+    """The next write is of the whole file. Other files are not synced."""
     files = FaultyFiles()
     _, file = opened(tmp_path, stays_open=True, files=files)
     files.fail(call, errno.EIO, times=1)
-    with pytest.raises(OSError, match="Input/output"):
-        file.begin(text(settings(b=1)))
-    assert not file.is_known
-    assert file.begin(text(settings(b=1))) is None
+    with (tmp_path / "other").open("wb") as other:
+        others = SyncedFiles([other.fileno()])
+        with pytest.raises(OSError, match="Input/output"):
+            file.append(text(settings(b=1)), others)
+        assert others.errors == [errno.ECANCELED]
+        assert not file.is_known
+        assert not file.append(text(settings(b=1)), others)
+        assert not others.are_synced
 
 
 def test_open_file_is_closed_when_it_is_forgotten(tmp_path: Path) -> None:

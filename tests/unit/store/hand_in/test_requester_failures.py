@@ -460,15 +460,21 @@ def test_failed_sync_ends_what_a_process_keeps(
 ) -> None:
     """It opens the store again, which recovers it."""
     assert submit(reader, staged_by(reader)).is_new
-    real, errors = Files.sync_together, [errno.EIO]
+    real, errors = native.Steps.make, [errno.EIO]
 
-    def sync(self: Files, fds: Any) -> Any:
-        found = real(self, fds)
-        if errors:
-            return [OSError(errors[0], os.strerror(errors.pop()))] * len(found)
-        return found
+    def make(self: native.Steps, end: int, begin: int = 0) -> tuple[int, int]:
+        for number in range(begin, end) if errors else ():
+            if self[number].kind == native.STEP_SYNC and self[number].size:
 
-    monkeypatch.setattr(Files, "sync_together", sync)
+                def failing(fd: int) -> None:
+                    raise OSError(errors[0], os.strerror(errors[0]))
+
+                real(self, number, begin)
+                self.sync_one_by_one(failing)
+                return number, errors.pop()
+        return real(self, end, begin)
+
+    monkeypatch.setattr(native.Steps, "make", make)
     with pytest.raises(LogStoreError):
         submit(reader, staged_by(reader, 1, 2), 2)
     assert not errors

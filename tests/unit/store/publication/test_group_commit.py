@@ -198,6 +198,22 @@ def test_look_from_inside_of_another_call_leaves_a_publication_as_it_is(
     check_usable(store, topics, [2, 2])
 
 
+def test_interrupt_behind_the_commit_puts_nothing_in_doubt(store: Store) -> None:
+    """The entry is sealed: its publication is shown, and more can follow at once."""
+    topics = made(store, "a", "b")
+    publish(store, 1, *topics)
+    with (
+        mock.patch.object(GrowingFile, "_ended", side_effect=Interrupt),
+        pytest.raises(Interrupt),
+    ):
+        publish(store, 2, *topics)
+    assert store.published("test") == 2
+    assert ends(topics) == [4, 4]
+    assert [topic[0].durable_offset for topic in topics] == [4, 4]
+    publish(store, 3, *topics)
+    assert [topic[0].append(b"behind") for topic in topics] == [6, 6]
+
+
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_commit_counts_if_its_logs_are_synced(is_synced: bool) -> None:
     """Interrupts have hidden whether they are, and have ended its undo. Before it is
@@ -211,7 +227,7 @@ def test_commit_counts_if_its_logs_are_synced(is_synced: bool) -> None:
     def committed(journal: PublicationJournal, *arguments: Any) -> None:
         where: tuple[Any, str] = (MemoryDisk, "sync")
         if is_synced:
-            where = GrowingFile, "seal"
+            where = GrowingFile, "_ended"
         with mock.patch.object(*where, side_effect=Interrupt):
             publishes(journal, *arguments)
 

@@ -129,10 +129,10 @@ def test_group_shares_the_syncs_of_one_publication(
     """The number of identities does not change how often the disk is waited for."""
     a = store.create_topic("a", 1, config_of(1))
     files, counts = store._context.files, []
-    for name in ("sync", "sync_together", "sync_directory"):
+    for name in ("sync", "make_steps", "sync_directory"):
         real = getattr(files, name)
         monkeypatch.setattr(
-            files, name, lambda fd, real=real: (counts.append(1), real(fd))[1]
+            files, name, lambda *args, real=real: (counts.append(1), real(*args))[1]
         )
 
     def syncs(number: int) -> int:

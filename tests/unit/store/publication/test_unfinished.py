@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,20 +213,28 @@ def test_entry_of_a_log_that_went_on_in_another_segment_counts() -> None:
 def test_logs_and_journal_are_synced_in_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """The disk begins with all of them at once; of many, several threads wait."""
-    real, calls = native.sync_files, list[Sequence[int]]()
+    """The call that writes the entry, and its seal. The disk begins with all of them at
+    once; of many, several threads wait."""
+    real, calls = native.Steps.make, list[list[native.Step]]()
 
-    def sync_files(fds: Sequence[int]) -> list[int]:
-        calls.append(fds)
-        return real(fds)
+    def make(self: native.Steps, end: int, begin: int = 0) -> tuple[int, int]:
+        calls.append([self[number] for number in range(begin, end)])
+        return real(self, end, begin)
 
     with open_store(tmp_path) as store:
         topic = store.create_topic("a", count, config_of(2))
         publish(store, 1, b"first")
-        monkeypatch.setattr(native, "sync_files", sync_files)
+        monkeypatch.setattr(native.Steps, "make", make)
         publish(store, 2, b"second")
         monkeypatch.undo()
-        assert [len(set(fds)) for fds in calls] == [count + 1]
+        (made,) = calls
+        assert [step.kind for step in made] == [
+            native.STEP_STAMP,
+            native.STEP_WRITE,
+            native.STEP_SYNC,
+            native.STEP_WRITE,
+        ]
+        assert made[2].size == 4 * (count + 1)
         assert [p.end_offset for p in topic] == [4] * count
 
 
