@@ -377,18 +377,21 @@ BUGS = (
     ),
     Bug(
         "the commit of a publication is not synced",
-        "store/publication/group_commit.py",
-        (("            fds.append(journal_fd)\n", "            pass\n"),),
+        "io/checkpoint/append_file.py",
+        (("        fds = [*self.fds, calls.file.fd] if self.fds else []\n",
+          "        fds = self.fds\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "a commit is sealed before the syncs have returned",
-        "io/checkpoint/publication_journal.py",
-        (("                sync(None if begun is None else begun.fd)\n",
-          "                if begun is not None:\n"
-          "                    self._file.seal(begun)\n"
-          "                sync(None if begun is None else begun.fd)\n"),),
+        "io/checkpoint/growing_file.py",
+        (("        done = self._made(calls, calls.sync + 1 + self._is_sealed)\n",
+          "        if done := self._made(calls, calls.sync):\n"
+          "            calls.make(calls.sync + 2, calls.sync + 1)\n"
+          "            done, error = calls.make(calls.sync + 1, calls.sync)\n"
+          "            if error is not None:\n"
+          "                raise error\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
