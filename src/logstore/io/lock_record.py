@@ -210,14 +210,15 @@ class LockRecord:
         files.reserve(file.fd, 0, _FILE_BYTES)
         return file
 
-    def _set(self, byte: int) -> bool:
-        """Take the lock on a byte; False: another process has it, or there is none."""
+    def _set(self, byte: int) -> bool | None:
+        """Take the lock on a byte; False: another process has it; None: it cannot be
+        taken."""
         if self._file is None:
-            return False
+            return None
         try:
             return self._files.lock_byte(self._file.fd, byte)
         except OSError:
-            return False
+            return None
 
     def _clear(self, byte: int) -> None:
         if self._file is not None:
@@ -253,9 +254,10 @@ class LockRecord:
     # ------------------------------------------------------------ of a holder
 
     def begin(self) -> None:
-        """Before the lock is taken or given back: others see that it changes."""
+        """Before the lock is taken or given back: others see that it changes. If the
+        system refuses, as on file systems without such locks, they do not."""
         deadline = time.monotonic() + _TAKING_S
-        while self._file is not None and not self._set(_TAKING):
+        while self._file is not None and self._set(_TAKING) is False:
             if time.monotonic() > deadline:
                 return
             time.sleep(_PAUSE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import subprocess
@@ -11,10 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import logstore
+from logstore.io import lock_record
 from logstore.io.checkpoint.entries import first_entry
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -257,6 +260,19 @@ def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> No
     held.release()
     stopped.close()
     assert state_of(root)[:3] == (None, False, False)
+
+
+def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
+    """As on a file system without such locks."""
+
+    class Refusing(Files):
+        def lock_byte(self, fd: int, pos: int) -> bool:
+            raise OSError(errno.ENOLCK, "refused")
+
+    with mock.patch.object(lock_record, "time", wraps=time) as clock:
+        held = StoreLock(Directory.open_root(Refusing(), str(tmp_path)))
+        held.release()
+    assert not clock.sleep.called
 
 
 def test_long_wait_is_told_once(
