@@ -193,6 +193,15 @@ class ProcessFile:
         """The file that changes when there is an answer."""
         return self._answers.fd
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next request."""
+        return self._next
+
+    def waiting(self, number: int) -> Slot | None:
+        """The place of a request with a number; None: it was not made, or is over."""
+        return self._slots.get(number)
+
     def _prepared(self) -> native.Steps:
         """The calls by which each request is made."""
         files, root = self._files, self._root.held()

@@ -120,6 +120,15 @@ def _name_of(asked: Asked | None, file: ProcessFile, number: int) -> tuple[str, 
     return identity_of(file.id), number
 
 
+def _tell_interrupt(
+    error: BaseException, name: tuple[str, int], is_withdrawn: bool
+) -> None:
+    """Give an interrupt the names by which the outcome of its call can be asked for."""
+    facts = vars(error)
+    facts["identity"], facts["sequence"] = name
+    facts["outcome"] = "not written" if is_withdrawn else "unknown"
+
+
 class Requester:
     """Makes requests of the owner of a store. Any thread may call it.
 
@@ -163,6 +172,20 @@ class Requester:
 
     # ------------------------------------------------------------ making one
 
+    def ask(self, asked: Asked, timeout_ms: int | None) -> Answer:
+        """Make a request, and wait for its answer. An interrupt has the names by which
+        its outcome can be asked for. Raises: as `begin`, and the function it returns.
+        """
+        made: list[tuple[ProcessFile, int]] = []
+        try:
+            return self._begun(asked, timeout_ms, made)()
+        except Exception:
+            raise
+        except BaseException as error:
+            if made and "outcome" not in vars(error):
+                self._interrupted_beside(asked, *made[-1], error)
+            raise
+
     def begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
         """Make a request. Returns a function that waits for its answer, and is called
         once, by the same thread.
@@ -176,6 +199,16 @@ class Requester:
             StoreLockedError: another program than logstore has the store.
             LogStoreError: the answer.
         """
+        return self._begun(asked, timeout_ms, [])
+
+    def _begun(
+        self,
+        asked: Asked,
+        timeout_ms: int | None,
+        made: list[tuple[ProcessFile, int]],
+    ) -> Callable[[], Answer]:
+        """The same; `made` gets the file and the number of the request, before there is
+        one."""
         wait_s = math.inf if timeout_ms is None else timeout_ms / 1000
         deadline = time.monotonic() + wait_s
         content = asked.packed()
@@ -187,7 +220,7 @@ class Requester:
                 name="staged",
             )
         with storage_errors("hand in to", self._root.path, "Nothing was handed in."):
-            pending = self._made(asked, content, deadline, timeout_ms or 0)
+            pending = self._made(asked, content, deadline, timeout_ms or 0, made)
         return lambda: self._finish(pending, deadline, timeout_ms or 0)
 
     def _finish(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
@@ -225,20 +258,26 @@ class Requester:
         records = sum(map(len, spans.values()))
         return Answer(None, records, tuple(spans.items()), is_new=True)
 
-    def _may_be_done(self, pending: _Pending) -> bool:
+    def _may_be_done(self, name: tuple[str, int]) -> bool:
         try:
-            found = self._publications.outcome(*pending.name)
+            found = self._publications.outcome(*name)
         except (LogStoreError, OSError):
             return True
         return found.entry is not None or not found.is_known
 
     def _made(
-        self, asked: Asked, content: bytes, deadline: float, timeout_ms: int
+        self,
+        asked: Asked,
+        content: bytes,
+        deadline: float,
+        timeout_ms: int,
+        made: list[tuple[ProcessFile, int]],
     ) -> _Pending:
         while True:
             with self._lock:
                 file = self._opened()
                 takes = self._takes
+                made.append((file, file.next_number))
                 try:
                     slot = file.put(content)
                 except FilesGoneError:
@@ -421,7 +460,9 @@ class Requester:
         if holder is None:
             self._become_owner()
             return
-        if self._is_foreign(holder) and self._withdraw(pending):
+        if self._is_foreign(holder) and self._withdraw(
+            pending.file, pending.slot, pending.name
+        ):
             raise StoreLockedError(
                 f"store {self._root.path} is open for writing in process {holder} of "
                 f"another program than logstore, such as a Kafka broker, which takes "
@@ -456,18 +497,16 @@ class Requester:
 
     # ------------------------------------------------------------ the end
 
-    def _withdraw(self, pending: _Pending) -> bool:
+    def _withdraw(self, file: ProcessFile, slot: Slot, name: tuple[str, int]) -> bool:
         """Whether a request will never be carried out."""
         with self._lock, contextlib.suppress(OSError):
-            return pending.file.withdraw(
-                pending.slot, lambda: self._may_be_done(pending)
-            )
+            return file.withdraw(slot, lambda: self._may_be_done(name))
         return False
 
     def _too_late(self, pending: _Pending, timeout_ms: int) -> Answer:
         identity, sequence = pending.name
         holder = state_of(self._root).holder
-        if self._withdraw(pending):
+        if self._withdraw(pending.file, pending.slot, pending.name):
             raise PublicationTimeoutError(
                 identity, sequence, timeout_ms=timeout_ms, outcome="not written",
                 holder=holder,
@@ -497,16 +536,28 @@ class Requester:
         """
         if isinstance(error, PublicationTimeoutError):
             return  # it says itself what came of it
-        is_withdrawn = self._withdraw(pending)
-        identity, sequence = pending.name
+        is_withdrawn = self._withdraw(pending.file, pending.slot, pending.name)
         if not isinstance(error, LogStoreError):
-            facts = vars(error)
-            facts["identity"], facts["sequence"] = identity, sequence
-            facts["outcome"] = "not written" if is_withdrawn else "unknown"
+            _tell_interrupt(error, pending.name, is_withdrawn)
         elif not is_withdrawn and not isinstance(error, StoreLockedError):
             raise PublicationTimeoutError(
-                identity, sequence, timeout_ms=timeout_ms
+                *pending.name, timeout_ms=timeout_ms
             ) from error
+
+    def _interrupted_beside(
+        self, asked: Asked, file: ProcessFile, number: int, error: BaseException
+    ) -> None:
+        """The same for an interrupt that came before the wait, or behind it."""
+        name, slot = _name_of(asked, file, number), file.waiting(number)
+        is_safe = slot is None and number >= file.next_number
+        if slot is not None:
+            is_safe = self._withdraw(file, slot, name)
+            pending = self._pending.get(number)
+            if pending is not None and pending.file is file:
+                self._end(pending)
+            elif is_safe:
+                file.free(slot)
+        _tell_interrupt(error, name, is_safe)
 
     def _end(self, pending: _Pending) -> None:
         # Without the lock: the two steps need none, and this may be called from inside

@@ -66,14 +66,20 @@ class Sharing:
         self._keeper = Keeper(context.root, open_own)
         self._requester = Requester(context.root, self._keeper.begin, publications)
         self._is_prepared = False
-        self.hand_in = HandIn(self._append, stage, context.files.now_ms)
+        self.hand_in = HandIn(
+            self._append, self._begin_append, stage, context.files.now_ms
+        )
 
-    def _append(self, asked: Append) -> Callable[[], Answer]:
-        return self._begin(asked, self._timeout_ms)
+    def _append(self, asked: Append) -> Answer:
+        return self._ask(asked, self._timeout_ms)
 
-    def _begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
+    def _begin_append(self, asked: Append) -> Callable[[], Answer]:
         self._check()
-        return self._requester.begin(asked, timeout_ms)
+        return self._requester.begin(asked, self._timeout_ms)
+
+    def _ask(self, asked: Asked, timeout_ms: int | None) -> Answer:
+        self._check()
+        return self._requester.ask(asked, timeout_ms)
 
     def _check(self) -> None:
         """Raise unless the store is open, and files may be made in its directory."""
@@ -94,7 +100,7 @@ class Sharing:
             config = defaults
         new_id = uuid.uuid4().hex
         creation = Creation(name, partitions, config, exist_ok, new_id)
-        self._begin(creation, self._timeout_ms)()
+        self._ask(creation, self._timeout_ms)
 
     def submit(
         self, request: PublicationRequest, timeout_ms: int | None
@@ -110,7 +116,7 @@ class Sharing:
         if published is not None:
             return published
         identity, sequence = request.identity, request.sequence
-        answer = self._begin(Submission(*request[:6]), timeout_ms)()
+        answer = self._ask(Submission(*request[:6]), timeout_ms)
         return Publication(
             identity,
             sequence,

@@ -62,20 +62,22 @@ class HandIn:
     """How a shared store hands in.
 
     Args:
-        begin: hands in, and returns a function that waits for the owner's answer.
+        ask: hands in, and returns the owner's answer.
+        begin: hands in, and returns a function that waits for it.
         stage: makes a stage for what is too large for a request.
         now_ms: the time.
     """
 
-    __slots__ = ("begin", "now_ms", "stage")
+    __slots__ = ("ask", "begin", "now_ms", "stage")
 
     def __init__(
         self,
+        ask: Callable[[Append], Answer],
         begin: Callable[[Append], Callable[[], Answer]],
         stage: Callable[[], Stage],
         now_ms: Callable[[], int],
     ) -> None:
-        self.begin, self.stage, self.now_ms = begin, stage, now_ms
+        self.ask, self.begin, self.stage, self.now_ms = ask, begin, stage, now_ms
 
 
 class ShortAppends(NothingPrepared):
@@ -125,7 +127,7 @@ class ShortAppends(NothingPrepared):
             return None
         self._begin()
         log = appends.log(self._limits[0], len(values), len(data), 0)
-        spans = _begun(hand_in, (log,), data, partitions, None)()
+        spans = _spans_in(hand_in.ask(Append((log,), data, dict(partitions))))
         return spans[TopicPartition(log.topic, log.partition)]
 
 
@@ -282,7 +284,7 @@ class SharedAppends:
         parts, records = prepared.place(0, 0, None)
         data = b"".join(parts)
         log = self.log(magics.pop(), records, len(data), 0)
-        spans = _begun(self.hand_in, [log], data, {}, expected_offset)()
+        spans = _spans_in(self.hand_in.ask(Append((log,), data, {}, expected_offset)))
         return spans[TopicPartition(self.topic, self.number)]
 
     def log(self, magic: int, records: int, size: int, pos: int) -> StagedLog:
@@ -371,7 +373,8 @@ def append_shared(
         OutdatedChoiceError: it has another number of partitions now.
         LogStoreError: as the owner has raised it.
     """
-    return begin_append(rows, partitions, expected_offset)()
+    asked = _asked(rows, partitions, expected_offset)
+    return () if asked is None else _appended(_hand_in_of(rows).ask(asked))
 
 
 def begin_append(
@@ -381,10 +384,28 @@ def begin_append(
 ) -> Callable[[], Appended]:
     """Begin such an append. Returns a function that waits for the result, and is called
     once, by the same thread."""
+    asked = _asked(rows, partitions, expected_offset)
+    if asked is None:
+        return tuple
+    finish = _hand_in_of(rows).begin(asked)
+    return lambda: _appended(finish())
+
+
+def _hand_in_of(
+    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+) -> HandIn:
+    """That of partitions of one store."""
+    return next(iter(rows.values()))[0].hand_in
+
+
+def _asked(
+    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
+    partitions: Mapping[str, int],
+    expected_offset: int | None,
+) -> Append | None:
+    """What is handed in for an append; None: it has no records."""
     logs, parts, size, large = list[StagedLog](), list[bytes](), 0, False
-    hand_in = None
     for appends, groups in rows.values():
-        hand_in = appends.hand_in
         batches, count = appends.encoded(groups)
         if count:
             magic = appends.config.message_format
@@ -394,39 +415,35 @@ def begin_append(
         large = large or size > _DATA_MAX
         if large:
             parts.clear()
-    if hand_in is None or not logs:
-        return tuple
+    if not logs:
+        return None
     if large:
-        logs = _staged(hand_in, rows)
-    spans_of = _begun(hand_in, logs, b"".join(parts), partitions, expected_offset)
-    return lambda: tuple(
-        sorted([(key.partition, span) for key, span in spans_of().items()])
-    )
+        logs = _staged(rows)
+    data = b"".join(parts)
+    return Append(tuple(logs), data, dict(partitions), expected_offset)
 
 
 def _staged(
-    hand_in: HandIn, rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]]
+    rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
 ) -> list[StagedLog]:
     """The logs of records that are staged in files."""
-    with hand_in.stage() as stage:
+    with _hand_in_of(rows).stage() as stage:
         for appends, groups in rows.values():
             stage.add(appends, groups)
         return list(stage.finish().logs)
 
 
-def _begun(
-    hand_in: HandIn,
-    logs: Sequence[StagedLog],
-    data: bytes,
-    partitions: Mapping[str, int],
-    expected_offset: int | None,
-) -> Callable[[], Mapping[TopicPartition, range]]:
-    finish = hand_in.begin(Append(tuple(logs), data, dict(partitions), expected_offset))
+def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
+    """The offsets in an answer.
 
-    def spans() -> Mapping[TopicPartition, range]:
-        answer = finish()
-        if answer.is_outdated:
-            raise OutdatedChoiceError("the topic has another number of partitions now")
-        return dict(answer.offsets)
+    Raises:
+        OutdatedChoiceError: partitions were chosen among another number of them.
+    """
+    if answer.is_outdated:
+        raise OutdatedChoiceError("the topic has another number of partitions now")
+    return dict(answer.offsets)
 
-    return spans
+
+def _appended(answer: Answer) -> Appended:
+    spans = _spans_in(answer)
+    return tuple(sorted([(key.partition, span) for key, span in spans.items()]))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -276,9 +277,13 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
     path: str, owner: Store
 ) -> None:
     """What was interrupted is there once, or not at all, and not at all if it says so.
-    No lock is held, no number is given again, and the files are used further."""
+    The interrupt has the names by which to ask, unless it came before the request, or
+    behind the answer. No lock is held, no number is given again, and the files are used
+    further."""
     files = (requester.__file__, process_requests.__file__, shared_appends.__file__)
     outcomes: dict[bytes, str] = {}
+    # Where interrupts without these names came.
+    nameless: dict[bytes, str] = {}
     seen = at = 0
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -310,6 +315,13 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
                     outcomes[value] = "written"
                 except Interrupt as error:
                     outcomes[value] = vars(error).get("outcome", "unknown")
+                    if "identity" not in vars(error):
+                        frames = traceback.extract_tb(error.__traceback__)
+                        nameless[value] = next(
+                            one.filename
+                            for one in reversed(frames)
+                            if one.filename in files
+                        )
                 finally:
                     sys.settrace(None)
                 if at % 20 == 0:
@@ -328,3 +340,4 @@ def test_interrupt_at_any_instruction_of_an_append_leaves_the_next_one_whole(
         assert count <= 1
         assert (outcome == "written") <= count
         assert not (outcome == "not written" and count)
+        assert not count or nameless.get(value) in (None, shared_appends.__file__)

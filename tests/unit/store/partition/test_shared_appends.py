@@ -53,6 +53,7 @@ class Noted:
         self.asked: list[Append] = []
         self._key = TopicPartition(appends.topic, appends.number)
         appends.hand_in.begin = self
+        appends.hand_in.ask = lambda asked: self(asked)()
         appends.hand_in.now_ms = lambda: 1_700_000_000_000
 
     def __call__(self, asked: Append) -> Any:
