@@ -329,17 +329,12 @@ class ProcessFile:
         """The place of a request may be used again: it is answered, or withdrawn."""
         self._slots.pop(slot.number, None)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no request waits."""
-        return not self._slots
-
     def close(self) -> None:
         """Remove the files, if no request waits; else they stay for the owner. May be
         called again."""
         if self._file.fd < 0:
             return
-        if self.is_empty:
+        if not self._slots:
             for name in reversed(self._names):
                 with contextlib.suppress(OSError):
                     self._root.unlink(name, missing_ok=True)
@@ -434,7 +429,7 @@ class ServedProcess:
         self._files = root.files
         self._names = layout.PROCESS_PREFIX + unique, layout.ANSWERS_PREFIX + unique
         self._file = held_open(self._files, root.open(self._names[0], write=True))
-        self._answers = held_open(self._files, root.open(self._names[1], write=True))
+        self._answers = held_open(self._files, self._open_answers())
         path = root.path_of(self._names[0])
         data = bytearray(_HEADER_BYTES)
         n = self._files.read(self._file.fd, data, 0)
@@ -466,6 +461,17 @@ class ServedProcess:
         self._held: dict[int, int] = {}
         # The last answer in each slot.
         self._done = self._answered_before()
+
+    def _open_answers(self) -> int:
+        root, name = self._root, self._names[1]
+        try:
+            return root.open(name, write=True)
+        except FileNotFoundError:
+            if self.is_alive:
+                raise
+            # Somebody has removed it. Nobody waits for an answer, but what was asked
+            # for under an identity of a caller is carried out.
+            return root.create(name)
 
     def _answered_before(self) -> list[int]:
         files, fd, done = self._files, self._answers.fd, []

@@ -218,6 +218,24 @@ def test_files_of_a_process_that_has_ended_are_removed(
         ServedProcess(root, ID)
 
 
+def test_files_of_a_process_whose_answers_are_gone_are_removed_when_it_has_ended(
+    tmp_path: Path, root: Directory
+) -> None:
+    """Its requests can be taken first: the owner decides which are carried out."""
+    file = ProcessFile(root, ID, {})
+    put(file, b"1")
+    (answers,) = tmp_path.glob(".logstore-answers-*")
+    answers.unlink()
+    with pytest.raises(FileNotFoundError):
+        ServedProcess(root, ID)  # it makes other files when it sees that
+    file.close()
+    owner = ServedProcess(root, ID)
+    assert [taken.content for taken in owner.take(64, 1 << 20)] == [b"1"]
+    owner.remove()
+    owner.close()
+    assert not os.listdir(tmp_path)
+
+
 def test_closed_process_leaves_no_file(tmp_path: Path, root: Directory) -> None:
     file = ProcessFile(root, ID, {})
     slot = put(file, b"1")
@@ -249,7 +267,7 @@ def test_request_in_files_that_are_gone_is_refused(
     with pytest.raises(FilesGoneError):
         file.put(b"second")
     assert contents(owner) == []
-    assert file.is_empty
+    assert not file._slots
     owner.close()
     file.close()
 
@@ -269,7 +287,7 @@ def test_request_that_cannot_be_written_has_no_place(
         during.setattr(Files, "write", write)
         with pytest.raises(OSError, match="No space"):
             mine.put(b"x" * 100_000)
-    assert mine.is_empty
+    assert not mine._slots
     assert put(mine, b"y").number == 3
 
 
@@ -380,7 +398,7 @@ def test_places_of_interrupted_requests_are_used_again(
     for one in (first, taken):
         owner.answer(one.slot, b"done")
     mine.free_others(())
-    assert mine.is_empty
+    assert not mine._slots
 
 
 def test_answer_that_comes_late_does_not_release_the_next_request_of_its_slot(

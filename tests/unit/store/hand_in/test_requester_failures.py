@@ -276,11 +276,11 @@ def test_long_answer_that_does_not_fit_on_the_disk_is_short(tmp_path: Path) -> N
 
     open_store = logstore.store.opening.open_store
     with open_store(tmp_path, config=SERVING, files=Full()) as owner:
-        topic = owner.create_topic("a", 300, config_of(2))
+        topic = owner.create_topic("a" * 200, 20, config_of(2))
         with logstore.open(tmp_path, read_only=True) as reader:
             staged = stage(reader, dict.fromkeys(topic.partitions, 1), 1)
             done = submit(reader, staged, note="n", metadata=b"m")
-    assert (done.is_new, done.records, done.offsets) == (True, 300, {})
+    assert (done.is_new, done.records, done.offsets) == (True, 20, {})
     assert (done.note, done.metadata) == ("n", b"m")
 
 
