@@ -100,6 +100,9 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
             segment.size = size
         if log.extent is during:
             log.extent = stopped if segment.next_offset == end else undone
+        # The next opening may end the cut: a flush must not promise what is there yet.
+        durable = min(log.extent.durable, end)
+        log.extent = log.extent._replace(durable=durable)
         failed = SyncFailedError(
             f"cannot truncate {log.context.name} to offset {offset}: {error!r}. Open "
             f"the store again.",

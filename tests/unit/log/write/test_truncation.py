@@ -9,9 +9,11 @@ from unittest import mock
 import pytest
 
 import logstore
+from faults.checker import open_quietly
 from logstore.log.write import truncation
 from logstore.log.write.durable_point import DurablePoint
 from support.damage import overwrite
+from support.disk import MemoryDisk
 
 COUNT = 50
 
@@ -91,3 +93,30 @@ def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
         partition = store.topic("t")[0]
         assert [r.value for r in partition.read()] == [b"%d" % n for n in range(5)]
         assert partition.append(b"behind") == 5
+
+
+@pytest.mark.parametrize("call", ["state", "directory", "cut"])
+def test_flush_promises_nothing_that_a_truncation_may_still_cut(call: str) -> None:
+    """Its state was written, and it failed: the next opening may end it."""
+    disk = MemoryDisk()
+    with open_quietly(disk) as store:
+        partition = store.create_topic("t")[0]
+        for number in range(5):
+            partition.append(b"%d" % number)
+        partition.flush()
+        assert partition.durable_offset == 5
+        if call == "cut":
+            disk.fail("truncate", errno.EIO, times=1)
+        else:
+            name = "sync_directory" if call == "directory" else "rename"
+            disk.fail(name, errno.EIO, times=1)
+        with pytest.raises(logstore.SyncFailedError, match="truncate"):
+            partition.truncate_to(2)
+        disk.heal()
+        assert partition.durable_offset == 2
+        if partition.end_offset > 2:
+            with pytest.raises(logstore.SyncFailedError):
+                partition.flush()
+        assert partition.durable_offset == 2
+    with open_quietly(disk.kill()) as again:
+        assert again.topic("t")[0].end_offset in (2, 5)
