@@ -446,7 +446,7 @@ def read_changes(
 ) -> tuple[list[dict[str, Any]], FileEnd] | None:
     """What was appended to a state file of `size` bytes since it ended at `end`: the
     value of each entry, and the new end. None if the file has to be read whole: it has
-    no more bytes, others, or a bad entry.
+    no more bytes, others, or a bad entry, or it is gone.
 
     Args:
         check: raises ValueError or KeyError for a value that cannot be.
@@ -458,9 +458,12 @@ def read_changes(
     if not end.size < size <= STATE_BYTES_MAX:
         return None
     data = bytearray(size - end.size)
-    with directory.opened(name) as fd:
-        if directory.files.read(fd, data, end.size) < len(data):
-            return None
+    try:
+        with directory.opened(name) as fd:
+            if directory.files.read(fd, data, end.size) < len(data):
+                return None
+    except FileNotFoundError:
+        return None
     entries = later_entries(bytes(data), end)
     if entries is None:
         return None

@@ -8,6 +8,7 @@ import pytest
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.ledger import Entry
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
@@ -81,6 +82,32 @@ def test_published_is_what_both_files_say(root: Directory, is_appended: bool) ->
     root.unlink(layout.PUBLICATION)
     assert publications.journal() is None
     assert publications.published() == old
+
+
+def test_journal_that_ends_while_it_is_read_is_none(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has grown since it was read, and its owner closes the store right then."""
+    first = {"version": 3, "generation": "epoch", **entry(row(A, 5))}
+    file = GrowingFile(root, layout.PUBLICATION)
+    file.replace(checkpoints.state_text(first))
+    publications = Publications(root)
+    assert publications.published() == {}
+    changes = {"a": ENTRY}
+    assert file.append(checkpoints.state_text(entry(changes=change_rows(changes))))
+    assert publications.published() == changes
+    assert file.append(checkpoints.state_text(entry(row(A, 6))))
+    real = Directory.opened
+
+    def opened(directory: Directory, name: str, **how: bool) -> Any:
+        if name == layout.PUBLICATION and root.exists(name):
+            checkpoints.write_state(root, layout.PUBLISHED, remembered(changes))
+            root.unlink(name)
+        return real(directory, name, **how)
+
+    monkeypatch.setattr(Directory, "opened", opened)
+    assert publications.published() == changes
+    assert publications.journal() is None
 
 
 def test_unknown_publications_are_read_as_they_were_recorded(root: Directory) -> None:

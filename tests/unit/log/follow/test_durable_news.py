@@ -17,10 +17,10 @@ import pytest
 
 import logstore
 from logstore import Partition, Store, StoreConfig, TopicConfig
+from logstore import _native as native
 from logstore.io import layout
 from logstore.io.checkpoint import durable_page
 from logstore.io.checkpoint.durable_page import PageKey, pack_page, unpack_page
-from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.log.follow.durable_news import DurableNews
@@ -166,15 +166,19 @@ def test_publication_under_way_is_durable_for_nobody(
     with store.stage() as stage:
         stage.append_many(log, [b"p"] * 4)
         staged = stage.finish()
-    real, seen = GrowingFile.seal, []
+    real, seen = native.Steps.make, []
 
-    def seal(self: Any, *arguments: Any) -> None:
-        seen.append((reader.durable_offset, reader.end_offset))
-        real(self, *arguments)
+    def make(self: native.Steps, end: int, begin: int = 0) -> tuple[int, int]:
+        for number in range(begin, end):
+            if self[number].kind == native.STEP_SYNC and self[number].size:
+                done = real(self, number + 1, begin)
+                seen.append((done, reader.durable_offset, reader.end_offset))
+                begin = number + 1
+        return real(self, end, begin)
 
-    monkeypatch.setattr(GrowingFile, "seal", seal)
+    monkeypatch.setattr(native.Steps, "make", make)
     store.publish([staged])
-    assert seen == [(1, 1)]
+    assert seen == [((3, 0), 1, 1)]
     assert (reader.durable_offset, reader.end_offset) == (5, 5)
 
 
