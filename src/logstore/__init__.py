@@ -12,6 +12,7 @@ Everything promised is in ``logstore.__all__``.
 """
 
 import importlib
+import sys
 from typing import Any, Final
 
 __version__ = "0.1.0"
@@ -89,15 +90,35 @@ _HOME_OF: Final = {
 __all__ = sorted(_HOME_OF)
 
 
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except KeyError:
+        # Python 3.11 and older: a finalizer has imported something while this thread
+        # took the lock of the module (gh-106176).
+        return importlib.import_module(name)
+
+
+def _is_begun(name: str | None) -> bool:
+    """Whether a module is being imported, by a call that has not ended."""
+    spec = getattr(sys.modules.get(name or ""), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}", name=name
         )
-    module = importlib.import_module(f"{__name__}.{home}")
     inner = _RENAMED.get(name, name)
-    if name != home and not hasattr(module, inner):
+    try:
+        module = _imported(f"{__name__}.{home}")
+    except ImportError as error:
+        if not _is_begun(error.name):
+            raise
+        module = None
+    if module is None or (name != home and not hasattr(module, inner)):
         errors = importlib.import_module(f"{__name__}.errors")
         raise errors.ReentrantCallError(
             f"logstore.{name} is being imported by the call that this one has come "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import importlib
 import inspect
 import pickle
 import sys
@@ -473,3 +474,34 @@ def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
         _ = logstore.SegmentInfo
     monkeypatch.undo()
     assert logstore.SegmentInfo
+
+
+def test_import_that_meets_itself_is_a_call_from_inside_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not an error of an import that has nothing to do with it. Where Python has lost
+    track of the lock of a module, it is made again."""
+    real = importlib.import_module
+    spec = ModuleSpec("logstore.of_a_test", None)
+    module = types.ModuleType(spec.name)
+    module.__spec__ = spec
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    monkeypatch.delitem(vars(logstore), "SegmentInfo", raising=False)
+    raised: list[Exception] = []
+
+    def imported(name: str) -> types.ModuleType:
+        if name == "logstore.segment" and raised:
+            raise raised.pop()
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", imported)
+    raised.append(ImportError("partly", name=spec.name))
+    with pytest.raises(ImportError, match="partly"):
+        _ = logstore.SegmentInfo
+    spec._initializing = True  # type: ignore[attr-defined]
+    raised.append(ImportError("partly", name=spec.name))
+    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
+        _ = logstore.SegmentInfo
+    raised.append(KeyError(140_258_431_810_432))
+    assert logstore.SegmentInfo
+    assert not raised
