@@ -10,6 +10,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
