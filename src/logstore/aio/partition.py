@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -285,7 +286,8 @@ class Partition:
         assert isinstance(appends, SharedAppends)
         rows = pack_rows(*columns, magic=appends.magic)
         mine = {self.number: (appends, [rows])}
-        begin = partial(begin_append, mine, chosen_of, expected_offset)
+        now = time.monotonic()
+        begin = partial(begin_append, mine, chosen_of, expected_offset, now)
         appended = await self._services.commits.begin(begin, self._line)
         return appended[0][1] if appended else range(0)
 

@@ -26,6 +26,7 @@ from logstore import _native as native
 from logstore.errors import Holder, LogStoreError
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import first_entry, split_entries
+from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory
 from logstore.io.files import held_open
 from logstore.io.layout import LOCK_RECORD
@@ -117,6 +118,8 @@ def state_of(root: Directory) -> LockState:
     """The state of a store's lock, for a process that does not take it. Empty if there
     is no file, or it cannot be read."""
     try:
+        if is_left_over(root, LOCK_RECORD):
+            return LockState()  # of the original of a copy made of hard links
         with root.opened(LOCK_RECORD) as fd:
             return _state(root, fd)
     except OSError:
@@ -190,9 +193,17 @@ class LockRecord:
         self._unowned_since: int | None = None
         self._is_waiting = False
         with contextlib.suppress(OSError):
-            self._file = held_open(self._files, root.open(LOCK_RECORD, write=True))
+            self._file = self._opened()
         if may_create:
             self.create()
+
+    def _opened(self) -> native.OpenFile:
+        # Others use it under its name: that of a store with a copy made of hard links
+        # stays the same, and only the copy gets one of its own.
+        root = self._root
+        keep_links = not is_left_over(root, LOCK_RECORD)
+        fd = root.open(LOCK_RECORD, write=True, keep_links=keep_links)
+        return held_open(self._files, fd)
 
     def create(self) -> None:
         """Make the file, if it is not there."""
@@ -205,7 +216,7 @@ class LockRecord:
         try:
             file = held_open(files, root.create(LOCK_RECORD))
         except FileExistsError:
-            return held_open(files, root.open(LOCK_RECORD, write=True))
+            return self._opened()
         # A full disk does not prevent a later record.
         files.reserve(file.fd, 0, _FILE_BYTES)
         return file
@@ -256,10 +267,12 @@ class LockRecord:
     def begin(self) -> None:
         """Before the lock is taken or given back: others see that it changes. If the
         system refuses, as on file systems without such locks, they do not."""
+        self._take(_TAKING)
+
+    def _take(self, byte: int) -> None:
+        """Take the lock on a byte; another process may have it for a moment."""
         deadline = time.monotonic() + _TAKING_S
-        while self._file is not None and self._set(_TAKING) is False:
-            if time.monotonic() > deadline:
-                return
+        while self._set(byte) is False and time.monotonic() <= deadline:
             time.sleep(_PAUSE_S)
 
     def show(self, purpose: Purpose) -> None:
@@ -276,7 +289,8 @@ class LockRecord:
             purpose.publishes_for_others,
         )
         self._write()
-        self._set(_VALID)
+        # The last holder may be dying, and lose one file after the other.
+        self._take(_VALID)
         self.end()
 
     def _last_unowned(self) -> int | None:

@@ -262,6 +262,22 @@ def test_stopped_taker_delays_others_once(tmp_path: Path, root: Directory) -> No
     assert state_of(root)[:3] == (None, False, False)
 
 
+def test_holder_is_described_though_the_last_one_is_dying(
+    tmp_path: Path, root: Directory
+) -> None:
+    """Its lock has fallen, and the byte that says that its record counts not yet."""
+    dying = LockRecord(root, may_create=True)
+    assert dying._set(lock_record._VALID)
+    timer = threading.Timer(0.01, dying.close)
+    timer.start()
+    held = StoreLock(root)
+    timer.join()
+    found = state_of(root).holder
+    assert found is not None
+    assert found.pid == os.getpid()
+    held.release()
+
+
 def test_nobody_waits_for_a_byte_that_cannot_be_locked(tmp_path: Path) -> None:
     """As on a file system without such locks."""
 

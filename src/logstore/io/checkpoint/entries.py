@@ -35,6 +35,7 @@ __all__ = [
     "later_entry",
     "seal_of",
     "split_entries",
+    "with_room_for_seal",
 ]
 
 _PREFIX: Final = b"xxh64 "
@@ -44,6 +45,9 @@ _HEAD_BYTES: Final = len(_PREFIX) + 17
 ENTRY_BYTES: Final = _HEAD_BYTES + 1
 # In the place of the JSON of a seal; no state file has it.
 _SEAL: Final = b"[]"
+_SEAL_BYTES: Final = ENTRY_BYTES + len(_SEAL)
+# Blocks of file systems are multiples of it.
+_BLOCK_BYTES: Final = 512
 # More bytes of entries may follow the first one, whatever its own size.
 _GROWTH_BYTES_MIN: Final = 64 << 10
 
@@ -92,6 +96,14 @@ def end_of(data: bytes, stamp: FileStamp | None) -> FileEnd:
 def later_entry(end: FileEnd, body: bytes) -> bytes:
     """The bytes of an entry that is to follow the end of a file."""
     return _entry(body, _checksum(body, end.checksum, end.size))
+
+
+def with_room_for_seal(end: FileEnd, body: bytes) -> bytes:
+    """The JSON of an entry that is to follow the end of a file, with spaces behind it
+    if its seal would begin another block of the disk: a full disk that had room for the
+    entry then has room for the seal."""
+    left = -(end.size + ENTRY_BYTES + len(body)) % _BLOCK_BYTES
+    return body if left >= _SEAL_BYTES else body.ljust(len(body) + left + 1)
 
 
 def seal_of(end: FileEnd) -> bytes:

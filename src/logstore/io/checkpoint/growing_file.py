@@ -14,6 +14,7 @@ from logstore.io.checkpoint.entries import (
     end_of,
     later_entry,
     seal_of,
+    with_room_for_seal,
 )
 from logstore.io.directory import Directory
 from logstore.io.stamps import stamp_bytes, stamp_of
@@ -177,6 +178,8 @@ class GrowingFile:
         calls = calls or self._opened()
         if end.stamp is None or end.stamp[0] != calls.file.identity[1]:
             return None
+        if self._is_sealed:
+            body = with_room_for_seal(end, body)
         data = later_entry(end, body)
         calls.set(data, end.size, stamp_bytes(end.stamp))
         new = end.after(data)

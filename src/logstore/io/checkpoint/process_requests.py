@@ -34,6 +34,7 @@ from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.entries import first_entry, split_entries
+from logstore.io.checkpoint.place import is_left_over
 from logstore.io.directory import Directory
 from logstore.io.files import Files, held_open
 
@@ -262,12 +263,13 @@ class ProcessFile:
 
     def _place(self, size: int) -> int | None:
         """Where in the ring there is room for so many bytes."""
-        if not self._slots:
+        # Any thread may free a place at any time.
+        slots = list(self._slots.values())
+        if not slots:
             return 0
-        first = self._slots[min(self._slots)]
+        first, last = min(slots), max(slots)
         if self._next - first.number >= SLOTS:
             return None
-        last = self._slots[max(self._slots)]
         end = last.pos + last.size
         if last.pos >= first.pos and end + size <= RING_BYTES:
             return end
@@ -301,6 +303,9 @@ class ProcessFile:
             # Inside: an interrupt may come behind it. Without the lock, to unlock does
             # nothing.
             if not self._files.lock_byte(fd, byte):
+                return False
+            # Another thread may have taken its answer, and its place is another one's.
+            if slot.number not in self._slots:
                 return False
             if self.answer(slot) is not None or may_be_done():
                 return False
@@ -428,7 +433,10 @@ class ServedProcess:
         self._root = root
         self._files = root.files
         self._names = layout.PROCESS_PREFIX + unique, layout.ANSWERS_PREFIX + unique
-        self._file = held_open(self._files, root.open(self._names[0], write=True))
+        if is_left_over(root, self._names[0]):
+            # In a copy made of hard links: the process makes requests of the original.
+            self.remove()
+        self._file = held_open(self._files, self._opened(self._names[0]))
         self._answers = held_open(self._files, self._open_answers())
         path = root.path_of(self._names[0])
         data = bytearray(_HEADER_BYTES)
@@ -462,10 +470,13 @@ class ServedProcess:
         # The last answer in each slot.
         self._done = self._answered_before()
 
+    def _opened(self, name: str) -> int:
+        return self._root.open(name, write=True, keep_links=True)
+
     def _open_answers(self) -> int:
         root, name = self._root, self._names[1]
         try:
-            return root.open(name, write=True)
+            return self._opened(name)
         except FileNotFoundError:
             if self.is_alive:
                 raise

@@ -18,8 +18,6 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.answers import Answer, answer_of, answer_text, plain_answer
 from logstore.io.checkpoint.ledger import PROCESS_IDENTITY
 from logstore.io.checkpoint.process_requests import LONG_ANSWER_BYTES_MAX
-from logstore.io.checkpoint.state_fields import integer
-from logstore.io.layout import OFFSET_MAX
 from logstore.log.write.staged_files import Staged, StagedLog, logs_of, staged_prefix
 
 __all__ = [
@@ -194,8 +192,8 @@ def unpacked(path: str, content: bytes | None) -> Asked:
         if value["kind"] == "append":
             logs = tuple([StagedLog(*row) for row in value["logs"]])
             expected = value["expected_offset"]
-            if expected is not None:
-                expected = integer("expected_offset", expected, 0, OFFSET_MAX)
+            if expected is not None and type(expected) is not int:
+                raise ValueError(f"expected_offset is {expected!r:.100}")
             return Append(logs, data, dict(value["partitions"]), expected)
         if value["kind"] == "create":
             config = value["config"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import xxhash
 
 from logstore import _native as native
-from logstore.config import TopicConfig, check_int
+from logstore.config import StoreConfig, TopicConfig, check_int
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
@@ -18,6 +18,7 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.directory import NOT_A_FILE, Directory
+from logstore.record.producer_batches import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -383,7 +384,23 @@ class _Moved:
             raise _too_large(log, walk.error.found, config.max_message_bytes)
         if walk.error is not None or walk.pos != size:
             raise not_staged(self._root, log, pos + walk.pos)
+        if config.compacts:
+            # It may not have been when they were staged, or handed in.
+            self._check_keys(native.bytes_of(data, size))
         self._last_offset = walk.last_offset
+
+    def _check_keys(self, batches: bytes) -> None:
+        """Raise `InvalidRecordError` if a record has no key: compaction would remove
+        it."""
+        log = self._log
+        prepare(
+            batches,
+            max_bytes=self._config.max_message_bytes,
+            decompressed_max=StoreConfig().max_batch_decompressed_bytes,
+            is_append_time=True,
+            where=f"{log.topic}-{log.partition}",
+            needs_keys=True,
+        )
 
     def end(self) -> None:
         """Raise unless these were all of its records."""

@@ -23,6 +23,7 @@ from logstore.errors import (
     ForkedError,
     LogStoreError,
     PublicationTimeoutError,
+    ReentrantCallError,
     StoreClosedError,
     StoreLockedError,
     storage_errors,
@@ -178,7 +179,7 @@ class Requester:
         """
         made: list[tuple[ProcessFile, int]] = []
         try:
-            return self._begun(asked, timeout_ms, made)()
+            return self._begun(asked, timeout_ms, time.monotonic(), made)()
         except Exception:
             raise
         except BaseException as error:
@@ -186,12 +187,15 @@ class Requester:
                 self._interrupted_beside(asked, *made[-1], error)
             raise
 
-    def begin(self, asked: Asked, timeout_ms: int | None) -> Callable[[], Answer]:
+    def begin(
+        self, asked: Asked, timeout_ms: int | None, since: float
+    ) -> Callable[[], Answer]:
         """Make a request. Returns a function that waits for its answer, and is called
         once, by the same thread.
 
         Args:
             timeout_ms: how long to wait for the owner, in milliseconds; None: no limit.
+            since: the time from which on that counts, by `time.monotonic`.
 
         Raises:
             ConfigError: it is too large.
@@ -199,24 +203,24 @@ class Requester:
             StoreLockedError: another program than logstore has the store.
             LogStoreError: the answer.
         """
-        return self._begun(asked, timeout_ms, [])
+        return self._begun(asked, timeout_ms, since, [])
 
     def _begun(
         self,
         asked: Asked,
         timeout_ms: int | None,
+        since: float,
         made: list[tuple[ProcessFile, int]],
     ) -> Callable[[], Answer]:
         """The same; `made` gets the file and the number of the request, before there is
         one."""
         wait_s = math.inf if timeout_ms is None else timeout_ms / 1000
-        deadline = time.monotonic() + wait_s
+        deadline = since + wait_s
         content = asked.packed()
         if len(content) > REQUEST_BYTES_MAX:
             raise ConfigError(
                 f"a request has {len(content)} bytes, and may have "
-                f"{REQUEST_BYTES_MAX}; nothing was handed in. Hand in fewer partitions "
-                f"at once",
+                f"{REQUEST_BYTES_MAX}; nothing was handed in. Hand in less at once",
                 name="staged",
             )
         with storage_errors("hand in to", self._root.path, "Nothing was handed in."):
@@ -356,7 +360,7 @@ class Requester:
             if self._is_closed:
                 raise StoreClosedError(f"store {path} is closed")
             if now >= deadline:
-                return self._too_late(pending, timeout_ms)
+                return self._too_late(pending, deadline, timeout_ms)
             if look_at_owner:
                 self._check_owner(pending)
             if now - begun >= look_s:
@@ -387,11 +391,13 @@ class Requester:
         return may_have_ended
 
     def _answer_of(self, pending: _Pending) -> bytes | None:
-        content = pending.file.answer(pending.slot)
-        if content is not None and pending.answer is None:
-            pending.answer = content
-            self._end(pending)
-        return content
+        if pending.answer is None:
+            content = pending.file.answer(pending.slot)
+            # First the answer, then its place, which another request may take.
+            if content is not None and pending.answer is None:
+                pending.answer = content
+                self._end(pending)
+        return pending.answer
 
     def _read(self, mine: _Pending, seconds: float) -> bool:
         """Wait for reports, and wake the threads whose answers are there. Returns
@@ -503,7 +509,7 @@ class Requester:
             return file.withdraw(slot, lambda: self._may_be_done(name))
         return False
 
-    def _too_late(self, pending: _Pending, timeout_ms: int) -> Answer:
+    def _too_late(self, pending: _Pending, deadline: float, timeout_ms: int) -> Answer:
         identity, sequence = pending.name
         holder = state_of(self._root).holder
         if self._withdraw(pending.file, pending.slot, pending.name):
@@ -511,12 +517,12 @@ class Requester:
                 identity, sequence, timeout_ms=timeout_ms, outcome="not written",
                 holder=holder,
             )  # fmt: skip
-        deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline:
-            content = self._answer_of(pending)
-            if content is not None:
-                return answer_in(self._root.path, content)
+        while (content := self._answer_of(pending)) is None:
+            if time.monotonic() >= deadline + _GRACE_S:
+                break
             time.sleep(0.001)
+        else:
+            return answer_in(self._root.path, content)
         answer = self._remembered(pending)
         if answer is not None:
             return answer
@@ -579,9 +585,7 @@ class Requester:
             for pending in list(self._pending.values()):
                 pending.wake()
             time.sleep(_ROOM_LOOK_S)
-        with self._lock:
-            file, self._file = self._file, None
-            wakeups, self._wakeups = self._wakeups, None
+        file, wakeups = self._taken_out()
         if file is not None:
             if self._pid == os.getpid():
                 file.close()
@@ -589,6 +593,26 @@ class Requester:
                 file.abandon()
         if wakeups is not None:
             wakeups.close()
+
+    def _taken_out(self) -> tuple[ProcessFile | None, Wakeups | None]:
+        """The files, which are used no more. The caller may hold a lock of the store,
+        and so must not wait for this one; who holds it waits for none.
+
+        Raises:
+            ReentrantCallError: this thread itself holds it.
+        """
+        while True:
+            if self._lock.is_mine:
+                raise ReentrantCallError(
+                    f"store {self._root.path} was closed from inside an append of this "
+                    f"thread"
+                )
+            with self._lock.attempt() as is_mine:
+                if is_mine:
+                    file, self._file = self._file, None
+                    wakeups, self._wakeups = self._wakeups, None
+                    return file, wakeups
+            time.sleep(_ROOM_LOOK_S)
 
     def after_fork(self) -> None:
         """In the child of a fork: the file is the parent's."""

@@ -8,6 +8,7 @@ this process takes the lock for a moment (`keeper`).
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable
 
@@ -27,6 +28,7 @@ from logstore.store.context import StoreContext
 from logstore.store.hand_in.keeper import Keeper, Kept
 from logstore.store.hand_in.requester import Requester
 from logstore.store.partition.shared_appends import HandIn
+from logstore.store.publication.discarding import discard
 from logstore.store.publication.publication import Publication, PublicationRequest
 
 __all__ = ["Sharing"]
@@ -67,15 +69,19 @@ class Sharing:
         self._requester = Requester(context.root, self._keeper.begin, publications)
         self._is_prepared = False
         self.hand_in = HandIn(
-            self._append, self._begin_append, stage, context.files.now_ms
+            self._append,
+            self._begin_append,
+            stage,
+            functools.partial(discard, context.root),
+            context.files.now_ms,
         )
 
     def _append(self, asked: Append) -> Answer:
         return self._ask(asked, self._timeout_ms)
 
-    def _begin_append(self, asked: Append) -> Callable[[], Answer]:
+    def _begin_append(self, asked: Append, since: float) -> Callable[[], Answer]:
         self._check()
-        return self._requester.begin(asked, self._timeout_ms)
+        return self._requester.begin(asked, self._timeout_ms, since)
 
     def _ask(self, asked: Asked, timeout_ms: int | None) -> Answer:
         self._check()

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from logstore import _native as native
 from logstore.config import TopicConfig
-from logstore.errors import ReadOnlyError, UnsupportedError
+from logstore.errors import (
+    LogStoreError,
+    OffsetConflictError,
+    PublicationUnknownError,
+    ReadOnlyError,
+    SyncFailedError,
+    UnsupportedError,
+)
 from logstore.io.checkpoint.answers import Answer
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ReadOnlyLog
@@ -63,21 +71,25 @@ class HandIn:
 
     Args:
         ask: hands in, and returns the owner's answer.
-        begin: hands in, and returns a function that waits for it.
+        begin: hands in, and returns a function that waits for it; is given the time
+            from which on the wait counts, by `time.monotonic`.
         stage: makes a stage for what is too large for a request.
+        discard: removes what was staged.
         now_ms: the time.
     """
 
-    __slots__ = ("ask", "begin", "now_ms", "stage")
+    __slots__ = ("ask", "begin", "discard", "now_ms", "stage")
 
     def __init__(
         self,
         ask: Callable[[Append], Answer],
-        begin: Callable[[Append], Callable[[], Answer]],
+        begin: Callable[[Append, float], Callable[[], Answer]],
         stage: Callable[[], Stage],
+        discard: Callable[[Iterable[StagedLog]], None],
         now_ms: Callable[[], int],
     ) -> None:
         self.ask, self.begin, self.stage, self.now_ms = ask, begin, stage, now_ms
+        self.discard = discard
 
 
 class ShortAppends(NothingPrepared):
@@ -241,10 +253,17 @@ class SharedAppends:
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
         rows = {self.number: (self, list(groups))}
-        ((_, span),) = append_shared(rows, {}, expected_offset) or (
-            (self.number, range(0)),
-        )
-        return span
+        for _, span in append_shared(rows, {}, expected_offset):
+            return span
+        return self._appended_nothing(expected_offset)
+
+    def _appended_nothing(self, expected_offset: int | None) -> range:
+        """What a writer returns, or raises, for no records."""
+        end = self._views.refreshed().end_offset
+        if expected_offset not in (None, end):
+            assert expected_offset is not None
+            raise OffsetConflictError(expected_offset, end, partition=self._views.name)
+        return range(end, end)
 
     def append_batches(
         self,
@@ -275,7 +294,7 @@ class SharedAppends:
             )
         magics = {header.magic for header in prepared.headers()}
         if not magics:
-            return range(0)
+            return self._appended_nothing(expected_offset)
         if len(magics) > 1 or 0 in magics:
             raise UnsupportedError(
                 f"batches of several formats, or of magic 0, cannot be handed in to "
@@ -374,21 +393,30 @@ def append_shared(
         LogStoreError: as the owner has raised it.
     """
     asked = _asked(rows, partitions, expected_offset)
-    return () if asked is None else _appended(_hand_in_of(rows).ask(asked))
+    if asked is None:
+        return ()
+    hand_in = _hand_in_of(rows)
+    return _appended(hand_in, asked, partial(hand_in.ask, asked))
 
 
 def begin_append(
     rows: Mapping[int, tuple[SharedAppends, list[native.Rows]]],
     partitions: Mapping[str, int],
-    expected_offset: int | None = None,
+    expected_offset: int | None,
+    since: float,
 ) -> Callable[[], Appended]:
     """Begin such an append. Returns a function that waits for the result, and is called
-    once, by the same thread."""
+    once, by the same thread.
+
+    Args:
+        since: the time of the call, by `time.monotonic`: it may have waited behind
+            others.
+    """
     asked = _asked(rows, partitions, expected_offset)
     if asked is None:
         return tuple
-    finish = _hand_in_of(rows).begin(asked)
-    return lambda: _appended(finish())
+    hand_in = _hand_in_of(rows)
+    return partial(_appended, hand_in, asked, hand_in.begin(asked, since))
 
 
 def _hand_in_of(
@@ -444,6 +472,23 @@ def _spans_in(answer: Answer) -> Mapping[TopicPartition, range]:
     return dict(answer.offsets)
 
 
-def _appended(answer: Answer) -> Appended:
-    spans = _spans_in(answer)
+def _appended(hand_in: HandIn, asked: Append, get: Callable[[], Answer]) -> Appended:
+    """The result of an append. Removes what was staged for it if it is certain that it
+    was not written."""
+    try:
+        spans = _spans_in(get())
+    except BaseException as error:
+        staged = [log for log in asked.logs if log.file]
+        if staged and _is_certain(error):
+            hand_in.discard(staged)
+        raise
     return tuple(sorted([(key.partition, span) for key, span in spans.items()]))
+
+
+def _is_certain(error: BaseException) -> bool:
+    """Whether an error, or an interrupt, says that nothing was written."""
+    outcome = getattr(error, "outcome", None)
+    if outcome is not None:
+        return bool(outcome == "not written")
+    is_unknown = isinstance(error, SyncFailedError | PublicationUnknownError)
+    return isinstance(error, LogStoreError) and not is_unknown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -14,6 +15,7 @@ from logstore.io.checkpoint.entries import (
     later_entry,
     seal_of,
     split_entries,
+    with_room_for_seal,
 )
 
 BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{}"]
@@ -194,3 +196,22 @@ def test_entry_that_is_cut_off_over_a_seal_leaves_those_before_it() -> None:
                 found = split_entries(before[: ends[-1]] + torn)
                 assert found[0] == BODIES
                 assert found[1].size == ends[-1]
+
+
+def test_seal_begins_no_block_of_the_disk() -> None:
+    """Wherever its entry ends: a full disk has room for both, or for none."""
+    data = first_entry(b'{"version":1}')
+    end = end_of(data, None)
+    for size in range(1500):
+        body = with_room_for_seal(end, b'{"a":"%s"}' % (b"x" * (size % 700)))
+        entry = later_entry(end, body)
+        data, end = data + entry, end.after(entry)
+        seal = seal_of(end)
+        assert end.size % 512
+        assert end.size // 512 == (end.size + len(seal) - 1) // 512
+    bodies, found = split_entries(data)
+    assert found.size == len(data)
+    assert [json.loads(body) for body in bodies[1:4]] == [
+        {"a": ""}, {"a": "x"}, {"a": "xx"},
+    ]  # fmt: skip
+    assert 0 < sum(body.endswith(b" ") for body in bodies) < 300

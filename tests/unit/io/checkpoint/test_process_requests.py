@@ -236,6 +236,16 @@ def test_files_of_a_process_whose_answers_are_gone_are_removed_when_it_has_ended
     assert not os.listdir(tmp_path)
 
 
+def test_request_whose_place_is_free_is_not_withdrawn(
+    mine: ProcessFile, owner: ServedProcess
+) -> None:
+    """Another thread has taken its answer."""
+    slot = put(mine, b"1")
+    mine.free(slot)
+    assert not mine.withdraw(slot, lambda: False)
+    assert contents(owner) == [b"1"]
+
+
 def test_closed_process_leaves_no_file(tmp_path: Path, root: Directory) -> None:
     file = ProcessFile(root, ID, {})
     slot = put(file, b"1")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Noted:
     def __init__(self, appends: SharedAppends) -> None:
         self.asked: list[Append] = []
         self._key = TopicPartition(appends.topic, appends.number)
-        appends.hand_in.begin = self
+        appends.hand_in.begin = lambda asked, since: self(asked)
         appends.hand_in.ask = lambda asked: self(asked)()
         appends.hand_in.now_ms = lambda: 1_700_000_000_000
 
@@ -184,9 +185,13 @@ def test_records_of_several_partitions_are_one_request(shared: Store) -> None:
     def rows(*values: bytes) -> list[Any]:
         return [pack_rows(values, None, None, None, magic=2)]
 
-    begin_append({0: (mine[0], rows(b"a")), 1: (mine[1], rows(b"b", b"c"))}, {})
-    begin_append({0: (mine[0], rows()), 1: (mine[1], rows(b"b"))}, {})
-    assert begin_append({0: (mine[0], rows())}, {})() == ()
+    def begun(parts: Mapping[int, list[Any]]) -> Any:
+        of_parts = {number: (mine[number], part) for number, part in parts.items()}
+        return begin_append(of_parts, {}, None, time.monotonic())
+
+    begun({0: rows(b"a"), 1: rows(b"b", b"c")})
+    begun({0: rows(), 1: rows(b"b")})
+    assert begun({0: rows()})() == ()
     both, second = noted.asked
     assert [(log.partition, log.records) for log in both.logs] == [(0, 1), (1, 2)]
     (first, size), (pos, rest) = both.logs[0].runs[0], both.logs[1].runs[0]
