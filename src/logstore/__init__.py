@@ -90,15 +90,6 @@ _HOME_OF: Final = {
 __all__ = sorted(_HOME_OF)
 
 
-def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except KeyError:
-        # Python 3.11 and older: a finalizer has imported something while this thread
-        # took the lock of the module (gh-106176).
-        return importlib.import_module(name)
-
-
 def _is_begun(name: str | None) -> bool:
     """Whether a module is being imported, by a call that has not ended."""
     spec = getattr(sys.modules.get(name or ""), "__spec__", None)
@@ -113,7 +104,12 @@ def __getattr__(name: str) -> Any:
         )
     inner = _RENAMED.get(name, name)
     try:
-        module = _imported(f"{__name__}.{home}")
+        try:
+            module = importlib.import_module(f"{__name__}.{home}")
+        except KeyError:
+            # Python 3.11 and older: a finalizer has imported something while this
+            # thread took the lock of the module (gh-106176).
+            module = importlib.import_module(f"{__name__}.{home}")
     except ImportError as error:
         if not _is_begun(error.name):
             raise

@@ -547,10 +547,9 @@ int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file
 
 /* Wait until all data of a file is on stable storage (fdatasync; macOS: F_FULLFSYNC).  Returns 0 or -errno. */
 int32_t ls_sys_sync(int32_t fd);
-
 /* `ls_sys_sync` of several files, of all of which the disk begins to write at once; many of them in up to four threads,
-   the caller's included, as far as the system allows threads.  `results` gets the result of each.  `other`: made in the place of `ls_sys_sync`, for tests;
-   NULL: none.  Returns 0, or -ENOMEM: nothing was synced. */
+   as far as the system allows.  `results` gets the result of each.  `other`: called instead, for tests; NULL: none.
+   Returns 0, or -ENOMEM: nothing was synced. */
 typedef int32_t (*ls_sync_function)(int32_t fd);
 int32_t ls_sys_sync_files(const int32_t *fds, int32_t *results, int32_t count, ls_sync_function other);
 
@@ -626,8 +625,7 @@ enum ls_step_kind {
     LS_STEP_FILE = 3,   /* the file `data` of the open directory has these numbers, and `size` unless that is -1 */
     LS_STEP_BYTES = 4,  /* `size` bytes at `pos` are `data`; at most LS_STEP_BYTES_MAX */
     LS_STEP_WRITE = 5,  /* `size` bytes of `data` are written at `pos` */
-    LS_STEP_SYNC = 6,   /* all data of the file is on stable storage, or, where `size` is not 0, of the files whose
-                           descriptors (int32_t) are `data`, as `ls_sys_sync_files` does */
+    LS_STEP_SYNC = 6,   /* all data of the file is on stable storage; where `size` is not 0, of the files in `data` */
     LS_STEP_STAMP = 7,  /* `data` is a stamp, the 32 bytes that `ls_sys_look` gives of a file, and a name of the open
                            directory: that is the stamp of the file */
 };
@@ -640,7 +638,7 @@ typedef struct ls_step {
     int64_t size;
     int64_t device, inode; /* of a file */
     const uint8_t *data;   /* a name has a zero byte at its end, which `size` counts */
-    int32_t *results;      /* of the syncs of several files: as many */
+    int32_t *results;      /* of syncs */
 } ls_step;
 
 /* Make system calls one after the other, until one has another result than it must.  Returns how many had the right one;

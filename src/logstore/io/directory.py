@@ -312,15 +312,6 @@ class Directory:
         finally:
             del file
 
-    def open_empty(self, name: str) -> int:
-        """Descriptor of an existing file, for writing; one with several names, which is
-        not opened, is replaced by an empty file first."""
-        file = self.held()
-        try:
-            return open_own(self.files, file.fd, name, empty=self.access)
-        finally:
-            del file
-
     def create(self, name: str, *, exclusive: bool = True) -> int:
         file = self.held()
         try:

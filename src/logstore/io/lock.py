@@ -42,6 +42,7 @@ from logstore.io.lock_record import (
     Purpose,
     state_of,
 )
+from logstore.io.own_copy import open_own
 from logstore.io.stamps import FileInfo
 
 __all__ = [
@@ -154,14 +155,13 @@ class StoreLock:
         try:
             file = held_open(files, root.create(LOCK))
         except FileExistsError:
-            # One that a hard link shares with the original is its lock file, too: it is
-            # never opened, as closing it would drop the lock that this process may have
-            # on the original.
-            fd = (
-                root.open_empty(LOCK)
-                if is_shared
-                else root.open(LOCK, write=True, keep_links=True)
-            )
+            if is_shared:
+                # It is the original's lock file, too, and never opened: closing it
+                # would drop the lock that this process may have on the original.
+                with root.use() as root_fd:
+                    fd = open_own(files, root_fd, LOCK, empty=root.access)
+            else:
+                fd = root.open(LOCK, write=True, keep_links=True)
             file = held_open(files, fd)
         fd = file.fd
         try:
