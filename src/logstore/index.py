@@ -63,7 +63,7 @@ def digest_of(data: bytes) -> int:
     return xxhash.xxh32_intdigest(data)
 
 
-class Entries:
+class Entries(native.EntriesFields):
     """Index entries in memory, in the form of the file; one writer may add entries
     while other threads look up.
 
@@ -80,10 +80,10 @@ class Entries:
 
     _form: struct.Struct
     entry_bytes: int = 0
-    __slots__ = ("_data", "count", "synced", "written")
+    __slots__ = ("synced",)
 
     def __init__(self, data: bytes = b"", count: int | None = None) -> None:
-        self._data: bytes | bytearray = data
+        self._data = data
         self.count = len(data) // self.entry_bytes if count is None else count
         self.written = -1
         self.synced = 0
