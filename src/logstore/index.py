@@ -180,7 +180,7 @@ class OffsetEntries(Entries):
             fd: of the log.
             segment: its base offset, next offset, size in bytes, and checks.
         """
-        return native.find_record(fd, self._data, self.count, *segment, offset)
+        return native.find_record(fd, self, *segment, offset)
 
 
 class TimeEntries(Entries):
@@ -240,10 +240,7 @@ class TimeEntries(Entries):
             fd, segment: as in `OffsetEntries.find`.
             offsets: of the same segment.
         """
-        return native.find_offset_since(
-            fd, self._data, self.count, offsets._data, offsets.count, *segment, start,
-            timestamp,
-        )  # fmt: skip
+        return native.find_offset_since(fd, self, offsets, *segment, start, timestamp)
 
     def slot_of(self, target: int) -> int:
         return native.index_floor(self._data, self.count, target, True)[0]

@@ -131,8 +131,7 @@ def encode_lists(
 ) -> bytes | None: ...
 def find(
     fd: int,
-    entries: bytes | bytearray,
-    count: int,
+    entries: EntriesFields,
     base_offset: int,
     next_offset: int,
     size: int,
@@ -142,10 +141,8 @@ def find(
 ) -> Record | None: ...
 def find_time(
     fd: int,
-    times: bytes | bytearray,
-    time_count: int,
-    entries: bytes | bytearray,
-    count: int,
+    times: EntriesFields,
+    entries: EntriesFields,
     base_offset: int,
     next_offset: int,
     size: int,
