@@ -63,7 +63,7 @@ def digest_of(data: bytes) -> int:
     return xxhash.xxh32_intdigest(data)
 
 
-class Entries:
+class Entries(native.EntriesFields):
     """Index entries in memory, in the form of the file; one writer may add entries
     while other threads look up.
 
@@ -80,10 +80,10 @@ class Entries:
 
     _form: struct.Struct
     entry_bytes: int = 0
-    __slots__ = ("_data", "count", "synced", "written")
+    __slots__ = ("synced",)
 
     def __init__(self, data: bytes = b"", count: int | None = None) -> None:
-        self._data: bytes | bytearray = data
+        self._data = data
         self.count = len(data) // self.entry_bytes if count is None else count
         self.written = -1
         self.synced = 0
@@ -180,7 +180,7 @@ class OffsetEntries(Entries):
             fd: of the log.
             segment: its base offset, next offset, size in bytes, and checks.
         """
-        return native.find_record(fd, self._data, self.count, *segment, offset)
+        return native.find_record(fd, self, *segment, offset)
 
 
 class TimeEntries(Entries):
@@ -240,10 +240,7 @@ class TimeEntries(Entries):
             fd, segment: as in `OffsetEntries.find`.
             offsets: of the same segment.
         """
-        return native.find_offset_since(
-            fd, self._data, self.count, offsets._data, offsets.count, *segment, start,
-            timestamp,
-        )  # fmt: skip
+        return native.find_offset_since(fd, self, offsets, *segment, start, timestamp)
 
     def slot_of(self, target: int) -> int:
         return native.index_floor(self._data, self.count, target, True)[0]

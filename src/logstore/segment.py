@@ -57,7 +57,7 @@ class SegmentReplacedError(CorruptRecordError):
     """Another file is in the place of this segment's file."""
 
 
-class Segment:
+class Segment(native.SegmentFields):
     """A segment as readers see it.
 
     Attributes:
@@ -94,10 +94,8 @@ class Segment:
         "live_times",
         "max_timestamp",
         "max_timestamp_offset",
-        "next_offset",
         "place",
         "row",
-        "size",
         "time_digest",
         "version",
     )

@@ -48,8 +48,8 @@ BUGS_OF_STORMS = (
     Bug(
         "an append in C does not ask whether somebody has had the lock meanwhile",
         "_native/pyrecords_write.c",
-        (("self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)"
-          "self->lock, self->takes)", "self->writer == NULL"),),
+        (("self->writer == NULL || !pylocks_is_untouched(self->lock, self->takes)",
+          "self->writer == NULL"),),
         "storms",
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import logstore
 from logstore import _native as native
-from logstore.io.files import Files
+from logstore.io.files import Files, replaced_calls
 from logstore.log.write.extent import Extent
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "close",
     "files_of",
     "lists",
+    "parts_of_no_log",
     "partition_of",
     "random_rows",
     "tuples",
@@ -91,10 +92,17 @@ class Prepared:
 
 def unprepared() -> Any:
     """A `PreparedAppend` of no log, for which nothing was prepared."""
+    return native.PreparedAppend(*parts_of_no_log())
+
+
+def parts_of_no_log() -> list[Any]:
+    """What a `PreparedAppend` takes."""
+    log, health = native.LogFields(), native.HealthFields()
     lock, facts = native.Mutex(8, "a log"), native.StepFacts()
-    return native.PreparedAppend(
-        object(), object(), lock, Extent, (), Files(), frozenset(), facts, facts.address
-    )
+    return [
+        log, health, lock, print, Extent, (), replaced_calls(Files()), facts,
+        facts.address,
+    ]  # fmt: skip
 
 
 def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partition:

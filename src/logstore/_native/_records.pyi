@@ -1,18 +1,19 @@
 import datetime
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import (
     Any,
     ClassVar,
     Final,
     Generic,
+    NoReturn,
     SupportsIndex,
     TypeVar,
     final,
     overload,
 )
 
-from logstore._native._locks import Mutex, Turns
-from logstore._native.segments import DurablePageState, SegmentState, StepFacts
+from logstore._native._locks import Mutex, OpenFile, Turns
+from logstore._native.segments import StepFacts
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
@@ -130,8 +131,7 @@ def encode_lists(
 ) -> bytes | None: ...
 def find(
     fd: int,
-    entries: bytes | bytearray,
-    count: int,
+    entries: EntriesFields,
     base_offset: int,
     next_offset: int,
     size: int,
@@ -141,10 +141,8 @@ def find(
 ) -> Record | None: ...
 def find_time(
     fd: int,
-    times: bytes | bytearray,
-    time_count: int,
-    entries: bytes | bytearray,
-    count: int,
+    times: EntriesFields,
+    entries: EntriesFields,
     base_offset: int,
     next_offset: int,
     size: int,
@@ -165,17 +163,44 @@ def point(
     items: list[Any] | tuple[Any, ...], /
 ) -> tuple[tuple[Any, ...], int, bytes, bytes] | None: ...
 
+# What steps of C read and write of a part of a log, which inherits it. The part says
+# what it means.
+class LogFields:
+    __slots__ = ("extent",)
+    extent: Any
+
+class HealthFields:
+    __slots__ = ("is_blocked", "is_poisoned", "is_torn")
+    is_blocked: bool
+    is_poisoned: bool
+    is_torn: bool
+
+class WriterFields:
+    __slots__ = ("dirty",)
+    dirty: tuple[int, int] | None
+
+class SegmentFields:
+    __slots__ = ("next_offset", "size")
+    next_offset: int
+    size: int
+
+class EntriesFields:
+    __slots__ = ("_data", "count", "written")
+    _data: bytes | bytearray
+    count: int
+    written: int
+
 @final
 class PreparedAppend:
     def __new__(
         cls,
-        log: object,
-        health: object,
+        log: LogFields,
+        health: HealthFields,
         lock: Mutex,
+        undo: Callable[[Any, BaseException], BaseException],
         extent: type[tuple[Any, ...]],
         quiet: tuple[Sized, ...],
-        files: object,
-        replaced: frozenset[str],
+        methods: tuple[Callable[..., Any] | None, ...],
         facts: StepFacts,
         address: int,
     ) -> PreparedAppend: ...
@@ -208,10 +233,10 @@ class PreparedAppend:
     def keep(self, durable: int, quiet_size: int, /) -> None: ...
     def prepare(
         self,
-        writer: object,
-        segment: object,
-        index: object,
-        times: object,
+        writer: WriterFields,
+        segment: SegmentFields,
+        index: EntriesFields,
+        times: EntriesFields,
         /,
     ) -> None: ...
 
@@ -224,15 +249,18 @@ class Durations:
 class SharedSync:
     def __new__(
         cls,
-        syncs: object,
+        usual: Callable[[int], bool],
+        finish: Callable[[Any, int, int], None],
+        failed: Callable[[Any, OSError], NoReturn],
         prepared: PreparedAppend,
         turns: Turns,
         lock: Mutex,
-        store_lock: object,
+        store_lock: OpenFile | None,
         durations: Durations,
-        marked: SegmentState,
-        synced: SegmentState,
-        page: DurablePageState,
+        owners: tuple[object, ...],
+        marked: int,
+        synced: int,
+        page: int,
     ) -> SharedSync: ...
     def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
     def sync(self, upto: int, /) -> None: ...

@@ -66,6 +66,7 @@ PYTHON_MODULES = {
         "pyrecords_look.c",
         "pyrecords_record.c",
         "pyrecords_arrow.c",
+        "pyrecords_parts.c",
         "pyrecords_rows.c",
         "pyrecords_write.c",
         "pyrecords_sync.c",

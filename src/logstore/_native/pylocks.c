@@ -432,11 +432,13 @@ PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
     return (PyTypeObject *)type;
 }
 
+static PyTypeObject *pylocks_file_type;
 static pylocks_functions pylocks_api;
 
-/* Add what other modules call: -1 with an error set. */
+/* Add what other modules use: -1 with an error set. */
 static int pylocks_add_api(PyObject *module)
 {
+    pylocks_api.file = pylocks_file_type;
     pylocks_api.mutex = pylocks_mutex_type;
     pylocks_api.enter = pylocks_enter;
     pylocks_api.leave = pylocks_leave;
@@ -472,9 +474,9 @@ PyMODINIT_FUNC PyInit__locks(void)
     }
     pylocks_mutex_type = pylocks_add(module, "Mutex", &pylocks_mutex_spec);
     pylocks_attempt_type = pylocks_add(module, "Attempt", &pylocks_attempt_spec);
-    if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL
-        || pylocks_add(module, "Group", &pylocks_group_spec) == NULL
-        || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL || pylocks_add_turns(module) < 0
+    pylocks_file_type = pylocks_add(module, "OpenFile", &pylocks_file_spec);
+    if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL || pylocks_file_type == NULL
+        || pylocks_add(module, "Group", &pylocks_group_spec) == NULL || pylocks_add_turns(module) < 0
         || pylocks_add_calls(module) < 0
         || pylocks_add_api(module) < 0) {
         Py_DECREF(module);

@@ -1,6 +1,6 @@
 /*
  * pylocks_api.h - what the module `_records` uses of the module `_locks`: what a Mutex is, since it asks whether it was
- * taken, and functions, which it finds in the capsule `api`.
+ * taken, what an OpenFile is, and functions, which it finds in the capsule `api`.
  */
 #ifndef PYLOCKS_API_H
 #define PYLOCKS_API_H
@@ -24,6 +24,12 @@ typedef struct {
     PyObject *name;
 } pylocks_mutex;
 
+typedef struct {
+    PyObject_HEAD
+    int fd;          /* -1 once it is closed */
+    PyObject *close; /* called with the descriptor; NULL: the system's */
+} pylocks_file;
+
 /* Whether nobody holds it, and nobody took it since `takes` was read. */
 static inline int pylocks_is_untouched(const pylocks_mutex *self, uint64_t takes)
 {
@@ -32,6 +38,7 @@ static inline int pylocks_is_untouched(const pylocks_mutex *self, uint64_t takes
 
 /* Each as the method of its name; those that return a number return -1 with an error set. */
 typedef struct {
+    PyTypeObject *file;
     PyTypeObject *mutex;
     PyTypeObject *turns;
     int (*enter)(PyObject *mutex);

@@ -8,12 +8,6 @@
 
 #include <unistd.h>
 
-typedef struct {
-    PyObject_HEAD
-    int fd;
-    PyObject *close; /* called with the descriptor; NULL: the system's */
-} pylocks_file;
-
 static PyObject *pylocks_file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"fd", "close", NULL};

@@ -34,7 +34,7 @@ PyMODINIT_FUNC PyInit__records(void)
     PyObject *module = PyModule_Create(&pyrecords_module);
     if (module != NULL
         && (pyrecords_add_types(module) < 0 || pyrecords_add_iterators(module) < 0
-            || pyrecords_add_append(module) < 0 || pyrecords_add_sync(module) < 0)) {
+            || pyrecords_add_parts(module) < 0 || pyrecords_add_append(module) < 0 || pyrecords_add_sync(module) < 0)) {
         Py_DECREF(module);
         return NULL;
     }

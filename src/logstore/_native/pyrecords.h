@@ -111,6 +111,9 @@ PyObject *pyrecords_of_topic(PyObject *module, PyObject *args);
 PyObject *pyrecords_pack_times(PyObject *module, PyObject *items);
 PyObject *pyrecords_point(PyObject *module, PyObject *items);
 
+/* pyrecords_parts.c: add the types whose fields steps read and write to the module; -1 with an error set. */
+int pyrecords_add_parts(PyObject *module);
+
 /* pyrecords_append.c: add the type PreparedAppend to the module; -1 with an error set. */
 int pyrecords_add_append(PyObject *module);
 

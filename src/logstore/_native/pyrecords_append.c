@@ -303,9 +303,8 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "LL", &durable, &quiet_size)) {
         return NULL;
     }
-    uint64_t takes = ((const pylocks_mutex *)self->lock)->takes;
-    if (self->takes == takes - 1) {
-        self->takes = takes;
+    if (self->takes == self->lock->takes - 1) {
+        self->takes = self->lock->takes;
         self->facts->end = pyrecords_sum(durable, self->facts->flush_messages);
         self->facts->quiet_size = quiet_size;
     }
@@ -319,42 +318,49 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
 static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
     pyrecords_append *self = (pyrecords_append *)object;
-    PyObject **places[] = {&self->writer, &self->segment, &self->index, &self->times};
-    const size_t parts = sizeof(places) / sizeof(places[0]);
-    if (count != (Py_ssize_t)parts) {
-        PyErr_SetString(PyExc_TypeError, "prepare takes a writer, a segment and two indexes");
-        return NULL;
+    PyTypeObject *types[] = {pyrecords_writer_type, pyrecords_segment_type, pyrecords_entries_type,
+                             pyrecords_entries_type};
+    const Py_ssize_t parts = sizeof(types) / sizeof(types[0]);
+    for (Py_ssize_t i = 0; i < parts; i++) {
+        if (count != parts || !PyObject_TypeCheck(args[i], types[i])) {
+            PyErr_SetString(PyExc_TypeError, "prepare takes a writer, a segment and two indexes");
+            return NULL;
+        }
     }
-    PyObject *before[sizeof(places) / sizeof(places[0])];
-    for (size_t i = 0; i < parts; i++) {
-        before[i] = *places[i];
+    PyObject *before[] = {(PyObject *)self->writer, (PyObject *)self->segment, (PyObject *)self->index,
+                          (PyObject *)self->times};
+    for (Py_ssize_t i = 0; i < parts; i++) {
         Py_INCREF(args[i]);
-        *places[i] = args[i];
     }
-    self->takes = ((const pylocks_mutex *)self->lock)->takes;
+    self->writer = (pyrecords_writer *)args[0];
+    self->segment = (pyrecords_segment *)args[1];
+    self->index = (pyrecords_entries *)args[2];
+    self->times = (pyrecords_entries *)args[3];
+    self->takes = self->lock->takes;
     /* Only now: this may run Python code, which finds the new ones. */
-    for (size_t i = 0; i < parts; i++) {
+    for (Py_ssize_t i = 0; i < parts; i++) {
         Py_XDECREF(before[i]);
     }
     Py_RETURN_NONE;
 }
 
 /*
- * PreparedAppend(log, health, lock, extent, quiet, files, replaced, facts, address): the methods of `files` whose names
- * are in the set `replaced` are called; the others are those of the type Files.  `facts` owns an ls_step_facts, which
- * has that address.
+ * PreparedAppend(log, health, lock, undo, extent, quiet, methods, facts, address): `undo(writer, error)` is called with
+ * the lock: it undoes a write that has failed, and returns the error to be raised.  `methods` are called in place of the
+ * system, as pyrecords_bind_system has them.  `facts` owns an ls_step_facts, which has that address.
  */
 static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "health", "lock", "extent", "quiet", "files", "replaced", "facts", "address", NULL};
-    PyObject *log, *health, *lock, *extent, *quiet, *files, *replaced, *facts;
+    static char *names[] = {"log", "health", "lock", "undo", "extent", "quiet", "methods", "facts", "address", NULL};
+    PyObject *log, *health, *lock, *undo, *extent, *quiet, *methods, *facts;
     unsigned long long address;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!OO!OK", names, &log, &health, &lock, &PyType_Type, &extent,
-                                     &PyTuple_Type, &quiet, &files, &PyFrozenSet_Type, &replaced, &facts, &address)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!OO!O!O!OK", names, pyrecords_log_type, &log,
+                                     pyrecords_health_type, &health, pyrecords_locks->mutex, &lock, &undo, &PyType_Type,
+                                     &extent, &PyTuple_Type, &quiet, &PyTuple_Type, &methods, &facts, &address)) {
         return NULL;
     }
-    if (Py_TYPE(lock) != pyrecords_locks->mutex || !PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "lock is no Mutex, or extent no type of tuples");
+    if (!PyType_IsSubtype((PyTypeObject *)extent, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "extent is no type of tuples");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -362,14 +368,19 @@ static PyObject *pyrecords_append_new(PyTypeObject *type, PyObject *args, PyObje
     if (self == NULL) {
         return NULL;
     }
-    self->facts = (ls_step_facts *)(uintptr_t)address;
-    PyObject *items[] = {log, health, lock, extent, quiet, facts};
-    PyObject **places[] = {&self->log, &self->health, &self->lock, &self->extent, &self->quiet, &self->facts_owner};
+    PyObject *items[] = {log, health, lock, undo, extent, quiet, facts};
     for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
         Py_INCREF(items[i]);
-        *places[i] = items[i];
     }
-    if (pyrecords_bind_system(&self->system, files, replaced) < 0) {
+    self->log = (pyrecords_log *)log;
+    self->health = (pyrecords_health *)health;
+    self->lock = (pylocks_mutex *)lock;
+    self->undo = undo;
+    self->extent = extent;
+    self->quiet = quiet;
+    self->facts_owner = facts;
+    self->facts = (ls_step_facts *)(uintptr_t)address;
+    if (pyrecords_bind_system(&self->system, methods) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -383,10 +394,13 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->log);
     Py_VISIT(self->health);
     Py_VISIT(self->lock);
+    Py_VISIT(self->undo);
     Py_VISIT(self->extent);
     Py_VISIT(self->quiet);
     Py_VISIT(self->facts_owner);
-    Py_VISIT(self->system.files);
+    for (int i = 0; i < PYRECORDS_CALLS; i++) {
+        Py_VISIT(self->system.methods[i]);
+    }
     Py_VISIT(self->table);
     Py_VISIT(self->writer);
     Py_VISIT(self->segment);
@@ -410,10 +424,13 @@ static void pyrecords_append_dealloc(PyObject *object)
     Py_CLEAR(self->log);
     Py_CLEAR(self->health);
     Py_CLEAR(self->lock);
+    Py_CLEAR(self->undo);
     Py_CLEAR(self->extent);
     Py_CLEAR(self->quiet);
     Py_CLEAR(self->facts_owner);
-    Py_CLEAR(self->system.files);
+    for (int i = 0; i < PYRECORDS_CALLS; i++) {
+        Py_CLEAR(self->system.methods[i]);
+    }
     Py_CLEAR(self->table);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);

@@ -9,9 +9,52 @@
 #include "pyrecords.h"
 
 /*
+ * The parts of a log, as far as steps read and write them (pyrecords_parts.c).  Where a method in Python is called, and
+ * in a sync, another thread may write them, too.
+ */
+typedef struct {
+    PyObject_HEAD
+    PyObject *extent; /* Extent */
+} pyrecords_log;
+
+typedef struct {
+    PyObject_HEAD
+    char is_blocked;
+    char is_poisoned;
+    char is_torn;
+} pyrecords_health;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dirty;
+} pyrecords_writer;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *next_offset; /* ints: that of a file that somebody else wrote may be 2**63 */
+    PyObject *size;
+} pyrecords_segment;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *data; /* a bytearray that has room, or something else */
+    Py_ssize_t count;
+    Py_ssize_t written;
+} pyrecords_entries;
+
+/*
  * Calls of the system that a step makes (pyrecords_system.c).  Where a method in Python has raised, a function returns
  * a negative number, and the error is set.
  */
+enum { /* as logstore.io.files.replaced_calls */
+    PYRECORDS_LOCK,
+    PYRECORDS_MONOTONIC,
+    PYRECORDS_NOW_MS,
+    PYRECORDS_SYNC,
+    PYRECORDS_WRITE,
+    PYRECORDS_CALLS,
+};
+
 typedef struct pyrecords_system pyrecords_system;
 struct pyrecords_system {
     int64_t (*now_ms)(const pyrecords_system *); /* Unix milliseconds */
@@ -20,9 +63,7 @@ struct pyrecords_system {
     int32_t (*sync)(const pyrecords_system *, int fd);  /* 0, -errno or PYRECORDS_RAISED */
     int (*hold_lock)(const pyrecords_system *, int fd); /* 1: this process has the lock; 0: not for certain */
     double (*monotonic)(const pyrecords_system *);      /* seconds */
-    PyObject *files;
-    int calls_to_lock;  /* hold_lock runs Python code */
-    int calls_to_write; /* write does */
+    PyObject *methods[PYRECORDS_CALLS];                 /* that are called in place of the system; NULL: none is */
 };
 
 enum { PYRECORDS_RAISED = INT32_MIN };
@@ -31,9 +72,10 @@ typedef struct {
     PyObject_HEAD
     /* For all its life. */
     pyrecords_system system;
-    PyObject *log;    /* LogWriter */
-    PyObject *health; /* of the log */
-    PyObject *lock;   /* of the log */
+    pyrecords_log *log; /* LogWriter */
+    pyrecords_health *health;
+    pylocks_mutex *lock;
+    PyObject *undo;   /* a method of the log: undoes a write of a writer that has failed, and returns its error */
     PyObject *extent; /* the type Extent */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
     PyObject *facts_owner; /* StepFacts: it owns `facts`, whose fields hold until the lock is taken, and their state */
@@ -43,11 +85,11 @@ typedef struct {
     int64_t expiry_ms;
     int32_t producer_count;
     /* Until the lock is taken; NULL: nothing is prepared. */
-    PyObject *writer; /* SegmentWriter; it owns `fd` */
-    PyObject *segment;
-    PyObject *index; /* OffsetEntries */
-    PyObject *times; /* TimeEntries */
-    uint64_t takes;  /* of the lock */
+    pyrecords_writer *writer; /* SegmentWriter; it owns `facts->fd` */
+    pyrecords_segment *segment;
+    pyrecords_entries *index; /* OffsetEntries */
+    pyrecords_entries *times; /* TimeEntries */
+    uint64_t takes;           /* of the lock */
 } pyrecords_append;
 
 /* Arrow's C data interface. */
@@ -116,20 +158,12 @@ static inline int64_t pyrecords_sum(int64_t a, int64_t b)
     return a > INT64_MAX - b ? INT64_MAX : a + b;
 }
 
-/* Make the objects that steps need; -1 with an error set. */
+/* Make the object that steps need; -1 with an error set. */
 int pyrecords_prepare_steps(void);
 
 /* ---------------------------------------------------------------- what steps are made of (pyrecords_write.c) */
 
 enum { PYRECORDS_EXTENT_ITEMS = 6, PYRECORDS_EXTENT_END = 2, PYRECORDS_EXTENT_DURABLE = 3 };
-
-typedef struct {
-    PyObject **place;
-    const char *text;
-} pyrecords_name;
-
-/* Make the names of attributes; -1 with an error set. */
-int pyrecords_intern(const pyrecords_name *names, size_t count);
 
 /* Whether nothing speaks against an append, or a sync, of this kind.  Runs no Python code. */
 int pyrecords_is_ready(const pyrecords_append *self);
@@ -143,22 +177,27 @@ int pyrecords_is_held_ready(const pyrecords_append *self);
 /* An Extent without items; NULL with an error set. */
 PyObject *pyrecords_new_extent(PyObject *type);
 
-/* Give an Extent the items of another one, but for one of them: 1; 0 where that is no Extent; -1 with an error set. */
-int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObject *next, Py_ssize_t place,
-                          PyObject *other);
+/*
+ * Give an Extent the items of that of the log, but for one of them: 1; 0 where the log has no Extent; -1 with an error
+ * set.
+ */
+int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other);
 
-/* Set an attribute that has a slot.  It cannot fail: the objects have it. */
-void pyrecords_set(PyObject *object, PyObject *name, PyObject *value);
+/* An offset that the extent of the log has; -1 with an error set. */
+int64_t pyrecords_extent_offset(const pyrecords_append *self, Py_ssize_t place);
+
+/* Set a field of a part. */
+void pyrecords_set(PyObject **field, PyObject *value);
 
 /* ---------------------------------------------------------------- the system (pyrecords_system.c) */
 
 extern const pylocks_functions *pyrecords_locks;
 
 /*
- * Give a table the functions of the system, and the methods of `files` whose names are in the set `replaced`: 0, or -1
- * with an error set.  It owns `files` from now on.
+ * Give a table the functions of the system, and methods in Python, which it owns from now on: a tuple as `methods`, with
+ * None for the others.  0, or -1 with an error set.
  */
-int pyrecords_bind_system(pyrecords_system *system, PyObject *files, PyObject *replaced);
+int pyrecords_bind_system(pyrecords_system *system, PyObject *methods);
 
 /* The error that is set, or that of an errno, as an object, which is the caller's; no error is set any more. */
 PyObject *pyrecords_take_error(int32_t status);
@@ -167,24 +206,30 @@ PyObject *pyrecords_take_error(int32_t status);
 int pyrecords_lock_step(pyrecords_append *self);
 int pyrecords_unlock_step(pyrecords_append *self, int status);
 
+/* Whether a call of the system is a method in Python. */
+static inline int pyrecords_calls(const pyrecords_append *self, int call)
+{
+    return self->system.methods[call] != NULL;
+}
+
 /* Begin a step: 1; 0 where something speaks against it; -1 with an error set.  1 needs a call of pyrecords_end_step. */
 static inline int pyrecords_begin_step(pyrecords_append *self)
 {
     if (!pyrecords_is_ready(self)) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    return self->system.calls_to_write ? pyrecords_lock_step(self) : 1;
+    return pyrecords_calls(self, PYRECORDS_WRITE) ? pyrecords_lock_step(self) : 1;
 }
 
 /* The step has ended with a status, which is returned; -1 with an error set where one comes now. */
 static inline int pyrecords_end_step(pyrecords_append *self, int status)
 {
-    return self->system.calls_to_write ? pyrecords_unlock_step(self, status) : status;
+    return pyrecords_calls(self, PYRECORDS_WRITE) ? pyrecords_unlock_step(self, status) : status;
 }
 
 /* Behind a method in Python: whether the step goes on, and writes for this writer.  The lock was taken so often since
  * it was prepared. */
-int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer, uint64_t takes);
+int pyrecords_has_step(const pyrecords_append *self, const pyrecords_writer *writer, uint64_t takes);
 
 /* Call what was deferred, also behind an error, which stays set: the status, or -1 with an error set. */
 int pyrecords_run_deferred(int status);
@@ -195,5 +240,7 @@ int pyrecords_prepare_system(void);
 /* ---------------------------------------------------------------- types */
 
 extern PyTypeObject *pyrecords_append_type; /* PreparedAppend: pyrecords_append.c */
+extern PyTypeObject *pyrecords_log_type, *pyrecords_health_type, *pyrecords_writer_type, *pyrecords_segment_type;
+extern PyTypeObject *pyrecords_entries_type;
 
 #endif

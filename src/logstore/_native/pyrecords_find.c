@@ -4,7 +4,7 @@
  * compressed batch, a gap, damage, a short read) has None as its result: the caller then reads as any reader does,
  * which finds out why.
  */
-#include "pyrecords.h"
+#include "pyrecords_append.h"
 
 #include "ls_bytes.h"
 #include "ls_format.h"
@@ -289,6 +289,10 @@ static const uint8_t *pyrecords_bytes_of(PyObject *entries, Py_ssize_t count, Py
 {
     const char *data = NULL;
     Py_ssize_t bytes = 0;
+    if (entries == NULL) {
+        PyErr_SetString(PyExc_TypeError, "there are no entries");
+        return NULL;
+    }
     if (PyByteArray_Check(entries)) {
         data = PyByteArray_AsString(entries);
         bytes = PyByteArray_Size(entries);
@@ -307,31 +311,30 @@ static const uint8_t *pyrecords_bytes_of(PyObject *entries, Py_ssize_t count, Py
 }
 
 /*
- * find(fd, entries, count, base_offset, next_offset, size, checks, offset) -> Record or None
+ * find(fd, entries, base_offset, next_offset, size, checks, offset) -> Record or None
  *
- * `entries` are the bytes of an offset index, of which `count` entries are used; `size` is where the valid bytes of the
- * log end.
+ * `entries` are those of an offset index, which are not looked at any more when the log is read: then other threads may
+ * add some.  `size` is where the valid bytes of the log end.
  */
 PyObject *pyrecords_find(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *entries;
-    Py_ssize_t count;
+    pyrecords_entries *entries;
     long long base_offset, next_offset, size, offset;
     pyrecords_target target;
-    if (!PyArg_ParseTuple(args, "iOnLLLIL", &target.fd, &entries, &count, &base_offset, &next_offset, &size,
-                          &target.checks, &offset)) {
+    if (!PyArg_ParseTuple(args, "iO!LLLIL", &target.fd, pyrecords_entries_type, &entries, &base_offset, &next_offset,
+                          &size, &target.checks, &offset)) {
         return NULL;
     }
     target.base_offset = base_offset;
     target.next_offset = next_offset;
     target.size = size;
     target.offset = offset;
-    const uint8_t *data = pyrecords_bytes_of(entries, count, LS_INDEX_ENTRY_BYTES);
+    const uint8_t *data = pyrecords_bytes_of(entries->data, entries->count, LS_INDEX_ENTRY_BYTES);
     if (data == NULL) {
         return NULL;
     }
-    PyObject *record = pyrecords_search(&target, pyrecords_begin(&target, data, count));
+    PyObject *record = pyrecords_search(&target, pyrecords_begin(&target, data, entries->count));
     if (record == NULL && !PyErr_Occurred()) {
         Py_RETURN_NONE;
     }
@@ -483,8 +486,7 @@ static int pyrecords_search_time(const pyrecords_target *t, pyrecords_since *sin
 }
 
 /*
- * find_time(fd, times, time_count, entries, count, base_offset, next_offset, size, checks, start, timestamp) -> offset
- * or None
+ * find_time(fd, times, entries, base_offset, next_offset, size, checks, start, timestamp) -> offset or None
  *
  * The first offset from `start` on whose record has this timestamp or a later one, in one segment.  `times` and
  * `entries` are those of its indexes; the others as for `find`.  `timestamp` is not INT64_MIN.
@@ -492,16 +494,16 @@ static int pyrecords_search_time(const pyrecords_target *t, pyrecords_since *sin
 PyObject *pyrecords_find_time(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *times, *entries;
-    Py_ssize_t time_count, count;
+    pyrecords_entries *times, *entries;
     long long base_offset, next_offset, size, start, timestamp;
     pyrecords_target t;
-    if (!PyArg_ParseTuple(args, "iOnOnLLLILL", &t.fd, &times, &time_count, &entries, &count, &base_offset, &next_offset,
-                          &size, &t.checks, &start, &timestamp)) {
+    if (!PyArg_ParseTuple(args, "iO!O!LLLILL", &t.fd, pyrecords_entries_type, &times, pyrecords_entries_type, &entries,
+                          &base_offset, &next_offset, &size, &t.checks, &start, &timestamp)) {
         return NULL;
     }
-    const uint8_t *time_data = pyrecords_bytes_of(times, time_count, LS_TIME_ENTRY_BYTES);
-    const uint8_t *data = time_data == NULL ? NULL : pyrecords_bytes_of(entries, count, LS_INDEX_ENTRY_BYTES);
+    const Py_ssize_t time_count = times->count, count = entries->count;
+    const uint8_t *time_data = pyrecords_bytes_of(times->data, time_count, LS_TIME_ENTRY_BYTES);
+    const uint8_t *data = time_data == NULL ? NULL : pyrecords_bytes_of(entries->data, count, LS_INDEX_ENTRY_BYTES);
     if (data == NULL) {
         return NULL;
     }

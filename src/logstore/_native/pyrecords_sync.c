@@ -26,6 +26,8 @@
 
 enum { IS_CUT = 0, IS_THERE = 1, IS_USUAL = 2 };
 
+enum { USUAL, FINISH, FAILED, METHODS };
+
 typedef struct {
     PyObject_HEAD
     long long count;
@@ -35,12 +37,12 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *syncs; /* Syncs: called where a step does not do */
+    PyObject *methods[METHODS]; /* of Syncs: called where a step does not do */
     pyrecords_append *prepared;
     PyObject *turns;
-    PyObject *lock;     /* the Mutex that is held during a sync */
-    PyObject *store_lock; /* the OpenFile whose lock says that the store is this process's */
-    PyObject *owners;   /* of the two states and the page */
+    PyObject *lock;           /* the Mutex that is held during a sync */
+    pylocks_file *store_lock; /* whose lock says that the store is this process's; NULL: none does */
+    PyObject *owners;         /* of the two states and the page */
     pyrecords_durations *durations;
     ls_segment_state *marked; /* what the sync that goes on is for; the turn guards it */
     ls_segment_state *synced; /* what the last one was for */
@@ -49,9 +51,8 @@ typedef struct {
 
 /* Where a sync began. */
 typedef struct {
-    PyObject *writer; /* SegmentWriter */
-    PyObject *file;   /* its OpenFile, which stays open */
-    PyObject *extent; /* for what is durable then */
+    pyrecords_writer *writer; /* SegmentWriter, which keeps its file open */
+    PyObject *extent;         /* for what is durable then */
     PyObject *durable;
     Py_ssize_t index_count;
     Py_ssize_t time_count;
@@ -59,9 +60,6 @@ typedef struct {
 } pyrecords_mark;
 
 static PyTypeObject *pyrecords_durations_type;
-static struct {
-    PyObject *count, *extent, *failed, *fd, *file, *finish, *is_blocked, *is_poisoned, *usual, *written;
-} pyrecords_sync_names;
 
 /* ---------------------------------------------------------------- Durations */
 
@@ -122,33 +120,14 @@ static PyType_Spec pyrecords_durations_spec = {
 /* The offset below which all is durable; -1 with an error set. */
 static long long pyrecords_durable(const pyrecords_sync *self)
 {
-    PyObject *extent = PyObject_GetAttr(self->prepared->log, pyrecords_sync_names.extent);
-    PyObject *durable = extent == NULL ? NULL : PyTuple_GetItem(extent, PYRECORDS_EXTENT_DURABLE);
-    long long offset = durable == NULL ? -1 : PyLong_AsLongLong(durable);
-    Py_XDECREF(extent);
-    return offset;
-}
-
-/* A number that an object has; -1 with an error set. */
-static Py_ssize_t pyrecords_number(PyObject *object, PyObject *name)
-{
-    PyObject *number = PyObject_GetAttr(object, name);
-    Py_ssize_t value = number == NULL ? -1 : PyLong_AsSsize_t(number);
-    Py_XDECREF(number);
-    return value;
+    return pyrecords_extent_offset(self->prepared, PYRECORDS_EXTENT_DURABLE);
 }
 
 /* Whether this process has the store, as far as can be said here: else the usual way finds out.  -1: an error is set. */
 static int pyrecords_is_owned(const pyrecords_sync *self)
 {
-    if (self->store_lock == Py_None) {
-        return 0;
-    }
     const pyrecords_system *system = &self->prepared->system;
-    PyObject *number = PyObject_GetAttr(self->store_lock, pyrecords_sync_names.fd);
-    long fd = number == NULL ? -1 : PyLong_AsLong(number);
-    Py_XDECREF(number);
-    return PyErr_Occurred() ? -1 : system->hold_lock(system, (int)fd);
+    return self->store_lock == NULL ? 0 : system->hold_lock(system, self->store_lock->fd);
 }
 
 /* Whether nothing speaks against a sync; -1 with an error set. */
@@ -156,7 +135,7 @@ static int pyrecords_may_sync(const pyrecords_sync *self)
 {
     const pyrecords_append *prepared = self->prepared;
     int is_owned = pyrecords_is_ready(prepared) ? pyrecords_is_owned(self) : 0;
-    if (is_owned > 0 && prepared->system.calls_to_lock) {
+    if (is_owned > 0 && pyrecords_calls(prepared, PYRECORDS_LOCK)) {
         is_owned = pyrecords_is_ready(prepared); /* behind a method in Python, which may have closed the log */
     }
     return PyErr_Occurred() ? -1 : is_owned;
@@ -180,12 +159,8 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
     if (mark->durable == NULL) {
         return -1;
     }
-    mark->index_count = pyrecords_number(prepared->index, pyrecords_sync_names.count);
-    mark->time_count = pyrecords_number(prepared->times, pyrecords_sync_names.count);
-    mark->file = PyObject_GetAttr(prepared->writer, pyrecords_sync_names.file);
-    if (mark->index_count < 0 || mark->time_count < 0 || mark->file == NULL) {
-        return -1;
-    }
+    mark->index_count = prepared->index->count;
+    mark->time_count = prepared->times->count;
     Py_INCREF(prepared->writer);
     mark->writer = prepared->writer;
     mark->fd = prepared->facts->fd;
@@ -195,7 +170,7 @@ static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_ma
 /* ---------------------------------------------------------------- after the call of the system: no Python code */
 
 /*
- * Whether nothing is to be done but to show what is durable; -1 with an error set.
+ * Whether nothing is to be done but to show what is durable.
  *
  * The sync was made without the interpreter lock.  Another thread may have rolled the log, closed it or let it rest
  * meanwhile: then another writer is prepared, or none, and its indexes are not those of the mark.
@@ -207,11 +182,8 @@ static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_m
         || self->page->fd == LS_PAGE_TO_OPEN) {
         return 0;
     }
-    Py_ssize_t index_written = pyrecords_number(prepared->index, pyrecords_sync_names.written);
-    Py_ssize_t times_written = pyrecords_number(prepared->times, pyrecords_sync_names.written);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    Py_ssize_t index_written = prepared->index->written;
+    Py_ssize_t times_written = prepared->times->written;
     return index_written >= 0 && mark->index_count - index_written < UNWRITTEN_MAX
         && times_written >= 0 && mark->time_count - times_written < UNWRITTEN_MAX;
 }
@@ -248,14 +220,11 @@ static int pyrecords_show_in_step(pyrecords_sync *self, const pyrecords_mark *ma
     if (durable < 0 || durable > self->marked->last_offset) {
         return durable < 0 ? -1 : 1; /* somebody who held the lock has synced more */
     }
-    PyObject *before = PyObject_GetAttr(prepared->log, pyrecords_sync_names.extent);
-    int status = before == NULL ? -1 : pyrecords_fill_extent(prepared, before, mark->extent, PYRECORDS_EXTENT_DURABLE,
-                                                             mark->durable);
-    Py_XDECREF(before);
+    int status = pyrecords_fill_extent(prepared, mark->extent, PYRECORDS_EXTENT_DURABLE, mark->durable);
     if (status > 0) {
         *self->synced = *self->marked;
         prepared->facts->end = pyrecords_sum(self->marked->last_offset + 1, prepared->facts->flush_messages);
-        pyrecords_set(prepared->log, pyrecords_sync_names.extent, mark->extent);
+        pyrecords_set(&prepared->log->extent, mark->extent);
         status = pyrecords_tell_durable(self) < 0 ? -1 : 1;
     }
     return status;
@@ -296,17 +265,12 @@ static int pyrecords_without_finish(pyrecords_sync *self, const pyrecords_mark *
 /* What was marked is synced: IS_THERE, or -1 with an error set. */
 static int pyrecords_after_sync(pyrecords_sync *self, const pyrecords_mark *mark)
 {
-    int status = pyrecords_is_shown_only(self, mark);
-    if (status > 0) {
-        status = pyrecords_show_durable(self, mark);
-    }
+    int status = pyrecords_is_shown_only(self, mark) ? pyrecords_show_durable(self, mark) : 0;
     if (status != 0) {
         return status < 0 ? -1 : IS_THERE;
     }
-    PyObject *finish = PyObject_GetAttr(self->syncs, pyrecords_sync_names.finish);
-    PyObject *result = finish == NULL ? NULL : PyObject_CallFunction(finish, "Onn", mark->writer, mark->index_count,
-                                                                     mark->time_count);
-    Py_XDECREF(finish);
+    PyObject *result = PyObject_CallFunction(self->methods[FINISH], "Onn", (PyObject *)mark->writer, mark->index_count,
+                                             mark->time_count);
     Py_XDECREF(result);
     return result == NULL ? pyrecords_without_finish(self, mark) : IS_THERE;
 }
@@ -318,13 +282,12 @@ static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mar
         return -1; /* an interrupt: what it has synced is not known, and the next sync does it again */
     }
     PyObject *raised = status == PYRECORDS_RAISED ? pyrecords_take_error(status) : NULL;
-    pyrecords_set(self->prepared->health, pyrecords_sync_names.is_poisoned, Py_True);
-    pyrecords_set(self->prepared->health, pyrecords_sync_names.is_blocked, Py_True);
+    self->prepared->health->is_poisoned = 1;
+    self->prepared->health->is_blocked = 1;
     PyObject *error = raised == NULL ? pyrecords_take_error(status) : raised;
-    PyObject *failed = error == NULL ? NULL : PyObject_GetAttr(self->syncs, pyrecords_sync_names.failed);
-    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "OO", mark->writer, error);
+    PyObject *result = error == NULL ? NULL : PyObject_CallFunction(self->methods[FAILED], "OO",
+                                                                    (PyObject *)mark->writer, error);
     Py_XDECREF(error);
-    Py_XDECREF(failed);
     Py_XDECREF(result);
     if (result != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a failed sync was not reported");
@@ -373,7 +336,6 @@ static int pyrecords_sync_steps(pyrecords_sync *self, long long upto)
         status = status > 0 ? pyrecords_sync_mark(self, &mark) : IS_USUAL;
     }
     Py_XDECREF(mark.writer);
-    Py_XDECREF(mark.file);
     Py_XDECREF(mark.extent);
     Py_XDECREF(mark.durable);
     return status;
@@ -382,10 +344,8 @@ static int pyrecords_sync_steps(pyrecords_sync *self, long long upto)
 /* The usual way: IS_THERE, IS_CUT, or -1 with an error set. */
 static int pyrecords_sync_usual(const pyrecords_sync *self, long long upto)
 {
-    PyObject *usual = PyObject_GetAttr(self->syncs, pyrecords_sync_names.usual);
-    PyObject *result = usual == NULL ? NULL : PyObject_CallFunction(usual, "L", upto);
+    PyObject *result = PyObject_CallFunction(self->methods[USUAL], "L", upto);
     int status = result == NULL ? -1 : PyObject_IsTrue(result);
-    Py_XDECREF(usual);
     Py_XDECREF(result);
     return status;
 }
@@ -494,54 +454,47 @@ static PyObject *pyrecords_sync_append(PyObject *object, PyObject *const *args, 
 /* ---------------------------------------------------------------- the type */
 
 /*
- * SharedSync(syncs, prepared, turns, lock, store_lock, durations, marked, synced, page): the last ones are of the types
- * SegmentState and DurablePageState.
+ * SharedSync(usual, finish, failed, prepared, turns, lock, store_lock, durations, owners, marked, synced, page): methods
+ * of `Syncs`; and, at the end, addresses of an ls_segment_state twice and an ls_durable_page, which `owners` own.
  */
 static PyObject *pyrecords_sync_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"syncs", "prepared", "turns", "lock", "store_lock", "durations", "marked", "synced",
-                            "page", NULL};
-    PyObject *syncs, *prepared, *turns, *lock, *store_lock, *durations, *marked, *synced, *page;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO!OOO", names, &syncs, pyrecords_append_type, &prepared,
-                                     pyrecords_locks->turns, &turns, pyrecords_locks->mutex, &lock, &store_lock,
-                                     pyrecords_durations_type, &durations, &marked, &synced, &page)) {
+    static char *names[] = {"usual", "finish", "failed", "prepared", "turns", "lock", "store_lock", "durations",
+                            "owners", "marked", "synced", "page", NULL};
+    PyObject *usual, *finish, *failed, *prepared, *turns, *lock, *store_lock, *durations, *owners;
+    unsigned long long marked, synced, page;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O!O!OO!O!KKK", names, &usual, &finish, &failed,
+                                     pyrecords_append_type, &prepared, pyrecords_locks->turns, &turns,
+                                     pyrecords_locks->mutex, &lock, &store_lock, pyrecords_durations_type, &durations,
+                                     &PyTuple_Type, &owners, &marked, &synced, &page)) {
         return NULL;
     }
-    PyObject *at = PyObject_GetAttrString(marked, "address");
-    PyObject *to = at == NULL ? NULL : PyObject_GetAttrString(synced, "address");
-    uintptr_t marked_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(at);
-    uintptr_t synced_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(to);
-    PyObject *page_to = to == NULL ? NULL : PyObject_GetAttrString(page, "address");
-    uintptr_t page_at = page_to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(page_to);
-    Py_XDECREF(at);
-    Py_XDECREF(to);
-    Py_XDECREF(page_to);
-    PyObject *owners = PyErr_Occurred() ? NULL : PyTuple_Pack(3, marked, synced, page);
-    if (owners == NULL) {
+    if (store_lock != Py_None && Py_TYPE(store_lock) != pyrecords_locks->file) {
+        PyErr_SetString(PyExc_TypeError, "store_lock is no OpenFile");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     pyrecords_sync *self = (pyrecords_sync *)allocate(type, 0);
     if (self == NULL) {
-        Py_DECREF(owners);
         return NULL;
     }
-    self->marked = (ls_segment_state *)marked_at;
-    self->synced = (ls_segment_state *)synced_at;
-    self->page = (ls_durable_page *)page_at;
-    self->owners = owners;
-    Py_INCREF(syncs);
-    self->syncs = syncs;
-    Py_INCREF(prepared);
+    self->store_lock = store_lock == Py_None ? NULL : (pylocks_file *)store_lock;
+    PyObject *items[] = {usual, finish, failed, prepared, turns, lock, durations, owners};
+    for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
+        Py_INCREF(items[i]);
+    }
+    Py_XINCREF(self->store_lock);
+    self->methods[USUAL] = usual;
+    self->methods[FINISH] = finish;
+    self->methods[FAILED] = failed;
     self->prepared = (pyrecords_append *)prepared;
-    Py_INCREF(turns);
     self->turns = turns;
-    Py_INCREF(lock);
     self->lock = lock;
-    Py_INCREF(store_lock);
-    self->store_lock = store_lock;
-    Py_INCREF(durations);
     self->durations = (pyrecords_durations *)durations;
+    self->owners = owners;
+    self->marked = (ls_segment_state *)(uintptr_t)marked;
+    self->synced = (ls_segment_state *)(uintptr_t)synced;
+    self->page = (ls_durable_page *)(uintptr_t)page;
     return (PyObject *)self;
 }
 
@@ -550,7 +503,9 @@ static int pyrecords_sync_traverse(PyObject *object, visitproc visit, void *arg)
 {
     pyrecords_sync *self = (pyrecords_sync *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->syncs);
+    for (int i = 0; i < METHODS; i++) {
+        Py_VISIT(self->methods[i]);
+    }
     Py_VISIT((PyObject *)self->prepared);
     Py_VISIT(self->owners);
     return 0;
@@ -561,7 +516,9 @@ static void pyrecords_sync_dealloc(PyObject *object)
     pyrecords_sync *self = (pyrecords_sync *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    Py_XDECREF(self->syncs);
+    for (int i = 0; i < METHODS; i++) {
+        Py_XDECREF(self->methods[i]);
+    }
     Py_XDECREF((PyObject *)self->prepared);
     Py_XDECREF(self->turns);
     Py_XDECREF(self->lock);
@@ -596,17 +553,6 @@ static PyType_Spec pyrecords_sync_spec = {
 
 int pyrecords_add_sync(PyObject *module)
 {
-    static const pyrecords_name names[] = {
-        {&pyrecords_sync_names.count, "count"},   {&pyrecords_sync_names.extent, "extent"},
-        {&pyrecords_sync_names.failed, "failed"}, {&pyrecords_sync_names.fd, "fd"},
-        {&pyrecords_sync_names.file, "file"},     {&pyrecords_sync_names.finish, "finish"},
-        {&pyrecords_sync_names.is_blocked, "is_blocked"},
-        {&pyrecords_sync_names.is_poisoned, "is_poisoned"},
-        {&pyrecords_sync_names.usual, "sync_usual"}, {&pyrecords_sync_names.written, "written"},
-    };
-    if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
-        return -1;
-    }
     if (PyModule_AddIntConstant(module, "UNWRITTEN_MAX", UNWRITTEN_MAX) < 0) {
         return -1;
     }

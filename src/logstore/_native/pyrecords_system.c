@@ -2,7 +2,8 @@
  * pyrecords_system.c - the calls of the system that steps make (pyrecords_write.c, pyrecords_sync.c), as a table of
  * functions that is bound to an object of the type Files.
  *
- * What a subclass of Files has replaced is called as it is from Python; all else is called here.  So a test that fails
+ * What a subclass of Files has replaced is called as it is from Python: the methods are handed over once.  All else is
+ * called here.  So a test that fails
  * a call fails it on the path that every append takes.
  *
  * To a step of which all calls are made here, the interpreter lock is all the protection it needs.  A method in Python
@@ -16,17 +17,16 @@
 
 const pylocks_functions *pyrecords_locks;
 
-static PyObject *pyrecords_clock; /* the module time */
-static struct {
-    PyObject *lock, *monotonic, *now_ms, *sync, *time_ns, *write;
-} pyrecords_system_names;
+static PyObject *pyrecords_clock;   /* the module time */
+static PyObject *pyrecords_time_ns; /* the name of its function */
 
 /* ---------------------------------------------------------------- the system's */
 
 static int64_t pyrecords_own_now(const pyrecords_system *system)
 {
     (void)system;
-    PyObject *function = PyObject_GetAttr(pyrecords_clock, pyrecords_system_names.time_ns);
+    /* By its name, as Files.now_ms does: programs replace the clock for their tests. */
+    PyObject *function = PyObject_GetAttr(pyrecords_clock, pyrecords_time_ns);
     PyObject *ns = function == NULL ? NULL : PyObject_CallNoArgs(function);
     Py_XDECREF(function);
     int64_t now = ns == NULL ? -1 : PyLong_AsLongLong(ns);
@@ -74,9 +74,7 @@ static double pyrecords_own_monotonic(const pyrecords_system *system)
 
 static int64_t pyrecords_called_now(const pyrecords_system *system)
 {
-    PyObject *method = PyObject_GetAttr(system->files, pyrecords_system_names.now_ms);
-    PyObject *ms = method == NULL ? NULL : PyObject_CallNoArgs(method);
-    Py_XDECREF(method);
+    PyObject *ms = PyObject_CallNoArgs(system->methods[PYRECORDS_NOW_MS]);
     int64_t now = ms == NULL ? -1 : PyLong_AsLongLong(ms);
     Py_XDECREF(ms);
     return now;
@@ -85,29 +83,22 @@ static int64_t pyrecords_called_now(const pyrecords_system *system)
 static int32_t pyrecords_called_write(const pyrecords_system *system, int fd, const uint8_t *data, int64_t size,
                                       int64_t pos)
 {
-    PyObject *method = PyObject_GetAttr(system->files, pyrecords_system_names.write);
-    PyObject *result = method == NULL ? NULL
-                                      : PyObject_CallFunction(method, "iy#L", fd, (const char *)data, (Py_ssize_t)size,
-                                                              (long long)pos);
-    Py_XDECREF(method);
+    PyObject *result = PyObject_CallFunction(system->methods[PYRECORDS_WRITE], "iy#L", fd, (const char *)data,
+                                             (Py_ssize_t)size, (long long)pos);
     Py_XDECREF(result);
     return result == NULL ? PYRECORDS_RAISED : 0;
 }
 
 static int32_t pyrecords_called_sync(const pyrecords_system *system, int fd)
 {
-    PyObject *method = PyObject_GetAttr(system->files, pyrecords_system_names.sync);
-    PyObject *result = method == NULL ? NULL : PyObject_CallFunction(method, "i", fd);
-    Py_XDECREF(method);
+    PyObject *result = PyObject_CallFunction(system->methods[PYRECORDS_SYNC], "i", fd);
     Py_XDECREF(result);
     return result == NULL ? PYRECORDS_RAISED : 0;
 }
 
 static int pyrecords_called_hold_lock(const pyrecords_system *system, int fd)
 {
-    PyObject *method = PyObject_GetAttr(system->files, pyrecords_system_names.lock);
-    PyObject *holder = method == NULL ? NULL : PyObject_CallFunction(method, "i", fd);
-    Py_XDECREF(method);
+    PyObject *holder = PyObject_CallFunction(system->methods[PYRECORDS_LOCK], "i", fd);
     Py_XDECREF(holder);
     if (holder == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
         PyErr_Clear(); /* as an errno of the system: the usual way asks again */
@@ -118,9 +109,7 @@ static int pyrecords_called_hold_lock(const pyrecords_system *system, int fd)
 
 static double pyrecords_called_monotonic(const pyrecords_system *system)
 {
-    PyObject *method = PyObject_GetAttr(system->files, pyrecords_system_names.monotonic);
-    PyObject *seconds = method == NULL ? NULL : PyObject_CallNoArgs(method);
-    Py_XDECREF(method);
+    PyObject *seconds = PyObject_CallNoArgs(system->methods[PYRECORDS_MONOTONIC]);
     double now = seconds == NULL ? -1.0 : PyFloat_AsDouble(seconds);
     Py_XDECREF(seconds);
     return now;
@@ -128,25 +117,25 @@ static double pyrecords_called_monotonic(const pyrecords_system *system)
 
 /* ---------------------------------------------------------------- the table */
 
-int pyrecords_bind_system(pyrecords_system *system, PyObject *files, PyObject *replaced)
+int pyrecords_bind_system(pyrecords_system *system, PyObject *methods)
 {
-    const int has_lock = PySet_Contains(replaced, pyrecords_system_names.lock);
-    const int has_monotonic = PySet_Contains(replaced, pyrecords_system_names.monotonic);
-    const int has_now = PySet_Contains(replaced, pyrecords_system_names.now_ms);
-    const int has_sync = PySet_Contains(replaced, pyrecords_system_names.sync);
-    const int has_write = PySet_Contains(replaced, pyrecords_system_names.write);
-    if (PyErr_Occurred()) {
+    if (PyTuple_Size(methods) != PYRECORDS_CALLS) {
+        PyErr_Format(PyExc_TypeError, "there are %d calls of the system", (int)PYRECORDS_CALLS);
         return -1;
     }
-    system->hold_lock = has_lock ? pyrecords_called_hold_lock : pyrecords_own_hold_lock;
-    system->monotonic = has_monotonic ? pyrecords_called_monotonic : pyrecords_own_monotonic;
-    system->now_ms = has_now ? pyrecords_called_now : pyrecords_own_now;
-    system->sync = has_sync ? pyrecords_called_sync : pyrecords_own_sync;
-    system->write = has_write ? pyrecords_called_write : pyrecords_own_write;
-    system->calls_to_lock = has_lock;
-    system->calls_to_write = has_write;
-    Py_INCREF(files);
-    system->files = files;
+    PyObject **called = system->methods;
+    for (int i = 0; i < PYRECORDS_CALLS; i++) {
+        PyObject *method = PyTuple_GetItem(methods, i);
+        if (method != Py_None) {
+            Py_INCREF(method);
+            called[i] = method;
+        }
+    }
+    system->hold_lock = called[PYRECORDS_LOCK] ? pyrecords_called_hold_lock : pyrecords_own_hold_lock;
+    system->monotonic = called[PYRECORDS_MONOTONIC] ? pyrecords_called_monotonic : pyrecords_own_monotonic;
+    system->now_ms = called[PYRECORDS_NOW_MS] ? pyrecords_called_now : pyrecords_own_now;
+    system->sync = called[PYRECORDS_SYNC] ? pyrecords_called_sync : pyrecords_own_sync;
+    system->write = called[PYRECORDS_WRITE] ? pyrecords_called_write : pyrecords_own_write;
     return 0;
 }
 
@@ -172,16 +161,16 @@ PyObject *pyrecords_take_error(int32_t status)
 
 /* ---------------------------------------------------------------- a step */
 
-int pyrecords_has_step(const pyrecords_append *self, const PyObject *writer, uint64_t takes)
+int pyrecords_has_step(const pyrecords_append *self, const pyrecords_writer *writer, uint64_t takes)
 {
-    const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
+    const pylocks_mutex *lock = self->lock;
     return self->writer != NULL && self->writer == writer && lock->takes == self->takes + takes
         && lock->forks == *lock->process_forks;
 }
 
 int pyrecords_lock_step(pyrecords_append *self)
 {
-    if (pyrecords_locks->enter(self->lock) < 0) {
+    if (pyrecords_locks->enter((PyObject *)self->lock) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return -1;
         }
@@ -200,7 +189,7 @@ int pyrecords_unlock_step(pyrecords_append *self, int status)
     if (pyrecords_has_step(self, self->writer, 1)) {
         self->takes += 1; /* what was prepared holds */
     }
-    pyrecords_locks->leave(self->lock);
+    pyrecords_locks->leave((PyObject *)self->lock);
     return pyrecords_run_deferred(status);
 }
 
@@ -233,14 +222,10 @@ static int pyrecords_find_locks(void)
 
 int pyrecords_prepare_system(void)
 {
-    static const pyrecords_name names[] = {
-        {&pyrecords_system_names.lock, "lock"},       {&pyrecords_system_names.monotonic, "monotonic"},
-        {&pyrecords_system_names.now_ms, "now_ms"},   {&pyrecords_system_names.sync, "sync"},
-        {&pyrecords_system_names.time_ns, "time_ns"}, {&pyrecords_system_names.write, "write"},
-    };
-    if (pyrecords_find_locks() < 0 || pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
+    if (pyrecords_find_locks() < 0) {
         return -1;
     }
+    pyrecords_time_ns = PyUnicode_InternFromString("time_ns");
     pyrecords_clock = PyImport_ImportModule("time");
-    return pyrecords_clock == NULL ? -1 : 0;
+    return pyrecords_time_ns == NULL || pyrecords_clock == NULL ? -1 : 0;
 }

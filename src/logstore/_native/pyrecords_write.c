@@ -14,21 +14,10 @@ enum {
     STEP_ENTRIES = 1024
 };
 
-/* Entries that one index gets. */
-typedef struct {
-    PyObject *entries; /* Entries */
-    PyObject *data;    /* its buffer */
-    PyObject *count;   /* its new count */
-    Py_ssize_t pos;
-    Py_ssize_t bytes;
-} pyrecords_addition;
-
 /* Records that are encoded, with the objects that say so. */
 typedef struct {
     ls_segment_state state;
     ls_plan plan;
-    pyrecords_addition index;
-    pyrecords_addition times;
     PyObject *extent;
     PyObject *end;
     PyObject *size;
@@ -36,15 +25,11 @@ typedef struct {
     const uint8_t *index_entries;
     const uint8_t *time_entries;
     PyObject *copies; /* of these, where methods in Python are called: another append may come between */
-    PyObject *writer; /* NULL: no such method is called, and no write has failed */
+    pyrecords_writer *writer; /* NULL: no such method is called, and no write has failed */
     int32_t failure;  /* of a write, of which a part may be in the file */
     PyObject *error; /* that a method has raised */
 } pyrecords_next;
 
-static struct {
-    PyObject *after_failed_write, *count, *data, *dirty, *extent, *is_blocked, *is_torn, *next_offset, *size;
-    PyObject *undo_failed;
-} pyrecords_names;
 static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
 /* Used from one check to the end of its append only. */
 static uint8_t pyrecords_bytes[STEP_BYTES];
@@ -112,13 +97,6 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
 
 /* ---------------------------------------------------------------- the step: no Python code */
 
-static int pyrecords_is_unblocked(const pyrecords_append *self)
-{
-    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
-    Py_XDECREF(is_blocked);
-    return is_blocked == Py_False;
-}
-
 int pyrecords_is_open(const pyrecords_append *self)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(self->quiet); i++) {
@@ -126,12 +104,12 @@ int pyrecords_is_open(const pyrecords_append *self)
             return 0;
         }
     }
-    return pyrecords_is_unblocked(self);
+    return !self->health->is_blocked;
 }
 
 int pyrecords_is_ready(const pyrecords_append *self)
 {
-    if (self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)self->lock, self->takes)) {
+    if (self->writer == NULL || !pylocks_is_untouched(self->lock, self->takes)) {
         return 0;
     }
     return pyrecords_is_open(self);
@@ -140,13 +118,12 @@ int pyrecords_is_ready(const pyrecords_append *self)
 /* Whether this thread has the lock, and has prepared a step since it took it. */
 static int pyrecords_is_held(const pyrecords_append *self)
 {
-    const pylocks_mutex *lock = (const pylocks_mutex *)self->lock;
-    return lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0);
+    return self->lock->owner == PyThread_get_thread_ident() && pyrecords_has_step(self, self->writer, 0);
 }
 
 int pyrecords_is_held_ready(const pyrecords_append *self)
 {
-    return pyrecords_is_held(self) && pyrecords_is_unblocked(self);
+    return pyrecords_is_held(self) && !self->health->is_blocked;
 }
 
 /* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
@@ -225,36 +202,27 @@ static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_sour
     return bytes;
 }
 
-/* Make what adds entries to an index: 1; 0 where its buffer has no room; -1 with an error set. */
-static int pyrecords_make_addition(pyrecords_addition *addition, PyObject *entries, int64_t count, Py_ssize_t size)
+/* Whether an index has room for so many entries more. */
+static int pyrecords_has_room(const pyrecords_entries *entries, int64_t count, Py_ssize_t entry_bytes)
 {
     if (count == 0) {
         return 1;
     }
-    PyObject *before = PyObject_GetAttr(entries, pyrecords_names.count);
-    Py_ssize_t number = before == NULL ? -1 : PyLong_AsSsize_t(before);
-    Py_XDECREF(before);
-    if (number < 0) {
-        return -1;
-    }
-    addition->data = PyObject_GetAttr(entries, pyrecords_names.data);
-    addition->count = PyLong_FromSsize_t(number + (Py_ssize_t)count);
-    if (addition->data == NULL || addition->count == NULL) {
-        return -1;
-    }
-    addition->pos = number * size;
-    addition->bytes = (Py_ssize_t)count * size;
-    if (!PyByteArray_CheckExact(addition->data) || PyByteArray_Size(addition->data) - addition->pos < addition->bytes) {
-        return 0;
-    }
-    addition->entries = entries;
-    return 1;
+    return entries->count >= 0 && entries->data != NULL && PyByteArray_CheckExact(entries->data)
+        && PyByteArray_Size(entries->data) / entry_bytes - entries->count >= count;
 }
 
-int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObject *next, Py_ssize_t place,
-                          PyObject *other)
+static int pyrecords_have_room(const pyrecords_append *self, const ls_plan *plan)
 {
-    if ((PyObject *)Py_TYPE(before) != self->extent || PyTuple_Size(before) != PYRECORDS_EXTENT_ITEMS) {
+    return pyrecords_has_room(self->index, plan->index_count, LS_INDEX_ENTRY_BYTES)
+        && pyrecords_has_room(self->times, plan->time_count, LS_TIME_ENTRY_BYTES);
+}
+
+int pyrecords_fill_extent(const pyrecords_append *self, PyObject *next, Py_ssize_t place, PyObject *other)
+{
+    PyObject *before = self->log->extent;
+    if (before == NULL || (PyObject *)Py_TYPE(before) != self->extent
+        || PyTuple_Size(before) != PYRECORDS_EXTENT_ITEMS) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < PYRECORDS_EXTENT_ITEMS; i++) {
@@ -267,36 +235,37 @@ int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObje
     return 1;
 }
 
+int64_t pyrecords_extent_offset(const pyrecords_append *self, Py_ssize_t place)
+{
+    PyObject *extent = self->log->extent;
+    if (extent == NULL || (PyObject *)Py_TYPE(extent) != self->extent) {
+        PyErr_SetString(PyExc_AttributeError, "the log has no extent");
+        return -1;
+    }
+    PyObject *offset = PyTuple_GetItem(extent, place);
+    return offset == NULL ? -1 : PyLong_AsLongLong(offset);
+}
+
 /* Fill the new extent, and make the other objects: 1; 0 where the log does not end here; -1 with an error set. */
-static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
+static int pyrecords_make_objects(const pyrecords_append *self, pyrecords_next *next)
 {
     next->end = PyLong_FromLongLong(next->state.last_offset + 1);
     next->size = PyLong_FromLongLong(next->state.size);
-    PyObject *before = PyObject_GetAttr(self->log, pyrecords_names.extent);
-    int status = next->end == NULL || next->size == NULL || before == NULL ? -1 : 1;
+    int status = next->end == NULL || next->size == NULL
+                     ? -1
+                     : pyrecords_fill_extent(self, next->extent, PYRECORDS_EXTENT_END, next->end);
     if (status > 0) {
-        status = pyrecords_fill_extent(self, before, next->extent, PYRECORDS_EXTENT_END, next->end);
+        status = pyrecords_extent_offset(self, PYRECORDS_EXTENT_END) == self->facts->state->last_offset + 1;
     }
-    if (status > 0) {
-        PyObject *end = PyTuple_GetItem(before, PYRECORDS_EXTENT_END);
-        status = PyLong_AsLongLong(end) == self->facts->state->last_offset + 1;
-    }
-    Py_XDECREF(before);
     return PyErr_Occurred() ? -1 : status;
 }
 
-void pyrecords_set(PyObject *object, PyObject *name, PyObject *value)
+static void pyrecords_add(pyrecords_entries *entries, const uint8_t *added, int64_t count, Py_ssize_t entry_bytes)
 {
-    if (PyObject_SetAttr(object, name, value) < 0) {
-        PyErr_WriteUnraisable(object);
-    }
-}
-
-static void pyrecords_add(const pyrecords_addition *addition, const uint8_t *entry)
-{
-    if (addition->entries != NULL) {
-        memcpy(PyByteArray_AsString(addition->data) + addition->pos, entry, (size_t)addition->bytes);
-        pyrecords_set(addition->entries, pyrecords_names.count, addition->count);
+    if (count > 0) {
+        char *end = PyByteArray_AsString(entries->data) + entries->count * entry_bytes;
+        memcpy(end, added, (size_t)(count * entry_bytes));
+        entries->count += (Py_ssize_t)count; /* last: so other threads see no half of it */
     }
 }
 
@@ -306,21 +275,23 @@ static int pyrecords_keep_encoded(const pyrecords_append *self, pyrecords_next *
     next->bytes = pyrecords_bytes;
     next->index_entries = pyrecords_index_entries;
     next->time_entries = pyrecords_time_entries;
-    if (!self->system.calls_to_write) {
+    if (!pyrecords_calls(self, PYRECORDS_WRITE)) {
         return 0;
     }
     next->writer = self->writer;
     Py_INCREF(next->writer);
-    next->copies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes + next->index.bytes + next->times.bytes);
+    const int64_t index_bytes = next->plan.index_count * LS_INDEX_ENTRY_BYTES;
+    const int64_t time_bytes = next->plan.time_count * LS_TIME_ENTRY_BYTES;
+    next->copies = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(bytes + index_bytes + time_bytes));
     if (next->copies == NULL) {
         return -1;
     }
     uint8_t *copy = (uint8_t *)PyBytes_AsString(next->copies);
     next->bytes = memcpy(copy, pyrecords_bytes, (size_t)bytes);
     copy += bytes;
-    next->index_entries = memcpy(copy, pyrecords_index_entries, (size_t)next->index.bytes);
-    copy += next->index.bytes;
-    next->time_entries = memcpy(copy, pyrecords_time_entries, (size_t)next->times.bytes);
+    next->index_entries = memcpy(copy, pyrecords_index_entries, (size_t)index_bytes);
+    copy += index_bytes;
+    next->time_entries = memcpy(copy, pyrecords_time_entries, (size_t)time_bytes);
     return 0;
 }
 
@@ -345,24 +316,18 @@ static int32_t pyrecords_write(const pyrecords_append *self, const pyrecords_nex
     return status;
 }
 
-/* Whether there is room for what an index gets: a method in Python was called since that was made. */
-static int pyrecords_has_room(const pyrecords_addition *addition)
-{
-    return addition->entries == NULL || PyByteArray_Size(addition->data) - addition->pos >= addition->bytes;
-}
-
 /* Let everybody see what is written. */
 static void pyrecords_show(pyrecords_append *self, const pyrecords_source *from, const pyrecords_next *next)
 {
     if (from->has_producer) {
         pyrecords_core.add_sequences(self->producers, self->producer_count, next->bytes, from->batches);
     }
-    pyrecords_add(&next->index, next->index_entries);
-    pyrecords_add(&next->times, next->time_entries);
+    pyrecords_add(self->index, next->index_entries, next->plan.index_count, LS_INDEX_ENTRY_BYTES);
+    pyrecords_add(self->times, next->time_entries, next->plan.time_count, LS_TIME_ENTRY_BYTES);
     *self->facts->state = next->state;
-    pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
-    pyrecords_set(self->segment, pyrecords_names.size, next->size);
-    pyrecords_set(self->log, pyrecords_names.extent, next->extent);
+    pyrecords_set(&self->segment->next_offset, next->end);
+    pyrecords_set(&self->segment->size, next->size);
+    pyrecords_set(&self->log->extent, next->extent);
 }
 
 /* A write has failed: from now on everybody sees that it is to be undone first. */
@@ -376,25 +341,19 @@ static void pyrecords_tear(pyrecords_append *self, pyrecords_next *next, int32_t
     if (status == PYRECORDS_RAISED) {
         next->error = pyrecords_take_error(status);
     }
-    pyrecords_set(next->writer, pyrecords_names.dirty, pyrecords_intact);
-    pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
-    pyrecords_set(self->health, pyrecords_names.is_torn, Py_True);
+    pyrecords_set(&next->writer->dirty, pyrecords_intact);
+    self->health->is_blocked = 1;
+    self->health->is_torn = 1;
 }
 
 /* The whole step: 1; 0 where the records go the usual way; -1 with an error set, or `next->failure`. */
 static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     int64_t bytes = pyrecords_make_bytes(self, from, now, next);
-    if (bytes == 0) {
+    if (bytes == 0 || !pyrecords_have_room(self, &next->plan)) {
         return 0;
     }
-    int status = pyrecords_make_addition(&next->index, self->index, next->plan.index_count, LS_INDEX_ENTRY_BYTES);
-    if (status > 0) {
-        status = pyrecords_make_addition(&next->times, self->times, next->plan.time_count, LS_TIME_ENTRY_BYTES);
-    }
-    if (status > 0) {
-        status = pyrecords_make_objects(self, next);
-    }
+    int status = pyrecords_make_objects(self, next);
     if (status <= 0) {
         return status;
     }
@@ -409,9 +368,8 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
         pyrecords_tear(self, next, written);
         return -1;
     }
-    if (self->system.calls_to_write
-        && !(pyrecords_has_step(self, next->writer, !from->is_held) && pyrecords_has_room(&next->index)
-             && pyrecords_has_room(&next->times))) {
+    if (pyrecords_calls(self, PYRECORDS_WRITE)
+        && !(pyrecords_has_step(self, next->writer, !from->is_held) && pyrecords_have_room(self, &next->plan))) {
         return 0; /* this is the child of a fork: the usual way says so */
     }
     pyrecords_show(self, from, next);
@@ -421,24 +379,11 @@ static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, 
 /* Undo a write that has failed, with the lock of the log, and raise its error. */
 static void pyrecords_undo(const pyrecords_append *self, const pyrecords_next *next)
 {
-    PyObject *error = next->error;
-    Py_INCREF(error);
-    PyObject *undo = PyObject_GetAttr(next->writer, pyrecords_names.undo_failed);
-    PyObject *result = undo == NULL ? NULL : PyObject_CallFunction(undo, "O", error);
-    if (result == NULL) {
-        Py_DECREF(error);
-        error = pyrecords_take_error(PYRECORDS_RAISED);
-    }
-    PyObject *after = error == NULL ? NULL : PyObject_GetAttr(self->log, pyrecords_names.after_failed_write);
-    PyObject *told = after == NULL ? NULL : PyObject_CallFunction(after, "OO", next->writer, error);
-    if (told != NULL) {
+    PyObject *error = PyObject_CallFunction(self->undo, "OO", (PyObject *)next->writer, next->error);
+    if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
     }
-    Py_XDECREF(undo);
-    Py_XDECREF(result);
-    Py_XDECREF(after);
-    Py_XDECREF(told);
-    Py_XDECREF(error);
 }
 
 /* The same, for a step that took the lock itself, or not at all, unless `is_held`: -1. */
@@ -447,14 +392,14 @@ static int pyrecords_raise_failure(const pyrecords_append *self, pyrecords_next 
     if (next->error == NULL) {
         next->error = pyrecords_take_error(next->failure);
     }
-    if (next->error == NULL || (!is_held && pyrecords_locks->enter(self->lock) < 0)) {
+    if (next->error == NULL || (!is_held && pyrecords_locks->enter((PyObject *)self->lock) < 0)) {
         return -1; /* the log is torn: the next call undoes it */
     }
     pyrecords_undo(self, next);
     if (is_held) {
         return -1;
     }
-    pyrecords_locks->leave(self->lock);
+    pyrecords_locks->leave((PyObject *)self->lock);
     return pyrecords_run_deferred(-1);
 }
 
@@ -481,10 +426,6 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     if (next.failure != 0 && !PyErr_Occurred()) {
         status = pyrecords_raise_failure(self, &next, from->is_held);
     }
-    Py_XDECREF(next.index.data);
-    Py_XDECREF(next.index.count);
-    Py_XDECREF(next.times.data);
-    Py_XDECREF(next.times.count);
     Py_XDECREF(next.end);
     Py_XDECREF(next.size);
     Py_XDECREF(next.extent);
@@ -496,34 +437,8 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     return status;
 }
 
-int pyrecords_intern(const pyrecords_name *names, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].text);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 int pyrecords_prepare_steps(void)
 {
-    static const pyrecords_name names[] = {
-        {&pyrecords_names.after_failed_write, "after_failed_write"},
-        {&pyrecords_names.count, "count"},
-        {&pyrecords_names.data, "_data"},
-        {&pyrecords_names.dirty, "dirty"},
-        {&pyrecords_names.extent, "extent"},
-        {&pyrecords_names.is_blocked, "is_blocked"},
-        {&pyrecords_names.is_torn, "is_torn"},
-        {&pyrecords_names.next_offset, "next_offset"},
-        {&pyrecords_names.size, "size"},
-        {&pyrecords_names.undo_failed, "undo_failed"},
-    };
-    if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
-        return -1;
-    }
     /* As many entries as there are. */
     pyrecords_intact = Py_BuildValue("(nn)", PY_SSIZE_T_MAX, PY_SSIZE_T_MAX);
     return pyrecords_intact == NULL ? -1 : 0;

@@ -22,8 +22,8 @@ import select
 import stat as stat_module
 import struct
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from logstore import _native as native
 from logstore.io.byte_locks import FLOCK, ByteLocks, ProcessId, read_text
@@ -587,11 +587,9 @@ def _unless_lost(found: list[tuple[int, str]]) -> Sequence[tuple[int, str]] | No
     return None if _LOST in [number for number, _ in found] else found
 
 
-# Methods for which C makes the same calls by itself (`native.PreparedAppend`).
-_OWN_CALLS: Final = {
-    method.__name__: method
-    for method in (Files.lock, Files.monotonic, Files.now_ms, Files.sync, Files.write)
-}
+# Methods for which C makes the same calls by itself (`native.PreparedAppend`), in its
+# order.
+_OWN_CALLS: Final = (Files.lock, Files.monotonic, Files.now_ms, Files.sync, Files.write)
 
 
 # Methods for which C makes the same calls in `Files.make_steps`.
@@ -603,12 +601,13 @@ _own_lock_byte: Final = Files.lock_byte
 _own_unlock_byte: Final = Files.unlock_byte
 
 
-def replaced_calls(files: Files) -> frozenset[str]:
-    """Which of these methods an object has replaced: C calls them instead."""
-    return frozenset(
-        name
-        for name, own in _OWN_CALLS.items()
-        if getattr(getattr(files, name), "__func__", None) is not own
+def replaced_calls(files: Files) -> tuple[Callable[..., Any] | None, ...]:
+    """The methods `lock`, `monotonic`, `now_ms`, `sync` and `write` of an object that
+    has replaced them: C calls these; None for the others."""
+    methods = [getattr(files, own.__name__) for own in _OWN_CALLS]
+    return tuple(
+        None if getattr(method, "__func__", None) is own else method
+        for method, own in zip(methods, _OWN_CALLS, strict=True)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from logstore import _native as native
 from logstore._native.locks import Signal, logger
 from logstore.errors import LogStoreError, SyncFailedError, again
 from logstore.log.write.context import LogContext
@@ -11,7 +12,7 @@ from logstore.log.write.context import LogContext
 __all__ = ["Health"]
 
 
-class Health:
+class Health(native.HealthFields):
     """Whether a log takes appends, and why not. The log's lock guards it.
 
     Invariant: `is_blocked` if there is a reason to refuse appends, or an undo is due.
@@ -36,9 +37,6 @@ class Health:
         "closed",
         "damage",
         "failed",
-        "is_blocked",
-        "is_poisoned",
-        "is_torn",
         "is_unheard",
         "release",
         "suspended",

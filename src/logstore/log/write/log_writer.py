@@ -93,7 +93,7 @@ class Savepoint:
         self.new: tuple[Segment, ...] = ()
 
 
-class LogWriter:
+class LogWriter(native.LogFields):
     """The parts of a log that is being written, and every change that needs several of
     them. Its users are `Appender`, `Syncs`, `truncate` and others in this package.
 
@@ -104,6 +104,7 @@ class LogWriter:
         visibility: of the publication in progress, or of the last one.
     """
 
+    extent: Extent
     __slots__ = (
         "__weakref__",
         "_deleted",
@@ -112,7 +113,6 @@ class LogWriter:
         "context",
         "digests",
         "epochs",
-        "extent",
         "health",
         "idempotence",
         "lock",
@@ -158,11 +158,10 @@ class LogWriter:
             loaded.cuts,
         )
         self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
-        files, quiet = self.context.files, (self.appended.waiters, services.unreported)
-        facts = native.StepFacts()
+        quiet, facts = (self.appended.waiters, services.unreported), native.StepFacts()
         prepared = native.PreparedAppend(
-            self, self.health, self.lock, Extent, quiet, files, replaced_calls(files),
-            facts, facts.address,
+            self, self.health, self.lock, self.undo_write, Extent, quiet,
+            replaced_calls(self.context.files), facts, facts.address,
         )  # fmt: skip
         self.active = ActiveSegment(
             self.context,
@@ -336,15 +335,23 @@ class LogWriter:
         self.record_cut(state.last_offset + 1)
         self.point.record(self.extent, state, is_truncating=not is_done)
 
-    def after_failed_write(self, writer: SegmentWriter, error: BaseException) -> None:
-        """One write failed, perhaps of a step of C. It is already undone, or `repair`
-        will undo it."""
-        if isinstance(error, SyncFailedError):
-            self.health.fail(error)
-        if writer.dirty is None and self.active.writer is writer:
-            self._record_append_cut(writer.state, is_done=True)
-            with contextlib.suppress(StorageError):
-                self.repair()
+    def undo_write(self, writer: SegmentWriter, error: BaseException) -> BaseException:
+        """For `PreparedAppend`: undo a write that has failed with an error; returns the
+        one to be raised. If this is interrupted, `repair` will undo it."""
+        try:
+            try:
+                writer.undo_failed(error)
+            except BaseException as undone:
+                error = undone
+            if isinstance(error, SyncFailedError):
+                self.health.fail(error)
+            if writer.dirty is None and self.active.writer is writer:
+                self._record_append_cut(writer.state, is_done=True)
+                with contextlib.suppress(StorageError):
+                    self.repair()
+            return error
+        finally:
+            del error  # it would keep itself, by the frame of this call
 
     # ------------------------------------------------------------ savepoints
 

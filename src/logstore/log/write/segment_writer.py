@@ -62,7 +62,7 @@ class Mark(NamedTuple):
         return self.state.last_offset + 1
 
 
-class SegmentWriter:
+class SegmentWriter(native.WriterFields):
     """Appends to the active segment. Callers hold the partition's append lock.
 
     `state` defines the content of the log. Readers see it after a call of `show`:
@@ -83,7 +83,6 @@ class SegmentWriter:
         "_first_frame",
         "_reserved",
         "config",
-        "dirty",
         "fd",
         "file",
         "files",
@@ -122,7 +121,7 @@ class SegmentWriter:
         )
         self._reserved = state.size
         self._first_frame: tuple[int, bytes] | None = None
-        self.dirty: tuple[int, int] | None = None
+        self.dirty = None
         self._before_cut = before_cut
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST

@@ -63,16 +63,18 @@ class Syncs:
         )
         # The state that the sync that goes on is for; C writes to it.
         self._marked = native.SegmentState(0)
+        owners = self._marked, log.point.synced, log.page.state
         self.shared = native.SharedSync(
-            self,
+            self.sync_usual,
+            self.finish,
+            self.failed,
             log.active.prepared,
             self._turns,
             log.sync_lock,
             context.services.lock_file,
             log.active.sync_times,
-            self._marked,
-            log.point.synced,
-            log.page.state,
+            owners,
+            *(owner.address for owner in owners),
         )
         self.is_scheduled = False
         self._is_catching_up = False

@@ -15,6 +15,7 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore.errors import LogStoreError
+from logstore.index import OffsetEntries, TimeEntries
 from logstore.log.read.time_lookup import first_offset_at
 
 T = 1_700_000_000_000
@@ -178,5 +179,6 @@ def test_wrong_entries_raise(
 ) -> None:
     with pytest.raises((TypeError, ValueError)):
         native.find_offset_since(
-            0, times, count, offsets, offset_count, 0, 10, 100, 15, 0, T
-        )
+            0, TimeEntries(times, count), OffsetEntries(offsets, offset_count), 0, 10,
+            100, 15, 0, T,
+        )  # fmt: skip

@@ -24,11 +24,9 @@ from logstore.errors import (
     StorageError,
     StoreClosedError,
 )
-from logstore.io.files import Files
-from logstore.log.write.extent import Extent
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles
-from support.prepared import Prepared, unprepared
+from support.prepared import Prepared, parts_of_no_log, unprepared
 from support.values import every_magic, new_partition
 
 T = 1_700_000_000_000
@@ -557,22 +555,30 @@ def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> No
 
 
 def test_prepared_append_of_wrong_parts_raises() -> None:
-    kind: Any = native.PreparedAppend
-    facts = native.StepFacts()
-    lock, of_facts = native.Mutex(8, "a log"), (facts, facts.address)
-    rest = (Files(), frozenset[str](), *of_facts)
+    right = parts_of_no_log()
+    native.PreparedAppend(*right)
+    others: dict[int, Any] = {
+        0: object(), 1: object(), 2: threading.Lock(), 4: list, 5: [], 6: (), 8: None,
+    }  # fmt: skip
+    for at, other in others.items():
+        with pytest.raises(TypeError):
+            native.PreparedAppend(*right[:at], other, *right[at + 1 :])
     with pytest.raises(TypeError):
-        kind(object(), object(), threading.Lock(), Extent, (), *rest)
-    with pytest.raises(TypeError):
-        kind(object(), object(), lock, list, (), *rest)
-    with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, [], *rest)
-    with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, (), Files(), {"write"}, *of_facts)
-    with pytest.raises(TypeError):
-        kind(object(), object(), lock, Extent, (), Files(), frozenset(), facts, None)
-    with pytest.raises(TypeError):
-        kind(object(), object(), lock)
+        native.PreparedAppend(*right[:3])
+
+
+def test_prepare_takes_parts_with_the_fields_of_steps() -> None:
+    prepared = unprepared()
+    right: list[Any] = [
+        native.WriterFields(), native.SegmentFields(), native.EntriesFields(),
+        native.EntriesFields(),
+    ]  # fmt: skip
+    for at in range(4):
+        with pytest.raises(TypeError):
+            prepared.prepare(*right[:at], object(), *right[at + 1 :])
+    prepared.prepare(*right)
+    assert set(map(id, right)) <= set(map(id, gc.get_referents(prepared)))
+    prepared.clear()
 
 
 def test_prepared_appends_leave_nothing_behind(partition: logstore.Partition) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import logstore
 from logstore import LogStoreError, OffsetOutOfRangeError, Record
-from logstore._native import _records
+from logstore._native import EntriesFields, _records
+from logstore.index import OffsetEntries, TimeEntries
 from logstore.segment import Segment
 from support.damage import flip_bit, frames, logs_in, overwrite
 from support.references import counts, growth
@@ -294,9 +295,8 @@ def values(tmp_path: Path) -> Iterator[list[Any]]:
     with opened(tmp_path) as store:
         partition = store.topic("orders")[0]
         segment = partition._log.segments[0]
-        entries = segment.offset_entries()
         limits = [0, 10, segment.size, segment.checks]
-        yield [segment.file.borrow().fd, entries.data(), entries.count, *limits, 4]
+        yield [segment.file.borrow().fd, segment.offset_entries(), *limits, 4]
 
 
 def test_find_with_wrong_arguments_raises(values: list[Any]) -> None:
@@ -307,16 +307,21 @@ def test_find_with_wrong_arguments_raises(values: list[Any]) -> None:
             _records.find(*values[:place], "1", *values[place + 1 :])
     with pytest.raises(TypeError):
         _records.find(*values[:-1])
-    for count in (-1, values[2] + 1):
-        with pytest.raises(ValueError, match="count"):
-            _records.find(*values[:2], count, *values[3:])
     assert _records.find(-1, *values[1:]) is None
+    entries = values[1].copy()
+    for count in (-1, entries.count + 1):
+        entries.count = count
+        with pytest.raises(ValueError, match="count"):
+            _records.find(values[0], entries, *values[2:])
+    for empty in (EntriesFields(), TimeEntries(memoryview(b""), 0)):  # type: ignore
+        with pytest.raises(TypeError):
+            _records.find(values[0], empty, *values[2:])
 
 
 def test_find_keeps_no_memory(values: list[Any]) -> None:
     """Nor a reference to the index."""
-    index = bytearray(values[1] + b"\0" * 8)
-    values[1] = index
+    index = bytearray(values[1].data() + b"\0" * 8)
+    values[1] = OffsetEntries(index)
     (before,) = counts(index)
     # An object each would be 320,000 bytes; threads of other stores allocate less.
     assert growth(lambda: _records.find(*values), 20_000) < 160_000
