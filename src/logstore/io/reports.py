@@ -27,7 +27,7 @@ from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
 from logstore.io.files import Files, Report, keeps
 
-__all__ = ["Inbox", "Reports", "reports_of"]
+__all__ = ["Inbox", "Reports", "reports_of", "shared_reports"]
 
 # Number of a watch, name of the entry or "".
 Change = tuple[int, str]
@@ -102,6 +102,9 @@ class Inbox:
         if not self._is_rung or change is None:
             self._is_rung = True
             self.wake()
+            if self._bell is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._bell()
 
     def take(self) -> list[Change] | None:
         """The changes since the last call; None: anything may have changed."""
@@ -131,9 +134,6 @@ class Inbox:
         end_read = self.end_read
         if end_read is not None:
             end_read()
-        if self._bell is not None:
-            with contextlib.suppress(RuntimeError):
-                self._bell()
 
 
 # A reference to an inbox, which keeps it not alive.
@@ -431,6 +431,11 @@ def reports_of(files: Files) -> Reports:
         return Reports(files)
     found = _shared.get("")
     return found or _shared.setdefault("", Reports(Files()))
+
+
+def shared_reports() -> Reports | None:
+    """The reports of this process, if there were any so far."""
+    return _shared.get("")
 
 
 def _forget() -> None:

@@ -10,27 +10,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _native as native
-from logstore._native.locks import Signal, wait_for_end
-from logstore.errors import StorageError
+from logstore._native.locks import Signal
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
-from logstore.io.reports import Inbox, Reports, reports_of
-from logstore.io.service_calls import begin_call, end_call
+from logstore.io.reports import Inbox, Reports, reports_of, shared_reports
 
 __all__ = [
     "INTERVAL_S_MIN",
     "PAUSE_S_MAX",
     "PAUSE_S_MIN",
     "WATCHED_S_MAX",
-    "ServiceThread",
     "Wakeups",
     "Watch",
 ]
@@ -127,6 +122,16 @@ class Wakeups:
     def is_reporting(self) -> bool:
         """Whether the system reports changes; else the user looks for them."""
         return self.fd >= 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the reports are those of the process, and not of a test."""
+        return self._reports is shared_reports()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether there is something to look for, and nothing is reported."""
+        return self._pause > 0 and not self.is_reporting
 
     @property
     def is_inherited(self) -> bool:
@@ -245,122 +250,3 @@ class Wakeups:
         if reports is not None:
             reports.remove(self._reference)
             del self._reference
-
-
-class ServiceThread:
-    """A thread that calls a method at its start, and each time after a wait.
-
-    The thread keeps only this object alive while it waits: it ends when the object of
-    the method is gone.
-
-    Args:
-        root: the directory of the store.
-        what: the thread serves: "requests".
-        method: called with no lock held, and again after an error, or if it returns
-            True; then after `pause_s`.
-        log_error: gets that error.
-        pause_s: how long after it, in seconds.
-        sleep: how the thread waits.
-        sleeps_first: before it calls the method, it waits.
-
-    Attributes:
-        wakeups: end the wait; None: the thread was not started, or has ended.
-    """
-
-    def __init__(
-        self,
-        root: Directory,
-        what: str,
-        method: Callable[[], object],
-        log_error: Callable[[BaseException], None],
-        pause_s: float,
-        sleep: Callable[[Wakeups], object] = Wakeups.wait,
-        *,
-        sleeps_first: bool = False,
-    ) -> None:
-        self._root = root
-        self._what = what
-        self._method = weakref.WeakMethod(method, lambda _: self.wake())
-        self._log_error = log_error
-        self._pause_s = pause_s
-        self._sleep = sleep
-        self._is_due = not sleeps_first
-        self.wakeups: Wakeups | None = None
-        self._thread: threading.Thread | None = None
-        self._is_stopped = False
-
-    def start(self, *watches: Watch) -> None:
-        """Start the thread, which wakes by changes of `watches`, too, if there are any.
-
-        Raises:
-            StorageError: it cannot be started.
-        """
-        files, name = self._root.files, f"{self._what} in {self._root.path}"
-        try:
-            watched = watches or None
-            self.wakeups = Wakeups(files, watches=watched, is_wakeable=True)
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
-        except (OSError, RuntimeError) as error:
-            self._thread = self.wakeups = None
-            raise StorageError(
-                f"no thread for the {name}: {error}. Without it those of other "
-                f"processes are not served. See the limits of the process for threads, "
-                f"memory and open files",
-                errno=getattr(error, "errno", None),
-                path=self._root.path,
-                action="start a thread for",
-            ) from error
-
-    def _run(self) -> None:
-        while not self._is_stopped:
-            is_again: object = False
-            try:
-                begin_call()
-                method = self._method()
-                if method is None:
-                    return
-                if self._is_due:
-                    is_again = method()
-            except BaseException as error:
-                # It has another try, also if there was no memory to say so.
-                with contextlib.suppress(BaseException):
-                    self._log_error(error)
-                with contextlib.suppress(BaseException):
-                    time.sleep(self._pause_s)
-                continue
-            finally:
-                self._is_due, method = True, None
-                end_call()
-            wakeups = self.wakeups
-            if wakeups is not None and not self._is_stopped:
-                with contextlib.suppress(BaseException):
-                    if is_again is True:
-                        wakeups.wait(self._pause_s)
-                    else:
-                        self._sleep(wakeups)
-
-    def wake(self) -> None:
-        """Let the thread call the method once more."""
-        wakeups = self.wakeups
-        if wakeups is not None:
-            wakeups.wake()
-
-    def stop(self) -> None:
-        """End the thread, after the call that it may be in. May be called again."""
-        self._is_stopped = True
-        thread = self._thread
-        if thread is None:
-            return
-        self.wake()
-        wakeups = self.wakeups
-        if thread is not threading.current_thread():
-            wait_for_end(thread)
-            if wakeups is not None:
-                wakeups.close()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """In the child of a fork: the thread does not exist there."""
-        self._is_stopped = True
-        self._thread = self.wakeups = None

@@ -201,7 +201,7 @@ def test_names_that_an_interrupt_has_lost_are_listed(
         owner.publish([], identity="y", sequence=1)
         call = Later(lambda: submit(reader, staged_by(reader)))
         until(lambda: waiting_in(path))
-        take, owners = Wakeups.take, owner._publishing.hand_in._thread.wakeups
+        take, owners = Wakeups.take, owner._publishing.hand_in._service.wakeups
 
         def interrupted(self: Wakeups) -> Any:
             found = take(self)
@@ -356,14 +356,14 @@ def test_store_that_is_closed_from_inside_serving_ends_it(
     list_names = Directory.names
 
     def names(directory: Directory) -> list[str]:
-        if threading.current_thread() is hand_in._thread._thread:
+        if hand_in._service.is_inside:
             owner.close()
         return list_names(directory)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Directory, "names", names)
         hand_in._unsure.add(object())
-        hand_in._thread.wake()
+        hand_in._service.wake()
         until(lambda: owner._lifetime.is_finished and hand_in._has_ended)
     assert not caplog.records
 
