@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from logstore.errors import StorageError
+from logstore.errors import LogStoreError, StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.service_calls import begin_call, end_call
@@ -64,6 +64,8 @@ class Service:
         pause_s: how long after an error, in seconds.
         every_s: it is called so often, in seconds, the first time after this; None:
             when it is woken.
+        look: whether there is something to do; asked before each call, and so quick
+            that no spare is needed for it.
 
     Attributes:
         wakeups: what wakes it; None: it was not started, or has ended.
@@ -77,10 +79,12 @@ class Service:
         log_error: Callable[[BaseException], None],
         pause_s: float,
         every_s: float | None = None,
+        look: Callable[[], bool] | None = None,
     ) -> None:
         self._root = root
         self._what = what
         self._method = weakref.WeakMethod(method, lambda _: self._end())
+        self._look = None if look is None else weakref.WeakMethod(look)
         self._log_error = log_error
         self._pause_s = pause_s
         self._every_s = every_s
@@ -152,6 +156,25 @@ class Service:
     def take(self) -> bool:
         """Begin a call, unless it is under way. `call` is to follow."""
         return not self._is_stopped and self._busy.acquire(blocking=False)
+
+    def ends_at_once(self) -> bool:
+        """Whether there is nothing to do: then the call that was begun has ended."""
+        if self._look is None:
+            return False
+        has_work = True
+        try:
+            begin_call()
+            look = self._look()
+            has_work = look is not None and look()
+        except LogStoreError:
+            pass  # the call finds the same
+        finally:
+            look = None
+            end_call()
+            if not has_work:
+                self._plan(None)
+                self._busy.release()
+        return not has_work
 
     def call(self) -> None:
         """Make the call that was begun, in this thread."""
@@ -263,6 +286,8 @@ class _Worker:
                     return bool(threads.services)
                 self._wait(seconds)
                 return True
+        if service.ends_at_once():
+            return True
         self.call = object()
         try:
             threads.keep_spare()

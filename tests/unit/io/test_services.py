@@ -267,6 +267,35 @@ def test_thread_that_cannot_be_started_is_a_named_error(
     assert two.is_called()
 
 
+def test_service_that_has_nothing_to_do_is_not_called(
+    root: Directory, make: Make
+) -> None:
+    """Its look needs no spare, and may fail: then the call decides."""
+    one, other = make(), make()
+    looks, answers = list[int](), [False, False, True, False]
+
+    class Looking:
+        def work(self) -> None:
+            one.work()
+
+        def look(self) -> bool:
+            looks.append(1)
+            if len(looks) == 6:
+                raise logstore.StoreClosedError("closed")
+            return len(looks) <= len(answers) and answers[len(looks) - 1]
+
+    looking = Looking()
+    service = Service(
+        root, "looks", looking.work, one.logged.append, 0.01, 0.02, looking.look
+    )
+    service.start()
+    until(lambda: len(looks) >= 8)
+    assert len(one.begun) == 2
+    service.stop()
+    other.service.start()
+    assert other.is_called()
+
+
 # ------------------------------------------------------------------ many services
 
 
@@ -375,9 +404,10 @@ def counts() -> tuple[int, int]:
 
 @pytest.mark.parametrize("count", [1, 10, 50])
 def test_process_has_one_instance_and_one_thread_for_its_stores(
-    tmp_path: Path, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """After the work of their openings is over."""
+    monkeypatch.setattr(module, "_IDLE_S", 0.05)
     gc.collect()
     until(lambda: threads() == 0)
     before = instances()
@@ -385,7 +415,13 @@ def test_process_has_one_instance_and_one_thread_for_its_stores(
         for number in range(count):
             path = tmp_path / str(number)
             stack.enter_context(logstore.open(path, create=True))
+        time.sleep(0.5)
         until(lambda: counts() == (max(before, 1), 1))
+        # Looks for requests for snapshots need no other one.
+        end = time.monotonic() + 1.2
+        while time.monotonic() < end:
+            assert threads() == 1
+            time.sleep(0.05)
     until(lambda: threads() == 0)
 
 

@@ -98,7 +98,13 @@ class SnapshotServer:
         self._topics = topics
         self._publisher = publisher
         self._service = Service(
-            context.root, "snapshots", self._look, _log_error, _LOOK_S, _LOOK_S
+            context.root,
+            "snapshots",
+            self._serve_one,
+            _log_error,
+            _LOOK_S,
+            _LOOK_S,
+            self._is_asked,
         )
         # The request that a snapshot is made for.
         self._serving: native.OpenFile | None = None
@@ -124,12 +130,12 @@ class SnapshotServer:
         if self._serving is not None:
             self._serving.close()
 
-    def _look(self) -> None:
-        if self._context.is_closed:
-            return
+    def _is_asked(self) -> bool:
+        context = self._context
+        return not context.is_closed and context.root.exists(SNAPSHOT_REQUEST)
+
+    def _serve_one(self) -> None:
         root, files = self._context.root, self._context.files
-        if not root.exists(SNAPSHOT_REQUEST):
-            return
         try:
             file = held_open(
                 files, root.open(SNAPSHOT_REQUEST, write=True, keep_links=True)
