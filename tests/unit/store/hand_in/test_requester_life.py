@@ -23,6 +23,7 @@ from logstore import (
     StoreConfig,
 )
 from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
+from logstore.io.services import THREAD
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
 from logstore.store.hand_in import requester
@@ -88,18 +89,21 @@ def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
     assert owner.published("x") is None
 
 
-def threads(path: str) -> list[str]:
-    """Those that serve requests; not of stores that other tests have left."""
-    name = f"requests in {path}"
-    return [t.name for t in threading.enumerate() if t.name.startswith(name)]
+def threads() -> list[str]:
+    """Those that serve."""
+    return [t.name for t in threading.enumerate() if t.name == THREAD]
 
 
-def test_thread_ends_with_the_store(path: str) -> None:
+def test_thread_ends_with_the_last_store(path: str, tmp_path: Path) -> None:
     """Closed, or forgotten."""
+    until(lambda: not threads())
     store = logstore.open(path, config=SERVING)
-    assert len(threads(path)) == 1
+    other = logstore.open(tmp_path / "other", create=True)
+    until(lambda: len(threads()) == 1)
     store.close()
-    assert threads(path) == []
+    until(lambda: len(threads()) == 1)
+    other.close()
+    until(lambda: not threads())
     forgotten = [logstore.open(path, config=SERVING)]
     alive = weakref.ref(forgotten[0])
 
@@ -110,7 +114,7 @@ def test_thread_ends_with_the_store(path: str) -> None:
 
     with pytest.warns(ResourceWarning):
         collect()
-    until(lambda: not threads(path))
+    until(lambda: not threads())
     logstore.open(path, config=DEAF).close()
 
 
@@ -123,7 +127,7 @@ def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -
             with contextlib.suppress(logstore.ForkedError):
                 submit(reader, Staged(()))
                 os._exit(2)
-            if not threads(owner.path):
+            if not threads():
                 status = 0
         finally:
             os._exit(status)
@@ -234,11 +238,9 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
     hold_back(monkeypatch)
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     with logstore.open(path, config=SERVING) as owner:
-        wakeups = owner._publishing.hand_in._thread.wakeups
-        assert wakeups is not None
         left_by_ended(reader, *[asked_by(reader, 1, f"i{n}") for n in range(4)])
         owner._publishing.hand_in.publish([])
-        assert wakeups.wait(0)
+        assert owner._publishing.hand_in._service.is_due
         assert len(waiting_in(path)) == 1
 
 
