@@ -30,6 +30,7 @@ def running(store: str, port: int, billing: int = 2) -> Iterator[list[int]]:
     web = [
         sys.executable, "-m", "uvicorn", "app:app", "--app-dir", str(HERE),
         "--workers", "2", "--port", str(port), "--log-level", "warning",
+        "--timeout-graceful-shutdown", "3",  # browsers follow the invoices
     ]  # fmt: skip
     commands = [web, *[[sys.executable, str(HERE / "billing.py")]] * billing]
     processes = [subprocess.Popen(command, env=environment) for command in commands]
@@ -39,7 +40,9 @@ def running(store: str, port: int, billing: int = 2) -> Iterator[list[int]]:
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
-            process.wait(30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
 
 
 def free_port() -> int:

@@ -62,6 +62,7 @@ class NoThread:
     waits for: requests are served when a program says so."""
 
     is_reporting = False
+    is_late = False
 
     @property
     def wakeups(self) -> NoThread:

@@ -168,6 +168,18 @@ class PartitionWriter:
         """Wake the waiting readers, so that they check again."""
         self._log.appended.set()
 
+    def make_durable(self) -> None:
+        """Make durable what the log has, and tell other processes: what the last owner
+        has told them does not count any more.
+
+        Raises:
+            SyncFailedError: a sync failed; the log takes no more appends.
+        """
+        self.syncs.sync(self.end_offset)
+        with self.lock:
+            extent = self._log.extent
+            self._log.page.tell(extent.durable, extent.cuts.serial)
+
     def free_bytes(self) -> int:
         """Bytes free on the file system, including those that wait to be freed."""
         directory = self.directory

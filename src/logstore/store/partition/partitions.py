@@ -204,13 +204,34 @@ class PartitionWriters:
 
     def pending(self) -> list[TopicPartition]:
         """The partitions that were not examined yet."""
+        known = (self.loaded, self.broken)
+        return [key for key in self.all_keys() if not any(key in one for one in known)]
+
+    def all_keys(self) -> list[TopicPartition]:
+        """All partitions."""
         return [
-            key
+            TopicPartition(topic, number)
             for topic, numbers in list(self.catalog.numbers.items())
-            for key in (TopicPartition(topic, number) for number in numbers)
-            if key not in self.loaded
-            if key not in self.broken
+            for number in numbers
         ]
+
+    def may_have_tail(self, key: TopicPartition) -> bool:
+        """Whether the log of a partition may have more than its state records: by names
+        and sizes, without examining it."""
+        directory = self._directory(key)
+        published = self.published.get(key, -1)
+        try:
+            files = [layout.parse_segment_file(name) for name in directory.names()]
+            logs = [f.base_offset for f in files if f and f[1:] == (layout.LOG, "")]
+            if not logs:
+                return False
+            state = self._state.ownership.metadata(directory, key, published).state
+            if state is None or state.active["base_offset"] != max(logs):
+                return True
+            name = layout.segment_file(max(logs), layout.LOG)
+            return directory.stat(name).size != state.active["size"]
+        except (LogStoreError, OSError):
+            return True  # examining it says what is wrong
 
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None

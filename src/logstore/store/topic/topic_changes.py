@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from logstore._native.locks import logger
 from logstore.config import (
@@ -46,6 +46,9 @@ from logstore.store.topic.open_topics import OpenTopics
 from logstore.store.topic.topic import Topic
 
 __all__ = ["TopicChanges"]
+
+# After a crash, what is being done comes before what nobody has asked for.
+_REST_MS: Final = 100
 
 
 class TopicChanges:
@@ -385,6 +388,21 @@ class TopicChanges:
             if partition is not None and not partition.topic_id:
                 partition.topic_id = topic_id
 
+    def _make_rest_durable(self) -> None:
+        """In the background, behind a crash: make the tails of all logs durable, also
+        of those that nobody has used since. Otherwise readers that wait for what is
+        durable would wait for somebody to append to the same log."""
+        context, topics, writers = self._context, self._topics, self._writers
+        for key in writers.all_keys():
+            if context.is_closed or context.is_forked:
+                return
+            try:
+                if key in writers.loaded or writers.may_have_tail(key):
+                    topics.writer_of(key).make_durable()
+            except LogStoreError as error:
+                name = "{}-{}".format(*key)
+                logger.warning("%s cannot be made durable now: %s", name, error)
+
     def before_first_change(self, is_deletion: bool) -> None:
         """Remove the clean-shutdown markers; from then on retention is applied.
 
@@ -397,7 +415,14 @@ class TopicChanges:
                 if unwritten is not None and not is_deletion:
                     raise unwritten
                 catalog = self._catalog
-                self._context.state.ownership.begin(catalog.settings.persist_claim)
+                ownership = self._context.state.ownership
+                was_clean = ownership.is_clean
+                ownership.begin(catalog.settings.persist_claim)
+                if not was_clean:
+                    # Readers have known what the last owner had synced. They know it no
+                    # more: from now on it is what this one says.
+                    later = weakly(self._make_rest_durable)
+                    self._context.scheduler.call_later(_REST_MS, later)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms

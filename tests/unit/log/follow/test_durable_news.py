@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,6 +201,35 @@ def test_copy_of_the_file_says_nothing_of_a_copied_log(
     copy = copied(path, tmp_path / "copy")
     assert copy.end_offset == 21
     assert copy.durable_offset <= 1
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_next_owner_tells_what_one_that_was_killed_had_synced(
+    path: Path, *, is_opened: bool
+) -> None:
+    """Also of a log to which it appends nothing, whether it has been opened or not: a
+    consumer elsewhere would wait for it for ever."""
+    with logstore.open(path, config=CONFIG) as store:
+        store.create_topic("a", 2, TOPIC)
+    child = os.fork()
+    if child == 0:
+        try:
+            store = logstore.open(path, config=CONFIG)
+            store.topic("a")[1].append(b"durable", durable=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    with logstore.open(path, read_only=True) as beside:
+        quiet = beside.topic("a")[1]
+        assert quiet.durable_offset == 1
+        with logstore.open(path, config=CONFIG) as store:
+            if is_opened:
+                assert store.topic("a")[1].end_offset == 1
+            store.topic("a")[0].append(b"of the next owner", durable=True)
+            deadline = time.monotonic() + 60
+            while quiet.durable_offset < 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert quiet.durable_offset == 1
 
 
 def test_file_of_an_owner_that_was_killed_says_what_it_has_synced(
