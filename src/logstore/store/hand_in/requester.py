@@ -494,10 +494,12 @@ class Requester:
         holder = state_of(self._root).holder
         if holder is None:
             whom = "an owner"
+        elif holder.pid == os.getpid():
+            whom = "this process itself, which is taking the store over"
         else:
             whom = f"process {holder.pid}{description(holder)}"
             if holder.doing == OWNER and not holder.publishes_for_others:
-                whom += ", which does not publish for others,"
+                whom += ", which does not publish for others"
         long = "" if deadline == math.inf else f", for {timeout_ms / 1000:g} s at most"
         logger.warning("a request to %s waits for %s%s", self._root.path, whom, long)
 
