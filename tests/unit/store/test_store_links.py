@@ -22,8 +22,10 @@ def _contents(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        # What the locks of a group say is for members that live.
-        if file.is_file() and not file.match(".logstore-group-*.lock")
+        # What locks say is for processes that live.
+        if file.is_file()
+        and not file.match(".logstore-group-*.lock")
+        and file.name != ".logstore-lock"
     }
 
 
