@@ -388,12 +388,12 @@ class TopicChanges:
             if partition is not None and not partition.topic_id:
                 partition.topic_id = topic_id
 
-    def _make_rest_durable(self) -> None:
-        """In the background, behind a crash: make the tails of all logs durable, also
-        of those that nobody has used since. Otherwise readers that wait for what is
-        durable would wait for somebody to append to the same log."""
+    def _make_durable(self, left: list[TopicPartition]) -> None:
+        """In the background, behind a crash: make the tails of logs durable that were
+        left, also of those that nobody has used since. Otherwise readers that wait for
+        what is durable would wait for somebody to append to the same log."""
         context, topics, writers = self._context, self._topics, self._writers
-        for key in writers.all_keys():
+        for key in left:
             if context.is_closed or context.is_forked:
                 return
             try:
@@ -416,12 +416,12 @@ class TopicChanges:
                     raise unwritten
                 catalog = self._catalog
                 ownership = self._context.state.ownership
-                was_clean = ownership.is_clean
+                left = [] if ownership.is_clean else self._writers.all_keys()
                 ownership.begin(catalog.settings.persist_claim)
-                if not was_clean:
+                if left:
                     # Readers have known what the last owner had synced. They know it no
                     # more: from now on it is what this one says.
-                    later = weakly(self._make_rest_durable)
+                    later = weakly(self._make_durable, left)
                     self._context.scheduler.call_later(_REST_MS, later)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []
                 if dying:
