@@ -116,7 +116,7 @@ class ServiceProgram(Program):
         """With a store that has been opened just now."""
         self.consumers.clear()
         self._producer = None
-        self.store._publishing.hand_in._service = NoThread()  # type: ignore[assignment]
+        self.store._publishing.hand_in._thread = NoThread()  # type: ignore[assignment]
         self.promises.settle_of(self.store)
 
     def close(self) -> None:

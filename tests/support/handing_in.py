@@ -21,7 +21,7 @@ from logstore.io.checkpoint.process_requests import (
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.services import Service
+from logstore.io.wakeups import ServiceThread
 from logstore.log.write.calls import Submission
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import requester
@@ -117,8 +117,8 @@ def submit(store: Store, staged: Staged, sequence: int = 1, **more: Any) -> Publ
 
 
 def hold_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of the process serves no owner: requests wait."""
-    monkeypatch.setattr(Service, "take", lambda self: False)
+    """The owner's thread does nothing: requests wait."""
+    monkeypatch.setattr(ServiceThread, "_run", lambda self: None)
 
 
 def until(is_so: Callable[[], object]) -> None:

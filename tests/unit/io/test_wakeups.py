@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from logstore import StorageError
 from logstore import _native as native
 from logstore._native.locks import Signal
 from logstore.io import wakeups as module
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
-from logstore.io.wakeups import Wakeups, Watch
+from logstore.io.wakeups import ServiceThread, Wakeups, Watch
 
 LONG_S = 60.0
 
@@ -144,13 +147,13 @@ def test_reports_that_cannot_be_taken_may_be_of_anything(
 ) -> None:
     """Where nothing is reported, it pauses, and the user looks."""
 
-    def read_reports(fd: int, seconds: float, event: int) -> bytes:
+    def read_reports(fd: int, seconds: float) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     wakeups = Wakeups(root.files, [root])
     with monkeypatch.context() as patched:
         patched.setattr(native, "read_reports", read_reports)
-        assert wakeups.taken_within(LONG_S) is None
+        assert wakeups.taken_within(0) is None
     nothing = Wakeups(Counting("new_watch", errno.EMFILE), [root])
     assert nothing.taken_within(LONG_S) is None
 
@@ -261,12 +264,14 @@ def test_descriptors_are_closed_with_the_last_reference(tmp_path: Path) -> None:
     files = Counting()
     root = root_in(tmp_path, files)
     one, two = Wakeups(files, [root]), Wakeups(files, [root], is_wakeable=True)
-    assert len(files.made) == 2
-    assert all(map(is_open, files.made))
-    del one
+    event = two._event
+    assert event is not None
+    fds = [*files.made, event.fd]
+    assert all(map(is_open, fds))
+    del one, event
     two.close()
     two.close()
-    assert not any(map(is_open, files.made))
+    assert not any(map(is_open, fds))
     two.wake()
     assert two.wait(0)
 
@@ -339,3 +344,165 @@ def test_closed_wakeups_are_not_signalled(root: Directory) -> None:
     assert len(signal.waiters) == 1
     wakeups.close()
     assert len(signal.waiters) == 0
+
+
+# ------------------------------------------------------------------ threads
+
+
+class Service:
+    """Counts the calls of its method, which may fail."""
+
+    def __init__(self, root: Directory, **options: Any) -> None:
+        self.calls = threading.Semaphore(0)
+        self.error: BaseException | None = None
+        self.logged: list[BaseException] = []
+        self.thread = ServiceThread(
+            root, "requests", self.work, self.logged.append, 0.001, **options
+        )
+
+    def work(self) -> None:
+        self.calls.release()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+    def is_called(self, seconds: float = LONG_S) -> bool:
+        return self.calls.acquire(timeout=seconds)
+
+
+@pytest.fixture
+def service(root: Directory) -> Iterator[Service]:
+    service = Service(root)
+    yield service
+    service.thread.stop()
+
+
+def test_thread_serves_at_its_start_and_when_it_is_woken(service: Service) -> None:
+    """And not else; until it is stopped, which may be twice."""
+    service.thread.start()
+    assert service.is_called()
+    assert not service.is_called(0.02)
+    service.thread.wake()
+    assert service.is_called()
+    assert not service.is_called(0.02)
+    service.thread.stop()
+    service.thread.stop()
+    service.thread.wake()
+    assert not service.is_called(0.02)
+    assert service.thread.wakeups is None
+
+
+def test_thread_wakes_by_what_it_watches(root: Directory) -> None:
+    """As long as the reports are not taken, it is called again."""
+    service = Service(root)
+    service.thread.start(Watch(root, native.WATCH_RENAMES))
+    assert service.is_called()
+    Path(root.path, "a").touch()
+    assert not service.is_called(0.02)
+    Path(root.path, "a").rename(Path(root.path, "b"))
+    assert service.is_called()
+    wakeups = service.thread.wakeups
+    assert wakeups is not None
+    assert [name for _, name in wakeups.take() or ()] == ["b"]
+    service.thread.stop()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [Counting("watch", errno.ENOSPC), Counting(number=next(iter(NETWORK)))],
+    ids=["refused", "network"],
+)
+def test_thread_serves_by_time_where_nothing_is_reported(
+    tmp_path: Path, files: Counting
+) -> None:
+    """Every 50 ms."""
+    root = root_in(tmp_path, files)
+    service = Service(root)
+    service.thread.start(Watch(root, native.WATCH_RENAMES))
+    for _ in range(8):
+        assert service.is_called()
+    service.thread.stop()
+
+
+def test_thread_goes_on_after_an_error(service: Service) -> None:
+    """Without being woken; it is logged."""
+    service.error = error = MemoryError()
+    service.thread.start()
+    assert service.is_called()
+    assert service.is_called()
+    assert service.logged == [error]
+
+
+def test_thread_pauses_after_an_error_that_cannot_be_logged(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would take all of a processor for as long as the error lasts."""
+    pauses: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=pauses.append))
+
+    def log_error(error: BaseException) -> None:
+        raise MemoryError
+
+    service.thread._log_error = log_error
+    service.error = OSError()
+    service.thread.start()
+    assert service.is_called()
+    assert service.is_called()
+    assert pauses == [0.001]
+
+
+def test_thread_ends_with_the_object_that_it_serves(root: Directory) -> None:
+    """It keeps it not alive, and does not wait for a change to end."""
+    service = Service(root)
+    service.thread.start()
+    assert service.is_called()
+    thread = service.thread._thread
+    assert thread is not None
+    while service.thread.wakeups is None:
+        time.sleep(0.001)
+    del service
+    gc.collect()
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+
+
+def test_thread_may_stop_itself(root: Directory) -> None:
+    """As a store that is closed by a call in its thread."""
+    service = Service(root)
+    service.error = SystemExit()
+    thread = service.thread
+    service.work = thread.stop  # type: ignore[method-assign]
+    thread.start()
+    thread.stop()
+    assert thread.wakeups is None
+
+
+def test_thread_that_cannot_be_started_is_a_named_error(tmp_path: Path) -> None:
+    """With what is missing then, and the limits to look at."""
+    files = Counting("new_event", errno.EMFILE)
+    service = Service(root_in(tmp_path, files))
+    with pytest.raises(StorageError, match="no thread for the requests in") as caught:
+        service.thread.start()
+    assert caught.value.errno == errno.EMFILE
+    assert caught.value.filename == str(tmp_path)
+    assert service.thread.wakeups is None
+    service.thread.stop()
+
+
+def test_thread_looks_for_a_name(root: Directory) -> None:
+    """Until it is there, or the thread is woken or stopped."""
+
+    def sleep(wakeups: Wakeups) -> None:
+        wakeups.wait_for_name(root, "request", 0.005, 1000)
+
+    service = Service(root, sleep=sleep)
+    service.thread.start()
+    assert service.is_called()
+    assert not service.is_called(0.03)
+    service.thread.wake()
+    assert service.is_called()
+    assert not service.is_called(0.03)
+    Path(root.path, "request").touch()
+    assert service.is_called()
+    assert service.is_called()
+    service.thread.stop()

@@ -36,7 +36,7 @@ from logstore.io.files import Files, held_open
 from logstore.io.filesystem import prepare_beside
 from logstore.io.layout import SNAPSHOT_REQUEST, TopicPartition
 from logstore.io.lock import writer_of
-from logstore.io.services import Service
+from logstore.io.wakeups import ServiceThread, Wakeups
 from logstore.store.context import StoreContext
 from logstore.store.copy.snapshot import (
     SnapshotProgress,
@@ -53,6 +53,8 @@ __all__ = ["SnapshotServer", "snapshot_elsewhere"]
 # How often an owner looks for a request, and a requester for an answer.
 _LOOK_S: Final = 0.5
 _POLL_S: Final = 0.02
+# Between its own looks C makes so many, which cost no Python.
+_LOOKS: Final = 20
 # An owner that has not begun after so long does not know of snapshots.
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
@@ -88,8 +90,8 @@ def _log_error(error: BaseException) -> None:
 
 
 class SnapshotServer:
-    """Makes the snapshots that other processes ask for, in the thread of the process,
-    which keeps no store open while it waits."""
+    """Makes the snapshots that other processes ask for, in a thread, which keeps no
+    store open while it waits."""
 
     def __init__(
         self, context: StoreContext, topics: OpenTopics, publisher: Publisher
@@ -97,14 +99,19 @@ class SnapshotServer:
         self._context = context
         self._topics = topics
         self._publisher = publisher
-        self._service = Service(
-            context.root,
+        root = context.root
+
+        def sleep(wakeups: Wakeups) -> None:
+            wakeups.wait_for_name(root, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS)
+
+        self._thread = ServiceThread(
+            root,
             "snapshots",
-            self._serve_one,
+            self._look,
             _log_error,
             _LOOK_S,
-            _LOOK_S,
-            self._is_asked,
+            sleep,
+            sleeps_first=True,
         )
         # The request that a snapshot is made for.
         self._serving: native.OpenFile | None = None
@@ -114,28 +121,28 @@ class SnapshotServer:
         if type(self._context.files) is not Files:
             return  # tests make each call by themselves
         try:
-            self._service.start()
+            self._thread.start()
         except StorageError as error:
             logger.warning("no thread for snapshots that others ask for: %s", error)
 
     def stop(self) -> None:
-        """Make no more; a snapshot under way ends with `StoreClosedError`. May be
+        """End the thread; a snapshot that it makes ends with `StoreClosedError`. May be
         called again."""
-        self._service.stop()
+        self._thread.stop()
 
     def abandon(self) -> None:
         """In the child of a fork: the thread does not exist there, and the lock of its
         request belongs to the parent."""
-        self._service.abandon()
+        self._thread.abandon()
         if self._serving is not None:
             self._serving.close()
 
-    def _is_asked(self) -> bool:
-        context = self._context
-        return not context.is_closed and context.root.exists(SNAPSHOT_REQUEST)
-
-    def _serve_one(self) -> None:
+    def _look(self) -> None:
+        if self._context.is_closed:
+            return
         root, files = self._context.root, self._context.files
+        if not root.exists(SNAPSHOT_REQUEST):
+            return
         try:
             file = held_open(
                 files, root.open(SNAPSHOT_REQUEST, write=True, keep_links=True)

@@ -30,8 +30,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.answers import Answer
 from logstore.io.directory import Directory
-from logstore.io.services import Again, Service
-from logstore.io.wakeups import Watch
+from logstore.io.wakeups import ServiceThread, Watch
 from logstore.log.write.calls import (
     CallerEndedError,
     Creation,
@@ -43,7 +42,7 @@ from logstore.store.publication.publisher import Publisher
 
 __all__ = ["HandIn"]
 
-# The pause of the service after an error.
+# The pause of the owner's thread after an error.
 _PAUSE_S: Final = 0.05
 # So many are published in one commit.
 _REQUESTS_MAX: Final = 64
@@ -82,8 +81,7 @@ class HandIn:
     """Publishes for the owner of a store, and for those that hand in to it. Any thread
     may call it.
 
-    The thread that serves for it, if there is one, holds no reference to it while it
-    waits.
+    Its thread, if there is one, holds no reference to it while it waits.
 
     Attributes:
         served: how many requests it has carried out, with its own.
@@ -100,9 +98,9 @@ class HandIn:
         self._root = root
         self._publisher = publisher
         self._create = create
-        self._service = Service(root, "requests", self.serve, _log_error, _PAUSE_S)
+        self._thread = ServiceThread(root, "requests", self.serve, _log_error, _PAUSE_S)
         self._processes = ServedProcesses(
-            root, lambda: self._service.wakeups, publisher.process_ended
+            root, lambda: self._thread.wakeups, publisher.process_ended
         )
         # Requests for topics, which are made without that lock.
         self._creations: deque[Call] = deque()
@@ -119,25 +117,25 @@ class HandIn:
         self.has_failed = self.ends_when_failed = False
 
     def start(self) -> None:
-        """Publish for others from now on, in the thread of the process.
+        """Publish for others from now on, in a thread.
 
         Raises:
-            StorageError: it cannot be started.
+            StorageError: no thread can be started.
         """
-        self._service.start(Watch(self._root, native.WATCH_RENAMES))
+        self._thread.start(Watch(self._root, native.WATCH_RENAMES))
 
     def stop(self) -> None:
-        """Publish no more, after the publication that is under way. May be called
+        """End the thread, after the publication that it may be at. May be called
         again."""
         # Busy processes always have a request: they leave no pause in which to end.
         self._has_ended = True
-        self._service.stop()
+        self._thread.stop()
         with self._publisher.lock:
             self._processes.close()
 
     def abandon(self) -> None:
         """In the child of a fork: the thread does not exist there."""
-        self._service.abandon()
+        self._thread.abandon()
         self._processes.abandon()
 
     def publish(self, own: Sequence[PublicationRequest]) -> list[Outcome]:
@@ -155,26 +153,23 @@ class HandIn:
                 if not is_done:
                     # This call has taken the reports of further requests; and an
                     # interrupt of this thread must not delay them.
-                    self._service.wake()
+                    self._thread.wake()
 
-    def serve(self) -> Again | None:
-        """Publish what waits, until nothing does, or this call is late. Returns when to
-        do it again."""
+    def serve(self) -> bool:
+        """Publish what waits, until nothing does. Returns whether to do it again after
+        a pause."""
         self._processes.look_again()
         # Without a lock as long as nothing waits: others may hold it, and must not find
         # it held from inside a call of theirs.
         # A topic may be asked for by a request that a call of the owner has taken.
         while not self._has_ended and (self._look() or self._creations):
-            if self._service.is_late:
-                return Again.NOW
             with self._publisher.lock:
                 self._publish_with([])
             if self._creations:
                 self._create_topics()
             elif self._processes.is_idle and not self._has_taken:
                 break  # where nothing is reported, each look finds all files
-        is_over = self._has_ended or not self._processes.needs_another_look
-        return None if is_over else Again.AFTER_PAUSE
+        return self._processes.needs_another_look and not self._has_ended
 
     def _create_topics(self) -> None:
         """Create the topics that other processes have asked for."""
@@ -256,7 +251,7 @@ class HandIn:
 
     def _look(self) -> bool:
         """Note what the system has reported. Returns whether a request may wait."""
-        wakeups = self._service.wakeups
+        wakeups = self._thread.wakeups
         if wakeups is None:
             return False
         processes = self._processes

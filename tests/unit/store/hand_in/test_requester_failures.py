@@ -182,12 +182,6 @@ def test_names_that_the_system_has_dropped_are_listed(
 ) -> None:
     """More renames than a watch keeps."""
     monkeypatch.setattr(Files, "reports", lambda self, fd: None)
-    within = Files.reports_within
-
-    def lost(self: Files, *arguments: Any) -> None:
-        within(self, *arguments)
-
-    monkeypatch.setattr(Files, "reports_within", lost)
     assert submit(reader, staged_by(reader)).is_new
     assert owner.published("x") == 1
 
@@ -201,7 +195,7 @@ def test_names_that_an_interrupt_has_lost_are_listed(
         owner.publish([], identity="y", sequence=1)
         call = Later(lambda: submit(reader, staged_by(reader)))
         until(lambda: waiting_in(path))
-        take, owners = Wakeups.take, owner._publishing.hand_in._service.wakeups
+        take, owners = Wakeups.take, owner._publishing.hand_in._thread.wakeups
 
         def interrupted(self: Wakeups) -> Any:
             found = take(self)
@@ -244,18 +238,12 @@ def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
         assert owner.published("x") == 1
 
 
-def test_thread_that_cannot_be_started_fails_the_opening(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:
     """The lock is free again."""
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(StorageError, match="no thread"):
-            logstore.open(path, config=SERVING)
+    files = Failing()
+    files.failures["new_event", ""] = errno.EMFILE
+    with pytest.raises(StorageError, match="no thread"):
+        logstore.store.opening.open_store(path, config=SERVING, files=files)
     with logstore.open(path, config=SERVING) as store:
         assert store.topics() == ["a"]
 
@@ -356,14 +344,14 @@ def test_store_that_is_closed_from_inside_serving_ends_it(
     list_names = Directory.names
 
     def names(directory: Directory) -> list[str]:
-        if hand_in._service.is_inside:
+        if threading.current_thread() is hand_in._thread._thread:
             owner.close()
         return list_names(directory)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Directory, "names", names)
         hand_in._unsure.add(object())
-        hand_in._service.wake()
+        hand_in._thread.wake()
         until(lambda: owner._lifetime.is_finished and hand_in._has_ended)
     assert not caplog.records
 

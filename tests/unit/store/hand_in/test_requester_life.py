@@ -23,7 +23,6 @@ from logstore import (
     StoreConfig,
 )
 from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
-from logstore.io.services import THREAD
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
 from logstore.store.hand_in import requester
@@ -89,21 +88,18 @@ def test_nothing_is_handed_in_for_nothing(owner: Store, reader: Store) -> None:
     assert owner.published("x") is None
 
 
-def threads() -> list[str]:
-    """Those that serve."""
-    return [t.name for t in threading.enumerate() if t.name == THREAD]
+def threads(path: str) -> list[str]:
+    """Those that serve requests; not of stores that other tests have left."""
+    name = f"requests in {path}"
+    return [t.name for t in threading.enumerate() if t.name.startswith(name)]
 
 
-def test_thread_ends_with_the_last_store(path: str, tmp_path: Path) -> None:
+def test_thread_ends_with_the_store(path: str) -> None:
     """Closed, or forgotten."""
-    until(lambda: not threads())
     store = logstore.open(path, config=SERVING)
-    other = logstore.open(tmp_path / "other", create=True)
-    until(lambda: len(threads()) == 1)
+    assert len(threads(path)) == 1
     store.close()
-    until(lambda: len(threads()) == 1)
-    other.close()
-    until(lambda: not threads())
+    assert threads(path) == []
     forgotten = [logstore.open(path, config=SERVING)]
     alive = weakref.ref(forgotten[0])
 
@@ -114,7 +110,7 @@ def test_thread_ends_with_the_last_store(path: str, tmp_path: Path) -> None:
 
     with pytest.warns(ResourceWarning):
         collect()
-    until(lambda: not threads())
+    until(lambda: not threads(path))
     logstore.open(path, config=DEAF).close()
 
 
@@ -127,7 +123,7 @@ def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -
             with contextlib.suppress(logstore.ForkedError):
                 submit(reader, Staged(()))
                 os._exit(2)
-            if not threads():
+            if not threads(owner.path):
                 status = 0
         finally:
             os._exit(status)
@@ -238,9 +234,11 @@ def test_requests_that_one_commit_has_no_room_for_wake_the_thread(
     hold_back(monkeypatch)
     monkeypatch.setattr(owner_module, "_REQUESTS_MAX", 3)
     with logstore.open(path, config=SERVING) as owner:
+        wakeups = owner._publishing.hand_in._thread.wakeups
+        assert wakeups is not None
         left_by_ended(reader, *[asked_by(reader, 1, f"i{n}") for n in range(4)])
         owner._publishing.hand_in.publish([])
-        assert owner._publishing.hand_in._service.is_due
+        assert wakeups.wait(0)
         assert len(waiting_in(path)) == 1
 
 
