@@ -201,10 +201,10 @@ def test_readers_count_each_record_once() -> None:
 
 def test_worker_that_is_killed_is_replaced() -> None:
     """Each order has one invoice; the other worker writes those that are left."""
-    text = run("workers.py", "--orders", "1000")
+    text = run("workers.py", "--orders", "4000")
     ann, bob = map(int, re.findall(r"\b(?:after|written) (\d+)", text))
     assert min(ann, bob) >= 1
-    assert text.endswith("each of 1000 orders has one invoice\n")
+    assert text.endswith("each of 4000 orders has one invoice\n")
 
 
 def test_disk_of_a_broker_becomes_parquet(tmp_path: Path) -> None:

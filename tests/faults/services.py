@@ -62,7 +62,6 @@ class NoThread:
     waits for: requests are served when a program says so."""
 
     is_reporting = False
-    is_late = False
 
     @property
     def wakeups(self) -> NoThread:
