@@ -102,7 +102,10 @@ class Program:
         self._topics = topics
         self._seed = seed * 1000
         self._sequence = 0
-        self._config = StoreConfig(flush_checkpoint_ms=self.rng.choice((0, 0, 5000)))
+        # No thread serves others: what is repeated is the same.
+        self._config = StoreConfig(
+            flush_checkpoint_ms=self.rng.choice((0, 0, 5000)), publish_for_others=False
+        )
         self.store: Store
         self._steps = list(WEIGHTS)
         self._weights = list(WEIGHTS.values())
