@@ -165,9 +165,9 @@ class StoreLock:
             file = held_open(files, fd)
         fd = file.fd
         try:
-            # First: who is refused has not held Kafka's lock, not for a moment in which
-            # an owner whose own was dropped would find another writer. NFS makes a
-            # record lock of a flock, which would exclude the one below.
+            # Before Kafka's lock: a process that is refused must not hold that, even
+            # for a moment. If the owner's was dropped, it would find another writer.
+            # NFS makes a record lock of a flock, which would exclude the one below.
             if files.file_system(fd) != _NFS and not files.lock_file(fd):
                 raise _locked(root, files.lock_holder(fd) or None, record.state())
             holder = files.lock(fd)

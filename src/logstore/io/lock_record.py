@@ -198,8 +198,8 @@ class LockRecord:
             self.create()
 
     def _opened(self) -> native.OpenFile:
-        # Others use it under its name: that of a store with a copy made of hard links
-        # stays the same, and only the copy gets one of its own.
+        # Other processes use the file of the original. Only a copy made of hard links
+        # gets another file.
         root = self._root
         keep_links = not is_left_over(root, LOCK_RECORD)
         fd = root.open(LOCK_RECORD, write=True, keep_links=keep_links)

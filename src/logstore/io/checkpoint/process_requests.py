@@ -304,7 +304,7 @@ class ProcessFile:
             # nothing.
             if not self._files.lock_byte(fd, byte):
                 return False
-            # Another thread may have taken its answer, and its place is another one's.
+            # Another thread may have taken its answer, and another request its place.
             if slot.number not in self._slots:
                 return False
             if self.answer(slot) is not None or may_be_done():
@@ -480,8 +480,8 @@ class ServedProcess:
         except FileNotFoundError:
             if self.is_alive:
                 raise
-            # Somebody has removed it. Nobody waits for an answer, but what was asked
-            # for under an identity of a caller is carried out.
+            # The file was removed. No caller waits for an answer, but requests under
+            # an identity of a caller are carried out.
             return root.create(name)
 
     def _answered_before(self) -> list[int]:

@@ -100,7 +100,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
             segment.size = size
         if log.extent is during:
             log.extent = stopped if segment.next_offset == end else undone
-        # The next opening may end the cut: a flush must not promise what is there yet.
+        # The next opening may end the cut: a flush must not promise these records.
         durable = min(log.extent.durable, end)
         log.extent = log.extent._replace(durable=durable)
         failed = SyncFailedError(

@@ -203,7 +203,7 @@ class GroupCommit:
         try:
             self._journal.publish(spans, changes, logs, self._sync_logs)
         finally:
-            # Also behind an interrupt: what was synced is durable.
+            # Also behind an interrupt: the syncs were made.
             seconds, failures = files.monotonic() - since, list[SyncFailedError]()
             for (log, sync), error in zip(syncs, logs.errors, strict=True):
                 if error != errno.ECANCELED:

@@ -47,7 +47,7 @@ from logstore.store.topic.topic import Topic
 
 __all__ = ["TopicChanges"]
 
-# After a crash, what is being done comes before what nobody has asked for.
+# After a crash, calls of the user come first.
 _REST_MS: Final = 100
 
 
@@ -419,8 +419,7 @@ class TopicChanges:
                 left = [] if ownership.is_clean else self._writers.all_keys()
                 ownership.begin(catalog.settings.persist_claim)
                 if left:
-                    # Readers have known what the last owner had synced. They know it no
-                    # more: from now on it is what this one says.
+                    # Readers believe the new owner only, from now on.
                     later = weakly(self._make_durable, left)
                     self._context.scheduler.call_later(_REST_MS, later)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []
