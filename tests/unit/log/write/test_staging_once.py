@@ -263,4 +263,4 @@ def test_forgotten_stage_gives_its_descriptor_back(
     for _ in range(10):
         store.stage().append_many(partition, [b"x" * 200_000])
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
