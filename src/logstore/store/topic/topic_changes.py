@@ -48,7 +48,7 @@ from logstore.store.topic.topic import Topic
 __all__ = ["TopicChanges"]
 
 # After a crash, calls of the user come first.
-_REST_MS: Final = 100
+_TAILS_AFTER_MS: Final = 100
 
 
 class TopicChanges:
@@ -421,7 +421,7 @@ class TopicChanges:
                 if left:
                     # Readers believe the new owner only, from now on.
                     later = weakly(self._make_durable, left)
-                    self._context.scheduler.call_later(_REST_MS, later)
+                    self._context.scheduler.call_later(_TAILS_AFTER_MS, later)
                 dying, catalog.deleted.dying = catalog.deleted.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms

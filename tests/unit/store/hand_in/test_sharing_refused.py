@@ -40,7 +40,6 @@ def staged_files(path: str) -> list[str]:
 
 COMPACTS = TopicConfig(message_format=2, cleanup_policy="compact")
 HEADERS = [("h", b"x")]
-BATCH = "batch"
 
 
 def published(store: Store, partition: Partition, value: bytes) -> None:
