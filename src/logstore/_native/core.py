@@ -61,6 +61,7 @@ WATCH_FILE: Final[int] = lib.LS_WATCH_FILE
 WATCH_CLOSES: Final[int] = lib.LS_WATCH_CLOSES
 WATCH_NAMES: Final[int] = lib.LS_WATCH_NAMES
 WATCH_WRITES: Final[int] = lib.LS_WATCH_WRITES
+WATCH_ENDED: Final[int] = lib.LS_WATCH_ENDED
 
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL

@@ -584,29 +584,28 @@ int32_t ls_sys_hold_lock(int32_t fd);
    SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
-/* What a watch reports. */
+/* What a watch reports: bits, as inotify has them. */
 enum ls_watch {
-    LS_WATCH_ENTRIES = 1, /* of a directory: an entry is written to, made, renamed or removed */
-    LS_WATCH_RENAMES = 2, /* of a directory: an entry gets its name by a rename */
-    LS_WATCH_FILE = 3,    /* of a file: it is written to, renamed, or loses a name */
-    LS_WATCH_CLOSES = 4,  /* of a file: one who could write to it has closed it, also by its end */
-    LS_WATCH_NAMES = 5,   /* of a directory: an entry is made, renamed or removed */
-    LS_WATCH_WRITES = 6,  /* of a file: it is written to, or closed as above */
+    LS_WATCH_ENTRIES = 0x01000fc2, /* of a directory: an entry is written to, made, renamed or removed */
+    LS_WATCH_RENAMES = 0x01000080, /* of a directory: an entry gets its name by a rename */
+    LS_WATCH_FILE = 0x00000c06,    /* of a file: it is written to, renamed, or loses a name */
+    LS_WATCH_CLOSES = 0x00000008,  /* of a file: one who could write to it has closed it, also by its end */
+    LS_WATCH_NAMES = 0x01000fc0,   /* of a directory: an entry is made, renamed or removed */
+    LS_WATCH_WRITES = 0x0000000a,  /* of a file: it is written to, or closed as above */
+    LS_WATCH_ENDED = 0x0000a000,   /* the watch has ended, since there is no such file any more; no need to ask for it */
 };
 
-/* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch.  The descriptor, or the
-   number of the watch, the same for the same file or directory, or -errno; -EOPNOTSUPP where there is no inotify. */
+/* A new inotify instance, whose reads do not wait, and a watch of it, for `what` of enum ls_watch, beside what it reports
+   already of that file or directory.  The descriptor, or the number of the watch, the same for the same file or
+   directory, or -errno; -EOPNOTSUPP where there is no inotify. */
 int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what);
 /* End a watch.  Returns 0 or -errno; -EINVAL: there is none of this number. */
 int32_t ls_sys_remove_watch(int32_t fd, int32_t number);
-/* Wait at most so many milliseconds for reports, and read those that `capacity`, at least 273, has room for: how many
-   bytes, 0 after the time, or -errno; -EINTR: a signal came first. */
-int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity);
-
-/* Wait until a descriptor is readable, and look for a name in a directory each so many milliseconds, at most `looks`
-   times.  Returns 1 if the name may be there, 0 if the wait has ended otherwise, or -errno. */
-int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks);
+/* Wait at most so many milliseconds (-1: no limit) for reports, or for an eventfd (-1: none), which is cleared then; and
+   read those reports that `capacity`, at least 273, has room for: how many bytes, 0 if there are none, or -errno; -EINTR:
+   a signal came first. */
+int64_t ls_sys_read_reports(int32_t fd, int32_t event, int32_t milliseconds, uint8_t *out, int64_t capacity);
 
 /* Examine a directory of an open one, which is opened for this ("." is the open one itself), and `count` files.  `names`:
    those of files in the directory, each with its zero byte, `names_bytes` in all; "../x" is the file x of the open one,

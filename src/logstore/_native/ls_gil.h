@@ -104,11 +104,9 @@
 #define ls_sys_unlink(dir_fd, name) LS_GIL_WRITER(ls_sys_unlink(dir_fd, name))
 #define ls_sys_stat(fd, name, out) LS_GIL_WRITER(ls_sys_stat(fd, name, out))
 #define ls_sys_steps(steps, count, error) LS_GIL_WRITER(ls_sys_steps(steps, count, error))
-/* These wait, too. */
-#define ls_sys_wait_name(fd, directory, name, milliseconds, looks)                                                     \
-    LS_GIL_CALL(1, ls_sys_wait_name(fd, directory, name, milliseconds, looks))
-#define ls_sys_read_reports(fd, milliseconds, ...)                                                                     \
-    LS_GIL_CALL(1, ls_sys_read_reports(fd, milliseconds, __VA_ARGS__))
+/* This waits, too. */
+#define ls_sys_read_reports(fd, event, milliseconds, ...)                                                              \
+    LS_GIL_CALL(1, ls_sys_read_reports(fd, event, milliseconds, __VA_ARGS__))
 #define ls_sys_add_watch(fd, path, what) LS_GIL_CALL(1, ls_sys_add_watch(fd, path, what))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
 #define ls_sys_look(fd, names, ...) LS_GIL_CALL(1, ls_sys_look(fd, names, __VA_ARGS__))

@@ -431,22 +431,23 @@ int32_t ls_sys_new_watch(void)
     return fd < 0 ? -errno : fd;
 }
 
+#define LS_SYS_NAMES                                                                                                  \
+    (IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF | IN_DELETE_SELF | IN_ONLYDIR)
+_Static_assert(LS_WATCH_NAMES == LS_SYS_NAMES, "inotify has other bits");
+_Static_assert(LS_WATCH_ENTRIES == (LS_SYS_NAMES | IN_MODIFY), "inotify has other bits");
+_Static_assert(LS_WATCH_RENAMES == (IN_MOVED_TO | IN_ONLYDIR), "inotify has other bits");
+_Static_assert(LS_WATCH_FILE == (IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF), "inotify has other bits");
+_Static_assert(LS_WATCH_CLOSES == IN_CLOSE_WRITE, "inotify has other bits");
+_Static_assert(LS_WATCH_WRITES == (IN_MODIFY | IN_CLOSE_WRITE), "inotify has other bits");
+_Static_assert(LS_WATCH_ENDED == (IN_UNMOUNT | IN_IGNORED), "inotify has other bits");
+
 int32_t ls_sys_add_watch(int32_t fd, const char *path, int32_t what)
 {
-    static const uint32_t changes[] = {
-        [LS_WATCH_ENTRIES] = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF
-            | IN_DELETE_SELF | IN_ONLYDIR,
-        [LS_WATCH_RENAMES] = IN_MOVED_TO | IN_ONLYDIR,
-        [LS_WATCH_FILE] = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF,
-        [LS_WATCH_CLOSES] = IN_CLOSE_WRITE,
-        [LS_WATCH_NAMES] = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF | IN_DELETE_SELF
-            | IN_ONLYDIR,
-        [LS_WATCH_WRITES] = IN_MODIFY | IN_CLOSE_WRITE,
-    };
-    if (what < LS_WATCH_ENTRIES || what > LS_WATCH_WRITES) {
+    const int32_t known = LS_WATCH_ENTRIES | LS_WATCH_FILE | LS_WATCH_WRITES;
+    if (what <= 0 || (what & ~known) != 0) {
         return -EINVAL;
     }
-    int number = inotify_add_watch(fd, path, changes[what]);
+    int number = inotify_add_watch(fd, path, (uint32_t)what | IN_MASK_ADD);
     return number < 0 ? -errno : number;
 }
 
@@ -455,50 +456,36 @@ int32_t ls_sys_remove_watch(int32_t fd, int32_t number)
     return inotify_rm_watch(fd, number) < 0 ? -errno : 0;
 }
 
-int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity)
+int64_t ls_sys_read_reports(int32_t fd, int32_t event, int32_t milliseconds, uint8_t *out, int64_t capacity)
 {
-    struct pollfd one = {.fd = fd, .events = POLLIN};
-    int ready = poll(&one, 1, milliseconds);
+    /* poll ignores a descriptor of -1. */
+    struct pollfd both[] = {{.fd = fd, .events = POLLIN}, {.fd = event, .events = POLLIN}};
+    int ready = poll(both, 2, milliseconds);
     if (ready <= 0) {
         return ready < 0 ? -(int64_t)errno : 0;
+    }
+    if (both[1].revents != 0) {
+        uint64_t times;
+        if (read(event, &times, sizeof times) < 0 && errno != EAGAIN) {
+            return -(int64_t)errno;
+        }
+    }
+    if (both[0].revents == 0) {
+        return 0;
     }
     int64_t done = ls_sys_result(read(fd, out, (size_t)capacity));
     return done == -EAGAIN ? 0 : done; /* another thread was faster */
 }
 
-int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
-{
-    struct pollfd one = {.fd = fd, .events = POLLIN};
-    for (; looks > 0; looks--) {
-        int ready = poll(&one, 1, milliseconds);
-        if (ready != 0) {
-            return ready < 0 ? -errno : 0;
-        }
-        if (faccessat(directory, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 #else
 
-int64_t ls_sys_read_reports(int32_t fd, int32_t milliseconds, uint8_t *out, int64_t capacity)
+int64_t ls_sys_read_reports(int32_t fd, int32_t event, int32_t milliseconds, uint8_t *out, int64_t capacity)
 {
     (void)fd;
+    (void)event;
     (void)milliseconds;
     (void)out;
     (void)capacity;
-    return -EOPNOTSUPP;
-}
-
-int32_t ls_sys_wait_name(int32_t fd, int32_t directory, const char *name, int32_t milliseconds, int32_t looks)
-{
-    (void)fd;
-    (void)directory;
-    (void)name;
-    (void)milliseconds;
-    (void)looks;
     return -EOPNOTSUPP;
 }
 

@@ -89,8 +89,8 @@ def new_watch() -> int:
 
 
 def add_watch(fd: int, path: str, what: int = WATCH_ENTRIES) -> int:
-    """inotify_add_watch for what happens to a directory or a file: the number of the
-    watch, the same for the same one.
+    """inotify_add_watch for what happens to a directory or a file, beside what is
+    reported of it already: the number of the watch, the same for the same one.
 
     Raises:
         OSError: the system refuses.
@@ -107,34 +107,24 @@ def remove_watch(fd: int, number: int) -> None:
     _made(lib.ls_sys_remove_watch, (fd, number))
 
 
-def wait_name(fd: int, directory: int, name: str, seconds: float, looks: int) -> bool:
-    """Wait until a descriptor is readable, and look for a name in a directory each so
-    many seconds, at most `looks` times. Whether the name may be there.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    each_ms = min(int(seconds * 1000), _INT32_MAX)
-    result = lib.ls_sys_wait_name(fd, directory, os.fsencode(name), each_ms, looks)
-    if result < 0 and result != -errno.EINTR:
-        _refuse(result)
-    return result > 0
-
-
-def read_reports(fd: int, seconds: float) -> bytes:
-    """Wait at most so many seconds until there are reports of watches, and read those
-    that `REPORTS_BYTES` have room for. Nothing: the time is over.
+def read_reports(fd: int, seconds: float | None, event: int = -1) -> bytes:
+    """Wait at most so many seconds (None: no limit) until there are reports of watches,
+    or until an eventfd is set, which is cleared then; and read those reports that
+    `REPORTS_BYTES` have room for. Nothing: the wait has ended otherwise.
 
     Raises:
         OSError: the system refuses.
     """
     out, done = allocate("uint8_t[]", REPORTS_BYTES), -errno.EINTR
-    end = time.monotonic() + seconds
+    end = None if seconds is None else time.monotonic() + seconds
     while done == -errno.EINTR:
-        # Rounded up: the end would come in ever smaller steps.
-        left_ms = min(math.ceil(seconds * 1000), _INT32_MAX)
-        done = lib.ls_sys_read_reports(fd, max(left_ms, 0), out, REPORTS_BYTES)
-        seconds = end - time.monotonic()
+        left_ms = -1
+        if end is not None and seconds is not None:
+            # Rounded up: the end would come in ever smaller steps.
+            left_ms = max(min(math.ceil(seconds * 1000), _INT32_MAX), 0)
+        done = lib.ls_sys_read_reports(fd, event, left_ms, out, REPORTS_BYTES)
+        if end is not None and done == -errno.EINTR:
+            seconds = end - time.monotonic()
     if done < 0:
         _refuse(done)
     return bytes_of(out, done)

@@ -2,8 +2,9 @@
 
 A `Place` is a partition as followers wait for it. If this store writes it, the append
 itself wakes them (`WrittenPlace`), from any thread. If another process does, the system
-reports changes of its directory to the loop, for all partitions by one descriptor
-(`WatchedPlace`), and one look at the log serves all followers of a partition.
+reports changes of its directory to the loop, by the descriptor that the process has for
+all of them (`WatchedPlace`), and one look at the log serves all followers of a
+partition.
 
 Whatever wakes followers may come too often, and each follower looks for itself. Once a
 second all places are checked: no report of a change is relied on alone.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -218,6 +220,68 @@ class WatchedPlace(Place):
         return self._state
 
 
+class _Reader:
+    """Reads what is reported in a loop while followers wait in it, for all of its
+    stores: a loop calls one function for a descriptor."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        self._loop = weakref.ref(loop)
+        self._fd = fd
+        self._stores: weakref.WeakSet[Wakes] = weakref.WeakSet()
+
+    def add(self, wakes: Wakes) -> None:
+        loop = self._loop()
+        if not self._stores and loop is not None:
+            loop.add_reader(self._fd, self._read)
+        self._stores.add(wakes)
+
+    def discard(self, wakes: Wakes) -> None:
+        self._stores.discard(wakes)
+        if not self._stores:
+            self._end()
+
+    def _end(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            _readers.get(loop, {}).pop(self._fd, None)
+            loop.remove_reader(self._fd)
+
+    def _read(self) -> None:
+        stores = list(self._stores)
+        if not stores:
+            self._end()  # they were forgotten
+            return
+        me = threading.get_ident()
+        _reading[me] = self._loop()
+        try:
+            stores[0].read()
+        finally:
+            _reading.pop(me, None)
+            for wakes in stores:
+                wakes._rung()
+
+
+_readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Reader]] = (
+    weakref.WeakKeyDictionary()
+)
+# The loops that read just now, by their threads: they ask for what is for them.
+_reading: dict[int, asyncio.AbstractEventLoop | None] = {}
+
+
+def _reader_in(loop: asyncio.AbstractEventLoop, fd: int) -> _Reader:
+    """The reader of a descriptor in a loop."""
+    return _readers.setdefault(loop, {}).setdefault(fd, _Reader(loop, fd))
+
+
+def _ring(
+    loop: asyncio.AbstractEventLoop, rung: weakref.WeakMethod[Callable[[], None]]
+) -> None:
+    """Call a method in a loop, from any thread."""
+    method = rung()
+    if method is not None and _reading.get(threading.get_ident()) is not loop:
+        loop.call_soon_threadsafe(method)
+
+
 class Wakes:
     """The places of one store, and what reports changes of them to the loop."""
 
@@ -297,7 +361,8 @@ class Wakes:
     def watch(self, place: WatchedPlace) -> None:
         """Report the changes of a place from now on."""
         if self._reports is None:
-            self._reports = Wakeups(self._files)
+            loop, ring = self.loop(), weakref.WeakMethod(self._rung)
+            self._reports = Wakeups(self._files, bell=lambda: _ring(loop, ring))
         for directory in place.directories:
             number = self._reports.add(Watch(directory))
             if number is None:
@@ -311,7 +376,10 @@ class Wakes:
         if is_on or reports is None or reports.fd < 0:
             return
         self._is_reading = True
-        self.loop().add_reader(reports.fd, self._reported)
+        _reader_in(self.loop(), reports.fd).add(self)
+        if reports.has_changes:
+            # Another thread has read them before a follower waited.
+            self.loop().call_soon(self._rung)
 
     def _stop_reading(self) -> None:
         """Let the loop not report, also not after the rest that it may be in."""
@@ -321,11 +389,21 @@ class Wakes:
         if self._reports is not None and self._is_reading:
             self._is_reading = False
             with contextlib.suppress(RuntimeError):  # a loop that is closed
-                self.loop().remove_reader(self._reports.fd)
+                _reader_in(self.loop(), self._reports.fd).discard(self)
 
     def _rested(self) -> None:
         self._resting = None
         self._read()
+
+    def _rung(self) -> None:
+        """Something may have been reported."""
+        if self._is_reading and self._reports is not None and self._reports.has_changes:
+            self._reported()
+
+    def read(self) -> None:
+        """Read what is reported, also for others."""
+        if self._reports is not None:
+            self._reports.read()
 
     def _reported(self) -> None:
         reports, loop = self._reports, self.loop()

@@ -48,6 +48,7 @@ __all__ = [
     "Access",
     "Files",
     "ProcessId",
+    "Report",
     "Space",
     "Waitable",
 ]
@@ -488,15 +489,15 @@ class Files(ByteLocks, Links):
     # -- changes by other processes
 
     def new_watch(self) -> int:
-        """A descriptor that reports changes in the directories given to `watch`."""
+        """A descriptor that reports changes of what is given to `watch`."""
         return native.new_watch()
 
     def watch(
         self, fd: int, at: int, what: int = native.WATCH_ENTRIES, name: str = ""
     ) -> int:
         """Report what happens to an open file or directory, or to one in it that has
-        this name; those changes only that are made on this host. Returns the number of
-        the watch, the same for the same one.
+        this name, beside what is reported of it already; those changes only that are
+        made on this host. Returns the number of the watch, the same for the same one.
 
         Args:
             what: by default each entry of a directory that is written to, made, renamed
@@ -506,13 +507,13 @@ class Files(ByteLocks, Links):
         return native.add_watch(fd, f"{path}/{name}" if name else path, what)
 
     def unwatch(self, fd: int, number: int) -> None:
-        """Report no more changes of a directory."""
+        """Report no more changes of a directory or file."""
         native.remove_watch(fd, number)
 
-    def reports(self, fd: int) -> Sequence[tuple[int, str]] | None:
-        """(number of the watch, name of the entry or "") of each report since the last
-        call; None: the system had no room for all of them."""
-        found: list[tuple[int, str]] = []
+    def reports(self, fd: int) -> Sequence[Report] | None:
+        """The reports since the last call; None: the system had no room for all of
+        them."""
+        found: list[Report] = []
         while True:
             try:
                 data = os.read(fd, _REPORTS_BYTES)
@@ -524,14 +525,18 @@ class Files(ByteLocks, Links):
         return _unless_lost(found)
 
     def reports_within(
-        self, fd: int, seconds: float
-    ) -> Sequence[tuple[int, str]] | None:
-        """As `reports`, but wait at most `seconds` until there are any, and leave those
-        for the next call for which one read has no room."""
-        if not keeps(type(self), ("reports", "wait_for_any")):
-            # One of them is replaced: this is the same, call by call.
-            return self.reports(fd) if self.wait_for_any([fd], seconds) else ()
-        return _unless_lost(_reports_in(native.read_reports(fd, seconds)))
+        self, fd: int, seconds: float | None, event: int
+    ) -> Sequence[Report] | None:
+        """As `reports`, but wait at most `seconds` until there are any, or `set_event`
+        was called, which is forgotten then; and leave those for the next call for which
+        one read has no room."""
+        if keeps(type(self), ("reports", "wait_for_any", "clear_event")):
+            return _unless_lost(_reports_in(native.read_reports(fd, seconds, event)))
+        # One of them is replaced: this is the same, call by call.
+        ready = self.wait_for_any([fd, event], seconds)
+        if event in ready:
+            self.clear_event(event)
+        return self.reports(fd) if fd in ready else ()
 
     def new_event(self) -> int:
         """A descriptor that is readable once `set_event` was called."""
@@ -553,10 +558,6 @@ class Files(ByteLocks, Links):
             poll.register(fd, select.POLLIN)
         return [fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)]
 
-    def wait_for_name(self, fd: int, at: int, name: str, s: float, looks: int) -> bool:
-        """Look for a name in a directory each `s` seconds, until `fd` is readable."""
-        return native.wait_name(fd, at, name, s, looks)
-
 
 def _file_size_limit() -> int | None:
     soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -568,23 +569,25 @@ def _file_size_limit() -> int | None:
 _REPORT = struct.Struct("iIII")
 _LOST = -1
 _REPORTS_BYTES = 1 << 16
+# Number of the watch, what has happened (bits), name of the entry or "".
+Report = tuple[int, int, str]
 
 
-def _reports_in(data: bytes) -> list[tuple[int, str]]:
+def _reports_in(data: bytes) -> list[Report]:
     """The reports that a read has returned."""
-    found: list[tuple[int, str]] = []
+    found: list[Report] = []
     pos = 0
     while pos < len(data):
-        number, _, _, name_bytes = _REPORT.unpack_from(data, pos)
+        number, changes, _, name_bytes = _REPORT.unpack_from(data, pos)
         pos += _REPORT.size + name_bytes
         # Those of a file have none.
         name = data[pos - name_bytes : pos].rstrip(b"\0") if name_bytes else b""
-        found.append((number, os.fsdecode(name) if name else ""))
+        found.append((number, changes, os.fsdecode(name) if name else ""))
     return found
 
 
-def _unless_lost(found: list[tuple[int, str]]) -> Sequence[tuple[int, str]] | None:
-    return None if _LOST in [number for number, _ in found] else found
+def _unless_lost(found: list[Report]) -> Sequence[Report] | None:
+    return None if _LOST in [report[0] for report in found] else found
 
 
 # Methods for which C makes the same calls by itself (`native.PreparedAppend`), in its

@@ -1,8 +1,8 @@
 """The one way to wait until another thread or another process changes something.
 
 The system reports changes of directories and files by inotify (Linux), and only changes
-by processes of this host. On a network file system, and if the system has no more
-watches, a waiter wakes after a pause instead and looks for itself.
+by processes of this host (`reports`). On a network file system, and if the system has
+no more watches, a waiter wakes after a pause instead and looks for itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import NETWORK
+from logstore.io.reports import Inbox, Reports, reports_of
 from logstore.io.service_calls import begin_call, end_call
 
 __all__ = [
@@ -44,19 +45,6 @@ INTERVAL_S_MIN: Final = 0.0005
 # The pauses where nothing is reported: a short one at first, then longer and longer.
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.050
-
-# Instances of inotify that are not in use. To end one that has watched anything takes
-# the system 20 ms, and a user may have 128 of them.
-_unused: list[native.OpenFile] = []
-_UNUSED_MAX: Final = 8
-
-
-def _reports_of(files: Files) -> native.OpenFile:
-    """Something that reports changes. Raises: `OSError`."""
-    if type(files).new_watch is Files.new_watch:
-        with contextlib.suppress(IndexError):
-            return _unused.pop()
-    return native.OpenFile(files.new_watch(), None)
 
 
 class Watch(NamedTuple):
@@ -81,23 +69,22 @@ class Wakeups:
 
     Args:
         directories, watches: what is watched; nothing is if the system refuses one, and
-            never if `watches` is None: that takes one descriptor less.
+            never if `watches` is None.
         signals: set by this process. If there are any, they alone wake, and nothing is
             watched: a store that writes knows of every change.
-        is_wakeable: whether `wake` is called; that takes one more descriptor.
-
-    Raises:
-        OSError: there is no descriptor for `wake`.
+        is_wakeable: whether `wake` is called.
+        bell: called by any thread when something was reported, and then after `take`
+            again.
     """
 
     __slots__ = (
-        "_event",
-        "_file",
         "_files",
-        "_numbers",
+        "_inbox",
+        "_is_wakeable",
         "_pause",
+        "_reference",
+        "_reports",
         "_signals",
-        "_woken",
     )
 
     def __init__(
@@ -108,66 +95,71 @@ class Wakeups:
         watches: Iterable[Watch] | None = (),
         *,
         is_wakeable: bool = False,
+        bell: Callable[[], object] | None = None,
     ) -> None:
         self._files = files
         self._pause = PAUSE_S_MIN
         self._signals = signals
-        self._woken = threading.Lock()
-        self._event: native.OpenFile | None = None
-        self._file: native.OpenFile | None = None
-        self._numbers: set[int] = set()
-        if is_wakeable:
-            self._event = native.OpenFile(files.new_event(), None)
+        self._is_wakeable = is_wakeable
+        self._inbox = Inbox(bell)
+        self._reports: Reports | None = None
         if signals:
-            self._woken.acquire()
             self._register()
             return
         if watches is None:
             self._pause = 0.0  # there is nothing to look for
             return
         with contextlib.suppress(OSError):
-            self._file = _reports_of(files)
+            self._reports = reports_of(files)
+            self._reference = self._reports.reference(self._inbox)
         for watch in (*map(Watch, directories), *watches):
             if self.add(watch) is None:
                 self._end_reports()
 
     @property
     def fd(self) -> int:
-        """Readable while there are reports; -1 if nothing is reported."""
-        file = self._file
-        return -1 if file is None else file.fd
+        """Readable while there are reports, for anyone in this process: then `read`
+        them; -1 if nothing is reported."""
+        reports = self._reports
+        return -1 if reports is None else reports.fd
 
     @property
     def is_reporting(self) -> bool:
         """Whether the system reports changes; else the user looks for them."""
-        return self._file is not None
+        return self.fd >= 0
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is the child of a fork, and the reports are the parent's."""
+        return self._reports is not None and self._reports.fd < 0
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether there are reports that were read and not taken."""
+        return self._inbox.has_changes
 
     def add(self, watch: Watch) -> int | None:
         """Watch one more file or directory. Returns the number of its reports; None if
         the system does not report its changes."""
-        if self._file is None:
+        if self._reports is None:
             return None
         try:
             if isinstance(watch.at, int):
-                return self._add(self._file.fd, watch.at, watch)
+                return self._add(self._reports, watch.at, watch)
             with watch.at.use() as at:
-                return self._add(self._file.fd, at, watch)
+                return self._add(self._reports, at, watch)
         except OSError:
             return None
 
-    def _add(self, fd: int, at: int, watch: Watch) -> int:
+    def _add(self, reports: Reports, at: int, watch: Watch) -> int:
         if self._files.file_system(at) in NETWORK:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        number = self._files.watch(fd, at, watch.what, watch.name)
-        self._numbers.add(number)
-        return number
+        return reports.add(self._reference, at, watch.what, watch.name)
 
     def remove(self, number: int) -> None:
         """Report no more changes of a file or directory that may be gone."""
-        if self._file is not None:
-            self._numbers.discard(number)
-            with contextlib.suppress(OSError):
-                self._files.unwatch(self._file.fd, number)
+        if self._reports is not None:
+            self._reports.remove(self._reference, number)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Sleep until there are reports, or a signal, or `wake` was called.
@@ -181,99 +173,78 @@ class Wakeups:
         """
         if self._signals:
             return self._wait_for_signal(seconds)
-        event, file = self._event, self._file
-        if file is None and self._pause:
+        inbox, reports = self._inbox, self._reports
+        if reports is not None and reports.fd >= 0:
+            try:
+                reports.wait(inbox, self._reference, seconds)
+            except OSError:
+                return True
+            return inbox.was_called() or inbox.has_changes
+        if self._pause:
             seconds = self._pause if seconds is None else min(self._pause, seconds)
             self._pause = min(2 * self._pause, PAUSE_S_MAX)
-        if seconds is not None:
-            seconds = max(seconds, 0.0)
-        fds = [one.fd for one in (event, file) if one is not None]
-        if fds:
-            ready = self._files.wait_for_any(fds, seconds)
-            if event is not None and event.fd in ready:
-                self._files.clear_event(event.fd)
-            return bool(ready) or (file is None and self._pause > 0)
-        assert seconds is not None
-        time.sleep(seconds)
-        return True
+        if not self._is_wakeable:
+            assert seconds is not None
+            time.sleep(max(seconds, 0.0))
+            return True
+        limit = -1 if seconds is None else max(seconds, 0.0)
+        while not inbox.is_due and inbox.woken.acquire(timeout=limit):
+            pass  # it may have been woken for what is known already
+        return inbox.was_called() or self._pause > 0
 
     def _wait_for_signal(self, seconds: float | None) -> bool:
         limit = _SIGNALLED_S_MAX if seconds is None else min(seconds, _SIGNALLED_S_MAX)
-        if self._woken.acquire(timeout=max(limit, 0.0)):
+        if self._inbox.woken.acquire(timeout=max(limit, 0.0)):
             self._register()
             return True
         return limit == _SIGNALLED_S_MAX  # one may have been lost
 
     def _register(self) -> None:
         for signal in self._signals:
-            signal.remove(self._woken)
-            signal.add(self._woken)
+            signal.remove(self._inbox.woken)
+            signal.add(self._inbox.woken)
 
     def restart_pauses(self) -> None:
         """Sleep for a short time first where changes are not reported."""
         if self._pause:
             self._pause = PAUSE_S_MIN
 
+    def read(self) -> None:
+        """Let all Wakeups of this process that wait have what was reported so far."""
+        with contextlib.suppress(OSError):  # then all have a note of it
+            if self._reports is not None and self._reports.fd >= 0:
+                self._reports.read()
+
     def take(self) -> Sequence[tuple[int, str]] | None:
         """(number of the watch, name of the entry or "") of each report since the last
         call; None: any file or directory may have changed."""
-        with contextlib.suppress(OSError):
-            return None if self._file is None else self._files.reports(self._file.fd)
-        return None
+        if not self.is_reporting:
+            return None
+        self.read()
+        return self._inbox.take()
 
     def taken_within(self, seconds: float) -> Sequence[tuple[int, str]] | None:
-        """`wait` and `take` in one call, for one that is not wakeable. No reports: none
-        came within this time."""
-        file = self._file
-        if file is None:
+        """`wait` and `take` in one call. No reports: none came within this time."""
+        if not self.is_reporting:
             return self.take() if self.wait(seconds) else ()
-        with contextlib.suppress(OSError):
-            return self._files.reports_within(file.fd, max(seconds, 0.0))
-        return None
+        self.wait(seconds)
+        return self._inbox.take()
 
     def wake(self) -> None:
         """End the `wait` that is under way, or the next one."""
-        event = self._event
-        if event is not None:
-            self._files.set_event(event.fd)
-
-    def wait_for_name(
-        self, at: Directory, name: str, seconds: float, looks: int
-    ) -> None:
-        """Look for a name in a directory every `seconds`, at most `looks` times, until
-        it is there or `wake` is called."""
-        assert self._event is not None
-        fd = self._event.fd
-        with at.use() as at_fd:
-            if not self._files.wait_for_name(fd, at_fd, name, seconds, looks):
-                self._files.clear_event(fd)
+        self._inbox.call()
 
     def close(self) -> None:
-        """Release the descriptors, and wait for signals no longer."""
+        """Watch nothing, and wait for signals no longer."""
         self._end_reports()
-        self._event = None
         for signal in self._signals:
-            signal.remove(self._woken)
+            signal.remove(self._inbox.woken)
 
     def _end_reports(self) -> None:
-        """Let another one use what has reported changes."""
-        file, self._file = self._file, None
-        if file is None or type(self._files).new_watch is not Files.new_watch:
-            return
-        try:
-            for number in self._numbers:
-                # The watch of a file that is gone has ended.
-                with contextlib.suppress(OSError):
-                    self._files.unwatch(file.fd, number)
-            self._files.reports(file.fd)
-        except OSError:
-            return
-        if len(_unused) < _UNUSED_MAX:
-            _unused.append(file)
-
-
-# A child of a fork would take reports that are its parent's.
-os.register_at_fork(after_in_child=_unused.clear)
+        reports, self._reports = self._reports, None
+        if reports is not None:
+            reports.remove(self._reference)
+            del self._reference
 
 
 class ServiceThread:

@@ -545,22 +545,3 @@ def test_first_record_of_a_record_area_since_a_time_is_located(tmp_path: Path) -
     for bad in (area[:-1], b"", b"\xff" * 12, b"\x01", b"\x10" + b"\xff" * 8):
         status = lib.ls_locate_time(bad, len(bad), 6, 1 << 40, found)
         assert status == lib.LS_E_RECORD
-
-
-def test_wait_for_a_name_ends_when_it_is_there_or_at_an_event(tmp_path: Path) -> None:
-    """It looks so often, or until the descriptor is readable."""
-    root, event = os.open(tmp_path, os.O_RDONLY), os.eventfd(0)
-    try:
-        assert lib.ls_sys_wait_name(event, root, b"name", 1, 3) == 0
-        assert lib.ls_sys_wait_name(event, root, b"name", 1, 0) == 0
-        (tmp_path / "name").touch()
-        assert lib.ls_sys_wait_name(event, root, b"name", 1, 3) == 1
-        assert (
-            lib.ls_sys_wait_name(event, -1, b"name", 1, 3) == 1
-        )  # not known to be away
-        os.eventfd_write(event, 1)
-        assert lib.ls_sys_wait_name(event, root, b"name", 60_000, 3) == 0
-        assert not system.wait_name(event, root, "name", 60.0, 3)
-    finally:
-        os.close(root)
-        os.close(event)

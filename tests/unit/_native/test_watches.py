@@ -44,7 +44,7 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         file = os.fsencode(tmp_path / "other")
         assert lib.ls_sys_add_watch(fd, file, entries) == -errno.ENOTDIR
         assert lib.ls_sys_add_watch(-1, file, entries) == -errno.EBADF
-        for what in (0, lib.LS_WATCH_WRITES + 1, -1):
+        for what in (0, lib.LS_WATCH_ENDED, entries | 0x20000000, -1):
             assert lib.ls_sys_add_watch(fd, file, what) == -errno.EINVAL
     finally:
         os.close(fd)
@@ -89,10 +89,10 @@ def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
     out = ffi.new("uint8_t[]", 300)
     try:
         assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), lib.LS_WATCH_NAMES) > 0
-        assert lib.ls_sys_read_reports(fd, 0, out, 300) == 0
+        assert lib.ls_sys_read_reports(fd, -1, 0, out, 300) == 0
         for number in range(20):
             (tmp_path / f"some file {number}").touch()
-        size = lib.ls_sys_read_reports(fd, 60_000, out, 300)
+        size = lib.ls_sys_read_reports(fd, -1, 60_000, out, 300)
         assert 0 < size <= 300
         assert b"some file 0" in bytes(ffi.buffer(out, size))
         assert b"some file 19" in native.read_reports(fd, 60.0)
@@ -101,7 +101,7 @@ def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
         assert native.read_reports(fd, 0.02) == b""
         assert time.monotonic() - begun >= 0.02
         (tmp_path / "other").touch()
-        assert lib.ls_sys_read_reports(fd, 60_000, out, 1) == -errno.EINVAL
+        assert lib.ls_sys_read_reports(fd, -1, 60_000, out, 1) == -errno.EINVAL
     finally:
         os.close(fd)
     file = os.open(tmp_path, os.O_RDONLY)
@@ -110,6 +110,38 @@ def test_reports_are_waited_for_and_read_in_one_call(tmp_path: Path) -> None:
             native.read_reports(file, 60.0)
     finally:
         os.close(file)
+
+
+def test_wait_for_reports_ends_at_an_event(tmp_path: Path) -> None:
+    """Also one without a limit; the event is cleared, and reports are read with it."""
+    fd, event = lib.ls_sys_new_watch(), os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), lib.LS_WATCH_NAMES) > 0
+        os.eventfd_write(event, 1)
+        assert native.read_reports(fd, None, event) == b""
+        assert native.read_reports(fd, 0.01, event) == b""
+        os.eventfd_write(event, 1)
+        (tmp_path / "other").touch()
+        assert b"other" in native.read_reports(fd, None, event)
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(event)
+    finally:
+        os.close(fd)
+        os.close(event)
+
+
+def test_watches_of_one_directory_report_the_changes_of_both(tmp_path: Path) -> None:
+    """The second one adds to the first."""
+    fd = lib.ls_sys_new_watch()
+    try:
+        for what in (lib.LS_WATCH_RENAMES, lib.LS_WATCH_CLOSES):
+            assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path), what) == 1
+        (tmp_path / "a").write_bytes(b"x")
+        assert reported(fd)
+        (tmp_path / "a").rename(tmp_path / "b")
+        assert reported(fd)
+    finally:
+        os.close(fd)
 
 
 def test_wait_for_reports_goes_on_after_a_signal(

@@ -16,7 +16,8 @@ import logstore
 import logstore.aio
 from logstore.aio import wakes
 from logstore.aio.loops import Binding
-from logstore.io.files import Files
+from logstore.io.files import Files, Report
+from logstore.io.wakeups import Wakeups
 from support.tasks import every_loop, new_partition, run, until
 
 
@@ -135,7 +136,7 @@ class Refusing(Files):
     def file_system(self, fd: int) -> int:
         return 0x6969 if self.refused == "network" else super().file_system(fd)
 
-    def reports(self, fd: int) -> Sequence[tuple[int, str]] | None:
+    def reports(self, fd: int) -> Sequence[Report] | None:
         found = super().reports(fd)
         return None if self.refused == "reports" else found
 
@@ -231,14 +232,14 @@ def test_appends_one_by_one_do_not_wake_a_follower_for_each(
                 follower = q.follow()
                 (await waiting(follower)).cancel()
                 taken = 0
-                reports = q._services.wakes._files.reports
+                take = Wakeups.take
 
-                def take(fd: int) -> Sequence[tuple[int, str]] | None:
+                def counted(self: Wakeups) -> Sequence[tuple[int, str]] | None:
                     nonlocal taken
-                    taken += 1
-                    return reports(fd)
+                    taken += self is q._services.wakes._reports
+                    return take(self)
 
-                q._services.wakes._files.reports = take  # type: ignore[method-assign]
+                monkeypatch.setattr(Wakeups, "take", counted)
                 for n in range(50):
                     await p.append(b"%d" % n)
                     assert (await anext(follower)).value == b"%d" % n

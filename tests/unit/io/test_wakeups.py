@@ -147,13 +147,13 @@ def test_reports_that_cannot_be_taken_may_be_of_anything(
 ) -> None:
     """Where nothing is reported, it pauses, and the user looks."""
 
-    def read_reports(fd: int, seconds: float) -> bytes:
+    def read_reports(fd: int, seconds: float, event: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     wakeups = Wakeups(root.files, [root])
     with monkeypatch.context() as patched:
         patched.setattr(native, "read_reports", read_reports)
-        assert wakeups.taken_within(0) is None
+        assert wakeups.taken_within(LONG_S) is None
     nothing = Wakeups(Counting("new_watch", errno.EMFILE), [root])
     assert nothing.taken_within(LONG_S) is None
 
@@ -264,14 +264,12 @@ def test_descriptors_are_closed_with_the_last_reference(tmp_path: Path) -> None:
     files = Counting()
     root = root_in(tmp_path, files)
     one, two = Wakeups(files, [root]), Wakeups(files, [root], is_wakeable=True)
-    event = two._event
-    assert event is not None
-    fds = [*files.made, event.fd]
-    assert all(map(is_open, fds))
-    del one, event
+    assert len(files.made) == 2
+    assert all(map(is_open, files.made))
+    del one
     two.close()
     two.close()
-    assert not any(map(is_open, fds))
+    assert not any(map(is_open, files.made))
     two.wake()
     assert two.wait(0)
 
@@ -477,32 +475,18 @@ def test_thread_may_stop_itself(root: Directory) -> None:
     assert thread.wakeups is None
 
 
-def test_thread_that_cannot_be_started_is_a_named_error(tmp_path: Path) -> None:
+def test_thread_that_cannot_be_started_is_a_named_error(
+    root: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With what is missing then, and the limits to look at."""
-    files = Counting("new_event", errno.EMFILE)
-    service = Service(root_in(tmp_path, files))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    service = Service(root)
     with pytest.raises(StorageError, match="no thread for the requests in") as caught:
         service.thread.start()
-    assert caught.value.errno == errno.EMFILE
-    assert caught.value.filename == str(tmp_path)
+    assert caught.value.filename == root.path
     assert service.thread.wakeups is None
-    service.thread.stop()
-
-
-def test_thread_looks_for_a_name(root: Directory) -> None:
-    """Until it is there, or the thread is woken or stopped."""
-
-    def sleep(wakeups: Wakeups) -> None:
-        wakeups.wait_for_name(root, "request", 0.005, 1000)
-
-    service = Service(root, sleep=sleep)
-    service.thread.start()
-    assert service.is_called()
-    assert not service.is_called(0.03)
-    service.thread.wake()
-    assert service.is_called()
-    assert not service.is_called(0.03)
-    Path(root.path, "request").touch()
-    assert service.is_called()
-    assert service.is_called()
     service.thread.stop()

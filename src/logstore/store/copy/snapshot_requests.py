@@ -53,8 +53,6 @@ __all__ = ["SnapshotServer", "snapshot_elsewhere"]
 # How often an owner looks for a request, and a requester for an answer.
 _LOOK_S: Final = 0.5
 _POLL_S: Final = 0.02
-# Between its own looks C makes so many, which cost no Python.
-_LOOKS: Final = 20
 # An owner that has not begun after so long does not know of snapshots.
 _BEGIN_S: Final = 5.0
 _PROGRESS_S: Final = 0.2
@@ -102,7 +100,7 @@ class SnapshotServer:
         root = context.root
 
         def sleep(wakeups: Wakeups) -> None:
-            wakeups.wait_for_name(root, SNAPSHOT_REQUEST, _LOOK_S, _LOOKS)
+            wakeups.wait(_LOOK_S)
 
         self._thread = ServiceThread(
             root,

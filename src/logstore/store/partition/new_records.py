@@ -67,7 +67,8 @@ class NewRecords:
             watches.append(Watch(self._root, native.WATCH_WRITES, layout.PUBLICATION))
         sources = (signals, directories, watches, journal and journal[0], incarnation)
         wakeups = self._wakeups
-        if wakeups is None or sources != self._sources:
+        is_new = wakeups is None or wakeups.is_inherited or sources != self._sources
+        if wakeups is None or is_new:
             self.close()
             self._wakeups = Wakeups(self._root.files, directories, signals, watches)
             self._sources = sources

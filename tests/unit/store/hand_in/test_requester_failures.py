@@ -182,6 +182,12 @@ def test_names_that_the_system_has_dropped_are_listed(
 ) -> None:
     """More renames than a watch keeps."""
     monkeypatch.setattr(Files, "reports", lambda self, fd: None)
+    within = Files.reports_within
+
+    def lost(self: Files, *arguments: Any) -> None:
+        within(self, *arguments)
+
+    monkeypatch.setattr(Files, "reports_within", lost)
     assert submit(reader, staged_by(reader)).is_new
     assert owner.published("x") == 1
 
@@ -238,12 +244,18 @@ def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
         assert owner.published("x") == 1
 
 
-def test_thread_that_cannot_be_started_fails_the_opening(path: str) -> None:
+def test_thread_that_cannot_be_started_fails_the_opening(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lock is free again."""
-    files = Failing()
-    files.failures["new_event", ""] = errno.EMFILE
-    with pytest.raises(StorageError, match="no thread"):
-        logstore.store.opening.open_store(path, config=SERVING, files=files)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StorageError, match="no thread"):
+            logstore.open(path, config=SERVING)
     with logstore.open(path, config=SERVING) as store:
         assert store.topics() == ["a"]
 

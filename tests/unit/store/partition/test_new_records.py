@@ -137,7 +137,8 @@ def test_waiter_returns_at_once_if_it_waits_for_something_else(
         ([one], {"more": [group], "incarnation": ["other id"]}),
     ):
         assert new_records.wait(views, LONG_S, **options)
-        assert not new_records.wait(views, 0, **options)
+        while new_records.wait(views, 0, **options):
+            pass  # the thread of the writer reads just now what was done before
         assert new_records.is_reporting
     new_records.close()
     assert not new_records.is_reporting
