@@ -106,12 +106,18 @@ class Inbox:
     def take(self) -> list[Change] | None:
         """The changes since the last call; None: anything may have changed."""
         self._is_rung = False  # first: a change from now on wakes again
-        found: list[Change | None] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                found.append(self._changes.popleft())
-        changes = [change for change in found if change is not None]
-        return changes if len(changes) == len(found) else None
+        found: list[Change] = []
+        is_known, changes = True, self._changes
+        while changes:
+            try:
+                change = changes.popleft()
+            except IndexError:
+                break  # there were too many
+            if change is None:
+                is_known = False
+            else:
+                found.append(change)
+        return found if is_known else None
 
     def call(self) -> None:
         """End its wait, or the next one."""
@@ -144,6 +150,9 @@ class Reports:
     """One instance of inotify, and the inboxes that its reports are for. Any thread may
     call it; an inbox waits in one thread at a time.
 
+    Attributes:
+        fd: readable while there are reports; -1 in the child of a fork.
+
     Raises:
         OSError: the system has no more instances, or descriptors.
     """
@@ -152,6 +161,8 @@ class Reports:
         self._files = files
         self._file: native.OpenFile | None = native.OpenFile(files.new_watch(), None)
         self._event: native.OpenFile | None = native.OpenFile(files.new_event(), None)
+        # Numbers for the calls, no references, which a child of a fork would keep.
+        self.fd, self._event_fd = self._file.fd, self._event.fd
         # Of each number, the inboxes and the changes for them; and the numbers of each.
         self._listening: dict[int, dict[_Reference, int]] = {}
         self._numbers: dict[_Reference, set[int]] = {}
@@ -170,19 +181,9 @@ class Reports:
         self._unfinished: dict[Hashable, float] = {}
         _all.add(self)
 
-    @property
-    def fd(self) -> int:
-        """Readable while there are reports; -1 in the child of a fork."""
-        file = self._file
-        return -1 if file is None else file.fd
-
-    @property
-    def _event_fd(self) -> int:
-        event = self._event
-        return -1 if event is None else event.fd
-
     def abandon(self) -> None:
         """In the child of a fork: the reports are the parent's."""
+        self.fd = self._event_fd = -1
         self._file = self._event = None
 
     # ------------------------------------------------------------ watches
@@ -273,8 +274,8 @@ class Reports:
         end = None if seconds is None else time.monotonic() + seconds
         inbox.thread = threading.get_ident()
         try:
-            while not inbox.is_due and self._file is not None:
-                if self._is_reader(inbox, one):
+            while not inbox.is_due and self.fd >= 0:
+                if self._turn.setdefault(_TURN, one) is one or self._is_inside(inbox):
                     self._read(_TURN, seconds, inbox)
                 else:
                     self._sleep(inbox, seconds)
@@ -285,17 +286,16 @@ class Reports:
         finally:
             self._end_turn(inbox, one)
 
-    def _is_reader(self, inbox: Inbox, one: _Reference) -> bool:
-        """Whether it is the turn of a thread to read, from now on."""
-        reader = self._turn.setdefault(_TURN, one)
-        if reader is one:
-            return True
-        other = reader()
-        if other is None:
-            self._turn.pop(_TURN, None)
-            return False
-        # A signal handler that waits inside the wait of its thread.
-        return other.thread == inbox.thread
+    def _is_inside(self, inbox: Inbox) -> bool:
+        """Whether the one whose turn it is waits in the same thread: this is a signal
+        handler inside its wait, and reads as well."""
+        reader = self._turn.get(_TURN)
+        other = None if reader is None else reader()
+        if other is not None:
+            return other.thread == inbox.thread
+        if reader is not None and self._turn.get(_TURN) is reader:
+            self._turn.pop(_TURN, None)  # it is gone
+        return False
 
     def _end_turn(self, inbox: Inbox, one: _Reference) -> None:
         reader = self._turn.get(_TURN)
@@ -345,11 +345,13 @@ class Reports:
         """
         now = time.monotonic()
         # Reads that were interrupted, and once more before all inboxes had a note.
-        before = [
-            other
-            for other, since in list(self._unfinished.items())
-            if other is mine or (other is not _TURN and now - since > _READ_S)
-        ]
+        before: list[Hashable] = []
+        if self._unfinished:
+            before = [
+                other
+                for other, since in list(self._unfinished.items())
+                if other is mine or (other is not _TURN and now - since > _READ_S)
+            ]
         is_finished = False
         self._unfinished[mine] = now
         try:
@@ -358,12 +360,11 @@ class Reports:
             else:
                 found: Sequence[Report] | None = ()
                 inbox.end_read = self._wake_reader
-                # Numbers, no references, which the child of a fork would keep.
-                fd, event = self.fd, self._event_fd
-                if fd >= 0 and not inbox.is_due:
-                    found = self._files.reports_within(fd, seconds, event)
+                if self.fd >= 0 and not inbox.is_due:
+                    found = self._files.reports_within(self.fd, seconds, self._event_fd)
                 inbox.end_read = None
-                self._put(found)
+                if found != ():
+                    self._put(found)
             is_finished = not before
         finally:
             if inbox is not None:

@@ -211,16 +211,21 @@ class Wakeups:
 
     def read(self) -> None:
         """Let all Wakeups of this process that wait have what was reported so far."""
-        with contextlib.suppress(OSError):  # then all have a note of it
-            if self._reports is not None and self._reports.fd >= 0:
-                self._reports.read()
+        reports = self._reports
+        if reports is not None and reports.fd >= 0:
+            with contextlib.suppress(OSError):  # then all have a note of it
+                reports.read()
 
     def take(self) -> Sequence[tuple[int, str]] | None:
         """(number of the watch, name of the entry or "") of each report since the last
         call; None: any file or directory may have changed."""
-        if not self.is_reporting:
+        reports = self._reports
+        if reports is None or reports.fd < 0:
             return None
-        self.read()
+        try:
+            reports.read()
+        except OSError:
+            return None  # all have a note of it
         return self._inbox.take()
 
     def taken_within(self, seconds: float) -> Sequence[tuple[int, str]] | None:
