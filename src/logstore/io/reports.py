@@ -8,7 +8,7 @@ event loops, which the system wakes by themselves.
 
 If an interrupt divides a read from the inboxes, or the system had no room for all
 reports, each inbox gets the note that anything may have changed. A thread that sleeps
-looks once a second whether another one reads.
+looks for itself once a second, whoever reads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Inbox:
             nothing but `RuntimeError`, which is ignored.
 
     Attributes:
-        thread: the one that waits, or did last.
         end_read: ends its read, if it reads just now.
     """
 
@@ -66,7 +65,6 @@ class Inbox:
         "_is_called",
         "_is_rung",
         "end_read",
-        "thread",
         "woken",
     )
 
@@ -76,7 +74,6 @@ class Inbox:
         # Since `take` it was woken.
         self._is_rung = False
         self._is_called = False
-        self.thread = -1
         self.end_read: Callable[[], None] | None = None
         # Held while there is no reason to look.
         self.woken = threading.Lock()
@@ -146,6 +143,17 @@ class Inbox:
 _Reference = weakref.ref[Inbox]
 
 
+class _Wait:
+    """A wait of an inbox in a thread. It lives as long as the call: so an interrupt
+    that comes before the turn to read was given back gives it back."""
+
+    __slots__ = ("__weakref__", "inbox", "thread")
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.thread = threading.get_ident()
+
+
 class Reports:
     """One instance of inotify, and the inboxes that its reports are for. Any thread may
     call it; an inbox waits in one thread at a time.
@@ -175,7 +183,7 @@ class Reports:
         self._is_adding = False
         self._early: set[int] = set()
         # At most one entry: whose turn to read it is.
-        self._turn: dict[str, _Reference] = {}
+        self._turn: dict[str, weakref.ref[_Wait]] = {}
         self._asleep: deque[Inbox] = deque()
         # Reads whose reports are not all in their inboxes, and when they began.
         self._unfinished: dict[Hashable, float] = {}
@@ -231,8 +239,6 @@ class Reports:
     def remove(self, one: _Reference, number: int | None = None) -> None:
         """Report no more to an inbox, of one number or at all."""
         self._gone.append((one, number))
-        if self._turn.get(_TURN) is one and number is None:
-            self._turn.pop(_TURN, None)
         # If the guard is not free, the next addition does it.
         with self._guard.attempt() as is_free:
             if is_free:
@@ -261,7 +267,7 @@ class Reports:
 
     # ------------------------------------------------------------ waiting
 
-    def wait(self, inbox: Inbox, one: _Reference, seconds: float | None) -> None:
+    def wait(self, inbox: Inbox, seconds: float | None) -> None:
         """Wait until something is reported to an inbox, or it is called, or the time
         is over (None: without a limit).
 
@@ -272,10 +278,11 @@ class Reports:
             self.read()
             return
         end = None if seconds is None else time.monotonic() + seconds
-        inbox.thread = threading.get_ident()
+        wait = _Wait(inbox)
+        mine = weakref.ref(wait)
         try:
             while not inbox.is_due and self.fd >= 0:
-                if self._turn.setdefault(_TURN, one) is one or self._is_inside(inbox):
+                if self._turn.setdefault(_TURN, mine) is mine or self._is_inside(wait):
                     self._read(_TURN, seconds, inbox)
                 else:
                     self._sleep(inbox, seconds)
@@ -284,27 +291,27 @@ class Reports:
                     if seconds <= 0:
                         return
         finally:
-            self._end_turn(inbox, one)
+            self._end_turn(wait, mine)
 
-    def _is_inside(self, inbox: Inbox) -> bool:
+    def _is_inside(self, wait: _Wait) -> bool:
         """Whether the one whose turn it is waits in the same thread: this is a signal
         handler inside its wait, and reads as well."""
         reader = self._turn.get(_TURN)
         other = None if reader is None else reader()
         if other is not None:
-            return other.thread == inbox.thread
+            return other.thread == wait.thread
         if reader is not None and self._turn.get(_TURN) is reader:
-            self._turn.pop(_TURN, None)  # it is gone
+            self._turn.pop(_TURN, None)  # it has ended
         return False
 
-    def _end_turn(self, inbox: Inbox, one: _Reference) -> None:
+    def _end_turn(self, wait: _Wait, mine: weakref.ref[_Wait]) -> None:
         reader = self._turn.get(_TURN)
-        if reader is one:
+        if reader is mine:
             self._turn.pop(_TURN, None)
         elif reader is not None:
             other = reader()
-            if other is not None and other.thread == inbox.thread:
-                other.wake()  # what woke it may have been taken by this one
+            if other is not None and other.thread == wait.thread:
+                other.inbox.wake()  # what woke it may have been taken by this one
         if self._asleep and not self._turn:
             with contextlib.suppress(IndexError):
                 self._asleep.popleft().wake()
@@ -316,11 +323,13 @@ class Reports:
         self._asleep.append(inbox)
         try:
             # Looked at after that: the reader wakes one that it finds there.
-            if self._turn and not inbox.is_due:
-                inbox.woken.acquire(timeout=limit)
+            is_woken = not self._turn or inbox.is_due
+            is_woken = is_woken or inbox.woken.acquire(timeout=limit)
         finally:
             with contextlib.suppress(ValueError):
                 self._asleep.remove(inbox)
+        if not is_woken:
+            self.read()  # as if nobody did
 
     def _wake_reader(self) -> None:
         event = self._event_fd

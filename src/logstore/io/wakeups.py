@@ -176,7 +176,7 @@ class Wakeups:
         inbox, reports = self._inbox, self._reports
         if reports is not None and reports.fd >= 0:
             try:
-                reports.wait(inbox, self._reference, seconds)
+                reports.wait(inbox, seconds)
             except OSError:
                 return True
             return inbox.was_called() or inbox.has_changes

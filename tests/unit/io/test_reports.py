@@ -6,26 +6,35 @@ import errno
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from faults.tracing import PENDING, make_pending
 from logstore import _native as native
 from logstore.io import reports as module
 from logstore.io.directory import Directory
 from logstore.io.files import Files, Report
 from logstore.io.reports import Inbox, Reports
 from logstore.io.wakeups import Wakeups, Watch
+from support.handing_in import Later
 from support.watched import instances, watches
 
 LONG_S = 10.0
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, but nobody else's."""
 
 
 @pytest.fixture
@@ -35,10 +44,12 @@ def root(tmp_path: Path) -> Directory:
     return Directory.open_root(Files(), str(tmp_path))
 
 
-@pytest.fixture
-def shared() -> Reports:
-    """Those of the process, without watches of other tests."""
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    """Those of the process, as if nothing else waited in it: other tests may have left
+    stores open."""
     gc.collect()
+    monkeypatch.delitem(module._shared, "", raising=False)
     return module.reports_of(Files())
 
 
@@ -363,37 +374,75 @@ def test_queue_of_the_system_that_runs_over_lets_everyone_look(
     assert one.take() is None
 
 
-def test_turn_of_one_that_was_interrupted_does_not_stay_taken(
-    root: Directory, shared: Reports
+@pytest.mark.parametrize("is_asleep", [False, True])
+def test_wait_that_is_interrupted_at_any_instruction_keeps_nobody_from_reading(
+    root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch, is_asleep: bool
 ) -> None:
-    """An interrupt may come at any line; whoever is dead reads no more."""
-    wakeups = Wakeups(root.files, [root.child("a")])
-    dead = Inbox()
-    shared._turn[module._TURN] = shared.reference(dead)
-    del dead
-    touch(root, "a", "x")
-    assert wakeups.wait(LONG_S)
+    """Whether it reads or sleeps while another one does; also if the one that was
+    interrupted lives on, and does not wait again."""
+    monkeypatch.setattr(module, "_SLEEP_S_MAX", LONG_S)
+    seen = at = interrupted = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code.co_filename == module.__file__:
+            raise Interrupt
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal seen
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        seen += event == "opcode"
+        if event == "opcode" and seen == at:
+            make_pending()
+        return trace
+
+    handler = signal.signal(PENDING, handle)
+    one, other = (Wakeups(root.files, [root.child(name)]) for name in "ab")
+    reader = Waiter(root, "b")
+    if is_asleep:
+        reader.start()
+        until(lambda: shared._turn)
+    try:
+        while seen >= at:
+            at, seen = at + 1, 0
+            touch(root, "a", f"file{at}")
+            sys.settrace(trace)
+            try:
+                one.wait(LONG_S)
+            except Interrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            assert Later(partial(has_report, other, root, f"file{at}")).get()
+            one.take()
+    finally:
+        signal.signal(PENDING, handler)
+        if is_asleep:
+            reader.end()
+    assert interrupted > 50
     assert not shared._turn
+    assert not shared._asleep
 
 
-def test_reader_that_is_never_there_delays_others_for_a_second(
+def has_report(wakeups: Wakeups, root: Directory, name: str) -> bool:
+    """Whether a wait in this thread ends with a report of what is made now."""
+    wakeups.take()
+    touch(root, "b", name)
+    wakeups.wait(LONG_S / 2)
+    changes = wakeups.take()
+    return changes is None or name in [each for _, each in changes]
+
+
+def test_reader_that_puts_nothing_into_inboxes_delays_others_for_a_second(
     root: Directory, shared: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They look by themselves."""
     monkeypatch.setattr(module, "_SLEEP_S_MAX", 0.01)
-    gone, wakeups = Inbox(), Wakeups(root.files, [root.child("a")])
-    shared._turn[module._TURN] = one = shared.reference(gone)
-    touch(root, "a", "x")
-
-    def forget() -> None:
-        nonlocal gone
-        gone = Inbox()
-
-    timer = threading.Timer(0.03, forget)
-    timer.start()
-    assert wakeups.wait(LONG_S)
-    timer.join()
-    assert one() is None
+    stuck = module._Wait(Inbox())
+    stuck.thread = -1
+    shared._turn[module._TURN] = weakref.ref(stuck)
+    assert has_report(Wakeups(root.files, [root.child("b")]), root, "x")
 
 
 def test_signal_handler_may_wait_inside_a_wait(root: Directory) -> None:
