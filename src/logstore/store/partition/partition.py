@@ -322,8 +322,8 @@ class Partition(ArrowSource):
 
         Args:
             start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
-            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
-                magic 0), key, value (binary), timestampType (int32), headers
+            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null if
+                there is none), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at most. It ends sooner if its keys
                 or its values would have more than 8 MiB.

@@ -447,14 +447,14 @@ def test_pyarrow_that_cannot_be_opened_is_a_named_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a descriptor for its files, for example; the next call may have one."""
-    topic = topic_of(tmp_path, count=10)
+    topic, expected = topic_of(tmp_path, count=10), logstore.StorageError
     monkeypatch.delitem(sys.modules, "logstore.record.arrow_batches", raising=False)
 
     def refuse(name: str) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(logstore.StorageError, match="cannot import logstore") as caught:
+    with pytest.raises(expected, match="cannot import logstore") as caught:
         topic[0].read_arrow()
     assert caught.value.errno == errno.EMFILE
     monkeypatch.undo()
