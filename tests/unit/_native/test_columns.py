@@ -63,7 +63,9 @@ class Filled:
     @staticmethod
     def times(kinds):
         """Some have none: those of magic 0, and others."""
-        return [-1 if kind < 0 or i % 7 == 3 else 5000 - i for i, kind in enumerate(kinds)]
+        return [
+            -1 if kind < 0 or i % 7 == 3 else 5000 - i for i, kind in enumerate(kinds)
+        ]
 
     def fill(self, first=0, n=None):
         n = self.columns.count - first if n is None else n

@@ -18,6 +18,7 @@ from logstore.io.filesystem import is_directory, open_root
 from logstore.io.layout import parse_segment_file
 from logstore.io.segment_info import newest_ms
 from logstore.log import retention
+from logstore.log.frames.units import size_text
 from logstore.maintenance.environment import doctor
 from logstore.maintenance.facts import PartitionFacts, StoreFacts, look_at
 from logstore.maintenance.finding import OFFSETS, Finding
@@ -31,7 +32,6 @@ from logstore.maintenance.report.model import (
     TopicView,
 )
 from logstore.maintenance.report.series import bounds_of, series_of, sum_of
-from logstore.maintenance.report.units import size_text
 from logstore.maintenance.verify import VerifyReport
 from logstore.maintenance.verify.paths import open_given
 from logstore.maintenance.verify.store import examine
