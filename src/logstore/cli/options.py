@@ -16,7 +16,16 @@ from typing import Any
 import click
 
 from logstore.cli.kafka.wanted import RELEASES
-from logstore.cli.params import BOUND, COUNT, PATTERN, SIZE, TARGET, TOPIC, FileType
+from logstore.cli.params import (
+    BOUND,
+    COUNT,
+    KEY,
+    PATTERN,
+    SIZE,
+    TARGET,
+    TOPIC,
+    FileType,
+)
 from logstore.cli.schema import PAYLOADS, TIMES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -122,6 +131,26 @@ on_corruption = click.option(
     help="raise: a partition ends at its first damage; skip: only what is damaged is "
     "left out. Either way the next partitions follow, missing records are reported on "
     "standard error, and the exit status is 1. (default: raise; skip for single files)",
+)
+key = together(
+    click.option(
+        "--key",
+        type=KEY,
+        help="Only records with exactly this key, in every partition: text, or bytes "
+        "as hex:... or base64:...",
+    ),
+    click.option(
+        "--assume-partitioner",
+        type=click.Choice(["kafka"]),
+        help="Look for the key only in the partition of each topic to which Kafka's "
+        "default partitioner (murmur2) sends it.",
+    ),
+)
+last = click.option(
+    "--last",
+    type=COUNT,
+    help="Of what would be shown only so many records of each partition: the last "
+    "ones, the newest at the end.",
 )
 grep = click.option(
     "--grep", type=PATTERN, help="Only records whose key or value has a match."
