@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import logstore
+from logstore.cli import suggestions
 
 _SUMMARY: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
@@ -53,9 +53,9 @@ _LIMIT: Final = "max_batch_decompressed_bytes"
 
 
 class _Suggesting(click.Command):
-    """A command that names the nearest option in place of one that there is not.
+    """A command that answers an option that there is not with the one that was meant.
 
-    Click does so, too, but also with the hidden ones, in the order of the alphabet.
+    Click suggests by letters alone, and hidden options, too.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,8 +63,7 @@ class _Suggesting(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name
-            close = difflib.get_close_matches(name, self._shown(ctx), 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = suggestions.for_option(name, self._shown(ctx))
             raise click.UsageError(f"no option {name}{hint}", ctx) from None
 
     def _shown(self, ctx: click.Context) -> list[str]:
@@ -112,7 +111,8 @@ class Group(_Suggesting, click.Group):
             args = [" ".join(args[:2]), *args[2:]]
         name = args[0] if args else ""
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            raise click.UsageError(f"no subcommand '{name}'{self._hint(name)}", ctx)
+            hint = suggestions.for_command(name, self.list_commands(ctx))
+            raise click.UsageError(f"no subcommand '{name}'{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(
@@ -125,12 +125,6 @@ class Group(_Suggesting, click.Group):
             if " " not in str(item.value)
         ]
 
-    def _hint(self, name: str) -> str:
-        close = difflib.get_close_matches(name, self.commands, 1, 0.5)
-        if close:
-            return f"; did you mean {close[0]}?"
-        return f"; there are {', '.join(ORDER)}"
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -140,11 +134,6 @@ class Group(_Suggesting, click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         formatter.write_text(_STATUS)
-
-
-def _without_subcommand(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        raise click.UsageError("which subcommand?", ctx)
 
 
 @click.group(
@@ -160,7 +149,8 @@ def _without_subcommand(ctx: click.Context) -> None:
 @click.version_option(logstore.__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    _without_subcommand(ctx)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def command(
