@@ -71,23 +71,26 @@ def _sortable(value: int | None) -> tuple[bool, int]:
     return value is not None, value or 0
 
 
-def _numeric(name: str, of: Any) -> Column:
+def _numeric(name: str, of: Any, spare: int = 0) -> Column:
     """A column of numbers, of which some are not known."""
     return Column(
         name,
         lambda row: _sortable(of(row)),
         lambda value: _number(value[1] if value[0] else None),
         True,
+        spare=spare,
     )
 
 
 COLUMNS: Final = (
     Column("group", lambda one: one.group),
-    Column("protocol", lambda one: one.protocol),
-    Column("state", lambda one: one.state),
-    _numeric("generation", lambda one: None if one.generation < 0 else one.generation),
+    Column("protocol", lambda one: one.protocol, spare=3),
+    Column("state", lambda one: one.state, spare=1),
+    _numeric(
+        "generation", lambda one: None if one.generation < 0 else one.generation, 4
+    ),
     Column("members", lambda one: len(one.members), grouped, True, sum),
-    Column("partitions", lambda one: len(one.rows), grouped, True, sum),
+    Column("partitions", lambda one: len(one.rows), grouped, True, sum, 2),
     _numeric("lag", lambda one: one.lag),
 )
 # Of (group, row).
@@ -99,21 +102,21 @@ _ROW_COLUMNS: Final = (
         lambda key: f"{key[0]}-{key[1]}",
     ),
     _numeric("offset", lambda one: one[1].offset),
-    _numeric("end", lambda one: one[1].end),
+    _numeric("end", lambda one: one[1].end, 1),
     _numeric("lag", lambda one: one[1].lag),
-    Column("member", lambda one: one[1].member or _UNKNOWN),
-    Column("metadata", lambda one: one[1].metadata),
+    Column("member", lambda one: one[1].member or _UNKNOWN, spare=2),
+    Column("metadata", lambda one: one[1].metadata, spare=3),
 )
 # Of (group, member).
 _MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column("member", lambda one: one[1].id or _UNKNOWN),
-    Column("instance", lambda one: one[1].instance or _UNKNOWN),
+    Column("instance", lambda one: one[1].instance or _UNKNOWN, spare=2),
     Column(
         "client",
         lambda one: one[1].client if one[1].pid is None else f"process {one[1].pid}",
     ),
-    Column("host", lambda one: one[1].host or _UNKNOWN),
+    Column("host", lambda one: one[1].host or _UNKNOWN, spare=1),
     Column("partitions", lambda one: one[1].partitions, grouped, True),
 )
 
@@ -145,7 +148,7 @@ def groups(paths: Sequence[str], **given: Any) -> int:
             for value in _objects(one, given["times"]):
                 printer.json(value)
     else:
-        _print(printer, listed)
+        _print(printer, listed, given["sort"])
     printer.flush()
     names = [one.group for one in every]
     for note in _about_members(own):
@@ -238,11 +241,12 @@ def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
         )
 
 
-def _print(printer: Printer, listed: Sequence[Listed]) -> None:
+def _print(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
     if not listed:
         printer.line("no groups")
         return
-    print_table(printer, COLUMNS, listed, total=counted(len(listed), "group"))
+    total = counted(len(listed), "group")
+    print_table(printer, COLUMNS, listed, total=total, sort=sort)
     for columns, rows in (
         (_ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
         (_MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),

@@ -182,12 +182,12 @@ COLUMNS: Final = (
         lambda v: v[2],
     ),
     Column("records", lambda t: t.records, grouped, True, sum),
-    Column("batches", lambda t: t.batches, grouped, True, sum),
-    Column("segments", lambda t: t.segments, grouped, True, sum),
+    Column("batches", lambda t: t.batches, grouped, True, sum, 4),
+    Column("segments", lambda t: t.segments, grouped, True, sum, 5),
     Column("size", lambda t: t.size, size_text, True, sum),
-    Column("codec", lambda t: t.codecs, _codecs, False, _counts),
-    Column("first time", lambda t: t.first_time, time_text, False, _earliest),
-    Column("last time", lambda t: t.last_time, time_text, False, max),
+    Column("codec", lambda t: t.codecs, _codecs, False, _counts, 2),
+    Column("first time", lambda t: t.first_time, time_text, False, _earliest, 3),
+    Column("last time", lambda t: t.last_time, time_text, False, max, 1),
 )
 SORTABLE: Final = tuple(n for n in names_of(COLUMNS) if n != "codec")
 
@@ -217,19 +217,19 @@ def stat(path: str, **given: Any) -> int:
             for tally in tallies:
                 printer.json(tally.to_json(given["times"]))
         else:
-            _print(printer, tallies)
+            _print(printer, tallies, given["sort"])
     printer.flush()
     return damage.finish()
 
 
-def _print(printer: Printer, tallies: list[Tally]) -> None:
+def _print(printer: Printer, tallies: list[Tally], sort: str | None) -> None:
     for tally in tallies:
         for text in tally.to_text():
             printer.line(escape(text))
     if len(tallies) > 1:
         printer.line("")
         total = counted(len(tallies), "partition")
-        print_table(printer, COLUMNS, tallies, total=total)
+        print_table(printer, COLUMNS, tallies, total=total, sort=sort)
 
 
 def _partitions(sources: Sources, damage: DamageLog) -> Iterable[Tally]:

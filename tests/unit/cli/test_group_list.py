@@ -354,7 +354,7 @@ def test_reset_is_refused_with_status_two(run: Any, shop: Path) -> None:
         result = run(*words, *arguments)
         assert (result.status, text in result.err) == (2, True)
     result = run("groups", "reset", shop, "--group", "none", "--to", "1")
-    assert (result.status, "name its topics" in result.err) == (2, True)
+    assert (result.status, "--topics NAME commits" in result.err) == (2, True)
     with consumer(shop) as one:
         settle(one)
         result = run(*words, "--to", "1")

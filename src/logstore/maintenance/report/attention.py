@@ -15,7 +15,7 @@ from logstore.maintenance.report.model import (
     StoreView,
     TopicView,
 )
-from logstore.maintenance.report.units import (
+from logstore.maintenance.units import (
     count_text,
     duration_text,
     number_text,

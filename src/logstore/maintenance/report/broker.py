@@ -17,7 +17,7 @@ from logstore.maintenance.finding import (
     Finding,
 )
 from logstore.maintenance.report.model import BrokerStep, BrokerView, StoreView
-from logstore.maintenance.report.units import count_text, size_text
+from logstore.maintenance.units import count_text, size_text
 
 __all__ = ["broker_facts"]
 

@@ -12,7 +12,7 @@ from typing import Final
 from logstore.maintenance.report.markup import Html, join, raw, tag
 from logstore.maintenance.report.model import PartitionView, SegmentView, Series
 from logstore.maintenance.report.series import group_of
-from logstore.maintenance.report.units import (
+from logstore.maintenance.units import (
     count_text,
     number_text,
     size_text,

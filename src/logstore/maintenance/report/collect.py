@@ -31,7 +31,7 @@ from logstore.maintenance.report.model import (
     TopicView,
 )
 from logstore.maintenance.report.series import bounds_of, series_of, sum_of
-from logstore.maintenance.report.units import size_text
+from logstore.maintenance.units import size_text
 from logstore.maintenance.verify import VerifyReport
 from logstore.maintenance.verify.paths import open_given
 from logstore.maintenance.verify.store import examine

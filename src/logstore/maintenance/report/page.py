@@ -29,7 +29,7 @@ from logstore.maintenance.report.sections import (
 from logstore.maintenance.report.style import SCRIPT, SCRIPT_HASH, STYLE
 from logstore.maintenance.report.tables import Cell, table
 from logstore.maintenance.report.topics import MapScale, topic_section
-from logstore.maintenance.report.units import (
+from logstore.maintenance.units import (
     count_text,
     duration_text,
     number_text,

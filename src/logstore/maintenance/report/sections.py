@@ -8,13 +8,13 @@ from logstore.maintenance.report.charts import icon
 from logstore.maintenance.report.markup import Html, join, tag
 from logstore.maintenance.report.model import StoreView
 from logstore.maintenance.report.tables import Cell, table
-from logstore.maintenance.report.units import (
+from logstore.maintenance.sampling import Codec
+from logstore.maintenance.units import (
     count_text,
     number_text,
     percent_text,
     size_text,
 )
-from logstore.maintenance.sampling import Codec
 
 __all__ = [
     "broker_section",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.maintenance.report.markup import Child, Html, tag
-from logstore.maintenance.report.units import number_text, size_text, time_text
+from logstore.maintenance.units import number_text, size_text, time_text
 
 __all__ = ["Cell", "table"]
 

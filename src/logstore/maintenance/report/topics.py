@@ -11,7 +11,7 @@ from logstore.maintenance.report.model import PartitionView, StoreView, TopicVie
 from logstore.maintenance.report.series import quantile_edges
 from logstore.maintenance.report.style import AGES
 from logstore.maintenance.report.tables import Cell, table
-from logstore.maintenance.report.units import (
+from logstore.maintenance.units import (
     count_text,
     number_text,
     size_text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.maintenance.report.units import (
+from logstore.maintenance.units import (
     count_text,
     duration_text,
     percent_text,
