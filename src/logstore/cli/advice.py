@@ -47,6 +47,10 @@ ADVICE: Final = (
         r"name its topics to commit the first ones",
         "--topics NAME commits the first ones",
     ),
+    (
+        r"Name its topics to commit offsets for a group of logstore",
+        "--topics NAME commits offsets for a group of logstore",
+    ),
     (r"name the topics to be reset", "--topics NAME chooses others"),
 )
 # A setting with which a message begins was given as an option.

@@ -33,7 +33,8 @@ ORDER: Final = (
     "index",
     "kafka-dump-log",
     "export",
-    "groups",
+    "groups list",
+    "groups describe",
     "groups reset",
     "groups export",
     "verify",
@@ -49,6 +50,8 @@ ORDER: Final = (
     "man",
 )
 _FLAGS: Final = ("group_access", "allow_shared_directory", "allow_network_filesystem")
+# Where a context keeps the first word of a subcommand of two, for a shell.
+_FIRST_WORD: Final = "logstore.cli.first_word"
 _LIMIT: Final = "max_batch_decompressed_bytes"
 
 
@@ -111,6 +114,9 @@ class Group(_Suggesting, click.Group):
             args = [" ".join(args[:2]), *args[2:]]
         name = args[0] if args else ""
         if self.get_command(ctx, name) is None and not name.startswith("-"):
+            if ctx.resilient_parsing:  # a shell completes the word after it
+                ctx.meta[_FIRST_WORD] = name
+                return None, None, args
             hint = suggestions.for_command(name, self.list_commands(ctx))
             raise click.UsageError(f"no subcommand '{name}'{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -118,11 +124,16 @@ class Group(_Suggesting, click.Group):
     def shell_complete(
         self, ctx: click.Context, incomplete: str
     ) -> list[CompletionItem]:
-        # A shell completes one word: of `groups export` that is the first.
+        # A shell completes one word: of `groups export` the first, and then the second.
+        first = ctx.meta.get(_FIRST_WORD)
+        words = [name.split() for name in self.list_commands(ctx)]
+        if first is not None:
+            words = [name[1:] for name in words if name[0] == first and len(name) > 1]
+        known = dict.fromkeys(name[0] for name in words)
+        options = [] if first else super().shell_complete(ctx, incomplete)
         return [
-            item
-            for item in super().shell_complete(ctx, incomplete)
-            if " " not in str(item.value)
+            *(CompletionItem(word) for word in known if word.startswith(incomplete)),
+            *(item for item in options if str(item.value).startswith("-")),
         ]
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
+from logstore.cli.group_list import chosen, groups_in, print_list, warn_about
 from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
+from logstore.cli.paths import STORE, kind_of
 from logstore.cli.records import opened_sources
 from logstore.cli.schema import line, timestamp_value
 from logstore.cli.sources import Sources
@@ -218,8 +221,21 @@ def stat(path: str, **given: Any) -> int:
                 printer.json(tally.to_json(given["times"]))
         else:
             _print(printer, tallies, given["sort"])
+    status = damage.finish()
+    if given["form"] == "text" and kind_of(os.path.abspath(path), path) == STORE:
+        status = max(status, _print_groups(printer, path, given["topics"]))
     printer.flush()
-    return damage.finish()
+    return status
+
+
+def _print_groups(printer: Printer, path: str, topics: Sequence[str]) -> int:
+    """The groups of consumers of a store, if it has some; returns the exit status."""
+    found = groups_in([path])
+    listed = chosen(found, topics=topics)
+    if listed:
+        printer.line("")
+        print_list(printer, listed, None)
+    return 1 if warn_about(printer, found) else 0
 
 
 def _print(printer: Printer, tallies: list[Tally], sort: str | None) -> None:

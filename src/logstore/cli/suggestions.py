@@ -29,7 +29,8 @@ _COMMANDS: Final = {
     "kafka-dump-log": "dump-log dumplog",
     "export -o FILE": "convert save to-parquet to-csv to-json parquet csv json jsonl "
     "arrow",
-    "groups": "lag consumers group consumer-groups consumergroups members committed",
+    "groups list": "consumers group consumer-groups consumergroups",
+    "groups describe": "lag members committed",
     "verify": "check fsck validate scrub test lint integrity checksum",
     "doctor": "health status environment env diagnose",
     "handover check": "handover migrate migration",
@@ -96,7 +97,8 @@ _OPTIONS: Final[dict[tuple[str, ...], str]] = {
     ("--verbose",): "-vv --details --all",
     ("repair --dry-run",): "--fix --repair --heal",
     ("ls",): "--list --describe -L",
-    ("groups",): "--lag --members --all-groups",
+    ("groups list",): "--all-groups",
+    ("groups describe",): "--lag --members",
 }
 _LEAVE_OUT: Final = {
     "a log is read from its start, without an option": "--from-beginning --earliest -C",
@@ -120,6 +122,9 @@ def for_command(word: str, names: Sequence[str]) -> str:
     for what, words in _ELSEWHERE.items():
         if word in words.split():
             return f"; this tool {what}: logstore.open() in Python does"
+    family = [name for name in names if name.startswith(f"{word} ")]
+    if len(family) > 1:
+        return f"; there are {', '.join(family)}"
     meant = {name: _HARMLESS.get(name, name) for name in names}
     for suggestion, words in _COMMANDS.items():
         meant.update(dict.fromkeys(words.split(), suggestion))

@@ -78,7 +78,8 @@ def test_a_slip_in_a_name_leads_to_no_change(name: str) -> None:
     [
         ("cat consume get read show", "records?"),
         ("topics describe list", "ls?"),
-        ("lag consumers", "groups?"),
+        ("lag members", "groups describe?"),
+        ("consumers", "groups list?"),
         ("fix recover reapir", "repair --dry-run?"),
         ("rebuild", "rebuild-index --dry-run?"),
         ("recrods", "records?"),
@@ -103,6 +104,12 @@ def test_a_word_that_says_nothing_is_answered_with_what_there_is(
 ) -> None:
     """All subcommands; similar letters alone are no reason."""
     assert "; there are ls, stat, records" in run(word).err
+
+
+def test_the_first_of_two_words_is_answered_with_those_that_follow(run: Any) -> None:
+    """A listing, not a suggestion."""
+    said = "there are groups list, groups describe, groups reset, groups export\n"
+    assert said in run("groups", "data").err
 
 
 @pytest.mark.parametrize(
@@ -135,7 +142,7 @@ def test_what_it_does_not_do_is_answered_with_what_does(
         ("records x --follow", "did you mean tail -f?"),
         ("ls x --grep a", "did you mean records --grep RE?"),
         ("verify x --fix", "did you mean repair --dry-run?"),
-        ("ls x --lag", "did you mean groups?"),
+        ("ls x --lag", "did you mean groups describe?"),
         ("records -b localhost:9092 x", "PATH is the directory"),
         ("records x --from-beginning", "a log is read from its start"),
         ("--versoin", "did you mean --version?"),

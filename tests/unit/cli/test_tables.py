@@ -111,7 +111,7 @@ def test_heads_and_totals_are_bold_on_a_terminal(
 
 
 @pytest.mark.parametrize("width", [60, 80])
-@pytest.mark.parametrize("name", ["ls", "groups"])
+@pytest.mark.parametrize("name", ["ls", "groups describe"])
 def test_tables_of_a_store_fit(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, name: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_tables_of_a_store_fit(
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     options = ["--segments"] if name == "ls" else []
-    assert run(name, tmp_path, *options).status == 0
+    assert run(*name.split(), tmp_path, *options).status == 0
     lines = screen.getvalue().splitlines()
     lines = [line for line in lines if not line.startswith("a-long-name-a-long")]
     assert max(map(cells, lines)) <= width
