@@ -286,10 +286,12 @@ per_topic = click.option(
     is_flag=True,
     help="One file for each topic: FILE has `{topic}` in its name, or is a directory.",
 )
-kind = click.option(
-    "--kind",
+file_format = click.option(
+    "--format",
+    "kind",
     type=click.Choice(["jsonl", "csv", "parquet", "arrow"]),
-    help="What to write, if the name of FILE does not say it.",
+    help="What to write. Default: what the name of FILE ends with; to standard output "
+    "jsonl.",
 )
 deep = click.option("--deep", is_flag=True, help="Look inside compressed batches, too.")
 threads = click.option(

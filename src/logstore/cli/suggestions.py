@@ -78,7 +78,7 @@ _OPTIONS: Final[dict[tuple[str, ...], str]] = {
     ("--partition",): "-p --partitions",
     ("--group",): "-g -G --groups --consumer-group --group-id",
     ("--format jsonl",): "-J -j --json --jsonl --ndjson",
-    ("--format",): "--as --type --style",
+    ("--format",): "--as --kind --type --style",
     ("--grep", "records --grep RE"): "-e --regex --regexp --pattern --filter --search "
     "--match --where --contains",
     ("--key", "records --key KEY"): "-k --key-filter --with-key",
