@@ -68,6 +68,8 @@ class Printer:
 
     def raw(self, data: bytes) -> None:
         """Write bytes to standard output."""
+        if is_terminal(self.out):
+            Progress.clear()
         if self._bytes is None:
             self.out.write(data.decode())
             return

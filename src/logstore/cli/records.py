@@ -173,10 +173,10 @@ def with_bar(
 
 
 def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
-    """A bar for reading a partition or file; none if what is read is printed on a
+    """A bar for reading a partition or file; none if all that is read is printed on a
     terminal: that is progress enough."""
     progress = Progress(f"reading {name}", unit=unit)
-    if sources.damage.prints_to_terminal:
+    if sources.damage.prints_to_terminal and sources.selection.matches is None:
         progress.hide()
     return progress
 

@@ -191,6 +191,15 @@ def test_a_path_that_is_not_there_exits_two(
     assert "missing" in result.err
 
 
+def test_an_error_of_the_system_is_a_sentence(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    """The file and the reason, without a number or an exception's name."""
+    result = run("export", store, "-o", tmp_path / "none" / "x.jsonl")
+    assert (result.status, "Errno" in result.err) == (2, False)
+    assert result.err.endswith("none/x.jsonl.part: No such file or directory\n")
+
+
 @pytest.mark.parametrize("kind", ["pictures", "etc", "partition-like", "lock", "empty"])
 @pytest.mark.parametrize("name", [name for name in LOOKING if name != "index"])
 def test_a_directory_of_something_else_exits_two(

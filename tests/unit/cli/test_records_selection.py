@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import logstore
-from support.cli import RECORDS
+from logstore.cli.records import bar
+from logstore.cli.selection import Selection
+from support.cli import RECORDS, Terminal
 from support.damage import flip_bit, logs_in
 from support.values import key_of, timestamp_of
 
@@ -164,3 +168,27 @@ def test_damage_before_the_last_ones_was_not_asked_for(
     assert run("records", partition, "--last", 1, *options).status == 0
     result = run("records", partition, "--last", 1000, *options)
     assert (result.status, "missing" in result.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("selection", "is_shown"),
+    [
+        (Selection(), False),
+        (Selection(last=3), False),
+        (Selection(key=b"k"), True),
+        (Selection(pattern=re.compile(b"x")), True),
+    ],
+)
+def test_a_search_shows_how_far_it_is_also_if_it_prints_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, selection: Selection, is_shown: bool
+) -> None:
+    """Records that are all printed are progress enough; a search may print none."""
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    damage = SimpleNamespace(prints_to_terminal=True)
+    sources: Any = SimpleNamespace(damage=damage, selection=selection)
+    with bar(sources, "orders-0", "offsets") as progress:
+        progress._delay_s = 0
+        progress(1, 2)
+    assert ("50%" in screen.getvalue()) is is_shown
