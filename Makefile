@@ -129,7 +129,6 @@ $(BENCH_STAMP): $(VENV_STAMP) $(SOURCES)
 
 demo: $(DEMO_STAMP)
 	@$(VPY) examples/demo.py $(DEMO_ARGS)
-	@$(VPY) examples/workers.py
 
 # Java is looked for before anything large is downloaded.
 demo-spark:

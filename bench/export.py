@@ -66,7 +66,7 @@ class Exporter(NamedTuple):
 
     def run(self, store: Path, target: Path | None, amount: int) -> Timing:
         """One export: to a file, which is removed, or to ``/dev/null``."""
-        words = ["-m", "logstore", "export", str(store), "--kind", self.kind]
+        words = ["-m", "logstore", "export", str(store), "--format", self.kind]
         words += ["-o", "-" if target is None else str(target)]
         begin = time.perf_counter()
         process = subprocess.Popen(

@@ -68,7 +68,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("member",),
         ("consumer",),
         ("overview", "resets"),
-        ("exports",),
+        ("exports", "measures"),
     ),
     "group.file": (
         ("lock_file",),

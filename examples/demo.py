@@ -1,13 +1,15 @@
 """logstore at work: python examples/demo.py (what ``make demo`` runs).
 
-Six steps: write and read back, seek, kill a writer, open the disk of a dead Kafka
-broker, damage a log and repair it, verify everything. Every record that is read is
-compared with what was written: each follows from its partition and offset.
+Eight steps: write and read back, seek, kill a writer, cut the power, open the disk of a
+dead Kafka broker, damage a log and repair it, kill one of two workers, verify
+everything. Every record that is read is compared with what was written: each follows
+from its partition and offset.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import statistics
@@ -24,6 +26,7 @@ from demo_screen import Screen, duration, plural
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
+from workers import run as run_workers
 
 import logstore
 
@@ -38,6 +41,11 @@ CHUNK: Final = 10_000
 SEGMENT_BYTES: Final = 8 << 20
 KILLS: Final = 3
 ACKNOWLEDGED: Final = range(1000, 4000)  # records after which a writer is killed
+POWER_CUTS: Final = 2
+SYNCED: Final = range(10, 30)  # durable appends after which the power is cut
+PER_SYNC: Final = 200  # records up to each durable one
+UNSYNCED_S_MAX: Final = 0.01  # the writer goes on for so long behind the last of them
+ORDERS: Final = 2000
 _FILLER: Final = b" the quick brown fox jumps over the lazy dog, again and again" * 2
 _VALUE_BYTES: Final = 100
 GO_ON: Final = """\
@@ -188,27 +196,34 @@ def seek(screen: Screen, topic: logstore.Topic) -> None:
 ACKNOWLEDGEMENT: Final = struct.Struct("<q")
 
 
-def write_until_killed(directory: str) -> None:
+def write_until_killed(directory: str, *, synced: bool) -> None:
     """Append record by record, and write each offset that was returned to stdout: an
-    acknowledgement, as a server would send it."""
+    acknowledgement, as a server would send it. `synced`: only that of each record which
+    was made durable."""
     with logstore.open(directory) as store:
-        partition = store.create_topic("acknowledged", exist_ok=True)[0]
+        name = "synced" if synced else "acknowledged"
+        partition = store.create_topic(name, exist_ok=True)[0]
         while True:
             offset = partition.end_offset
+            durable = synced and (offset + 1) % PER_SYNC == 0
             partition.append(
-                value_of(0, offset), key=key_of(offset), timestamp_ms=time_of(offset)
+                value_of(0, offset),
+                key=key_of(offset),
+                timestamp_ms=time_of(offset),
+                durable=durable,
             )
-            os.write(1, ACKNOWLEDGEMENT.pack(offset))
+            if durable or not synced:
+                os.write(1, ACKNOWLEDGEMENT.pack(offset))
 
 
-def kill_a_writer(directory: str) -> tuple[int, int]:
-    """Start a writer in another process, and kill it with SIGKILL while it writes.
-
-    Returns (acknowledged, in the log): how many records each has in all.
-    """
-    command = [sys.executable, __file__, "--write-until-killed", directory]
+def run_and_kill(
+    directory: str, lifetime: int, *options: str, pause_s: float = 0.0
+) -> int:
+    """Start a writer in another process, and kill it with SIGKILL while it writes, a
+    moment after so many acknowledgements. Returns how many records are acknowledged in
+    all."""
+    command = [sys.executable, __file__, "--write-until-killed", directory, *options]
     acknowledged = 0
-    lifetime = random.choice(ACKNOWLEDGED)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         for count in range(1, 1 << 62):
@@ -217,7 +232,15 @@ def kill_a_writer(directory: str) -> tuple[int, int]:
                 break  # all that it wrote into the pipe before it died
             acknowledged = ACKNOWLEDGEMENT.unpack(data)[0] + 1
             if count == lifetime:
+                time.sleep(pause_s)
                 writer.kill()
+    return acknowledged
+
+
+def kill_a_writer(directory: str) -> tuple[int, int]:
+    """Kill a writer. Returns (acknowledged, in the log): how many records each has in
+    all."""
+    acknowledged = run_and_kill(directory, random.choice(ACKNOWLEDGED))
     with logstore.open(directory, create=False) as store:
         partition = store.topic("acknowledged")[0]
         for offset, record in enumerate(partition.read()):
@@ -240,6 +263,64 @@ def show_kills(screen: Screen, directory: str) -> None:
         "every record compared again after each recovery",
         f"{KILLS} writers killed with SIGKILL: {lost} of {acknowledged:,} acknowledged "
         "records lost",
+    )
+
+
+# ------------------------------------------------------------------------ a power cut
+
+
+def cut_power(directory: str) -> tuple[int, int]:
+    """Leave of a writer that is dead what a power failure leaves: of the bytes that no
+    sync has covered some are zeros, and the indexes are empty.
+
+    Returns (durable, in the log): how many records each had.
+    """
+    with logstore.open(directory, read_only=True) as store:
+        partition = store.topic("synced")[0]
+        durable, end = partition.durable_offset, partition.end_offset
+        batch = next(partition.read_batches(durable), None) if end > durable else None
+        folder, segment = partition.path, partition.segments[-1]
+    if batch is not None:
+        with open(segment.path, "r+b") as log:
+            size = log.seek(0, os.SEEK_END)
+            lost = random.randrange(batch.position, size)
+            log.seek(lost)
+            log.write(bytes(size - lost))
+    for name in os.listdir(folder):
+        if name.endswith("index"):
+            path = os.path.join(folder, name)
+            with open(path, "r+b") as index:
+                index.write(bytes(os.path.getsize(path)))
+    return durable, end
+
+
+def show_power_cuts(screen: Screen, directory: str) -> None:
+    """Cut the power, and count what is left."""
+    screen.tell(
+        f"every {PER_SYNC}th append is durable; of those after it the power cut takes "
+        f"some"
+    )
+    acknowledged = kept = 0
+    for number in range(1, POWER_CUTS + 1):
+        pause_s = random.uniform(0, UNSYNCED_S_MAX)
+        lifetime = random.choice(SYNCED)
+        acknowledged = run_and_kill(directory, lifetime, "--synced", pause_s=pause_s)
+        durable, end = cut_power(directory)
+        check(durable >= acknowledged, "an acknowledged record was not durable")
+        with logstore.open(directory) as store:
+            partition = store.topic("synced")[0]
+            for offset, record in enumerate(partition.read()):
+                check_record(0, offset, record)
+            kept = partition.end_offset
+        lost = acknowledged - kept
+        check(lost <= 0, f"{lost} durable records are lost")
+        screen.done(
+            f"power cut no. {number}: {acknowledged:,} durable, {end:,} written, "
+            f"{kept:,} recovered, [bold]{max(lost, 0)} lost[/]"
+        )
+    screen.done(
+        "every record compared again after each recovery",
+        f"the power cut {POWER_CUTS} times: 0 of {acknowledged:,} durable records lost",
     )
 
 
@@ -324,7 +405,8 @@ def show_damage(screen: Screen, directory: str) -> None:
     check(left == kept, "repair took something else than the damaged batch")
     lost = end - len(left)
     screen.done(
-        f"repaired: {plural(lost, 'record')} lost, {plural(len(left), 'record')} kept"
+        f"repaired: {plural(lost, 'record')} lost, the batch of one flipped bit; "
+        f"{len(left):,} kept"
     )
     screen.done(
         "the damaged bytes are kept in quarantine",
@@ -345,6 +427,23 @@ def lost_records(report: logstore.RepairReport, end: int) -> int:
             last = end - 1 if action.last_offset is None else action.last_offset
             lost += last - action.first_offset + 1
     return lost
+
+
+# -------------------------------------------------------------------------- workers
+
+
+def show_workers(screen: Screen) -> None:
+    """Two processes share a topic; one is killed, and the other one goes on."""
+    with tempfile.TemporaryDirectory(prefix="logstore-demo-workers-") as folder:
+        try:
+            run_workers(Path(folder) / "store", ORDERS, screen.tell)
+        except ValueError as error:
+            raise MismatchError(str(error)) from error
+    screen.done(
+        f"each of {ORDERS:,} orders has one invoice",
+        f"a worker killed, its work taken over: one invoice for each of {ORDERS:,} "
+        f"orders",
+    )
 
 
 def verify_all(screen: Screen, directory: str) -> None:
@@ -375,10 +474,14 @@ def run(screen: Screen, directory: str, records: int) -> None:
         seek(screen, topic)
     screen.step("Kill a writer")
     show_kills(screen, directory)
+    screen.step("Cut the power")
+    show_power_cuts(screen, directory)
     screen.step("Open the disk of a dead Kafka broker")
     show_broker_disk(screen)
     screen.step("Damage a log, find it, repair it")
     show_damage(screen, directory)
+    screen.step("Kill one of two workers")
+    show_workers(screen)
     screen.step("Verify everything")
     verify_all(screen, directory)
 
@@ -417,9 +520,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dir", metavar="DIR", help="keep the store there")
     parser.add_argument("--write-until-killed", help=argparse.SUPPRESS)
+    parser.add_argument("--synced", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.write_until_killed is not None:
-        write_until_killed(args.write_until_killed)
+        write_until_killed(args.write_until_killed, synced=args.synced)
+    # What the openings after a kill and a power cut repair is no news here.
+    logging.getLogger("logstore").addHandler(logging.NullHandler())
 
     def steps(screen: Screen, folder: str) -> None:
         directory = args.dir or os.path.join(folder, "store")

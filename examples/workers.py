@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import logstore
@@ -34,8 +34,12 @@ def work(path: Path, name: str) -> None:
                         transaction.append("invoices", value)
 
 
-def run(path: Path, orders: int) -> None:
-    """Start both, kill one, and count the invoices."""
+def run(path: Path, orders: int, tell: Callable[[str], None]) -> None:
+    """Start both, kill one, and count the invoices.
+
+    Raises:
+        ValueError: an order has no invoice, or two.
+    """
     with logstore.open(path) as store:
         topic = store.create_topic("orders", PARTITIONS)
         for number in range(orders):
@@ -51,20 +55,19 @@ def run(path: Path, orders: int) -> None:
     with logstore.open(path, read_only=True) as store:
         invoices: Counter[bytes] = Counter()
         by: Counter[str] = Counter()
-        killed = 0.0
+        is_killed = False
         for record in store.topic("invoices")[0].follow(limit=orders, timeout=60):
             order, _, name = (record.value or b"").partition(b", by ")
             invoices[order] += 1
             by[name.decode()] += 1
-            if not killed and by["ann"] and sum(by.values()) >= orders // 4:
+            if not is_killed and by["ann"] and sum(by.values()) >= orders // 4:
                 workers[0].kill()
-                killed = time.monotonic()
-                print(f"ann was killed after {by['ann']} invoices", flush=True)
+                is_killed = True
+                tell(f"ann was killed after {by['ann']:,} invoices")
     workers[1].kill()
-    print(f"bob has written {by['bob']}, also of the partitions that ann had")
+    tell(f"bob has written {by['bob']:,}, also of the partitions that ann had")
     if invoices != Counter(b"order %d" % number for number in range(orders)):
-        raise SystemExit("an order has no invoice, or two")
-    print(f"each of {orders} orders has one invoice")
+        raise ValueError("an order has no invoice, or two")
 
 
 def main() -> None:
@@ -74,7 +77,8 @@ def main() -> None:
     if args.orders < 200:
         parser.error("--orders: at least 200")
     with tempfile.TemporaryDirectory(prefix="workers-") as folder:
-        run(Path(folder) / "store", args.orders)
+        run(Path(folder) / "store", args.orders, lambda text: print(text, flush=True))
+    print(f"each of {args.orders:,} orders has one invoice")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
 
 Metrics that Kafka also has keep the names that jmx_exporter makes of Kafka's MBeans
 (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``), so dashboards and alerts
-for brokers work on a store unchanged. Metrics that a broker does not have are called
-``logstore_...``. docs/metrics.md lists all of them.
+for brokers work on a store unchanged; those of consumer groups have the names and
+labels of kafka_exporter. Metrics that neither has are called ``logstore_...``.
+docs/metrics.md lists all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore.config import StoreConfig
 from logstore.errors import (
@@ -47,7 +48,8 @@ class Metric(NamedTuple):
     """One metric with its names.
 
     Attributes:
-        key: in the dictionary of `Store.metrics`, or in each of its ``partitions``.
+        key: in the dictionary of `Store.metrics`, in each of its ``partitions`` or
+            ``consumer_groups``, or in each of the ``partitions`` of one of those.
         prometheus, otel: its names; Prometheus' name may contain a unit, as its rules
             require.
         kind: gauge or counter.
@@ -123,6 +125,25 @@ OF_STORE: Final = (
            "1 where a process has the store open for writing, else 0"),
     Metric("unowned_since_ms", "logstore_unowned_since_ms", "logstore.unowned_since",
            GAUGE, "ms", "Since when no process owns the store, in Unix milliseconds"),
+    Metric("unreadable_groups", "logstore_unreadable_groups",
+           "logstore.groups.unreadable", GAUGE, "{group}",
+           "Files of consumer groups that cannot be read"),
+)  # fmt: skip
+
+OF_GROUP: Final = (
+    Metric("members", "kafka_consumergroup_members", "kafka.consumer_group.members",
+           GAUGE, "{member}", "Members of a consumer group that live"),
+    Metric("stuck_members", "logstore_consumergroup_stuck_members",
+           "logstore.consumer_group.stuck_members", GAUGE, "{member}",
+           "Members that hold their partitions, and have not polled for too long"),
+)  # fmt: skip
+
+OF_GROUP_PARTITION: Final = (
+    Metric("current_offset", "kafka_consumergroup_current_offset",
+           "kafka.consumer_group.offset", GAUGE, "{offset}",
+           "Offset that a consumer group has committed"),
+    Metric("lag", "kafka_consumergroup_lag", "kafka.consumer_group.lag", GAUGE,
+           "{offset}", "Offsets from the committed one to the end of the log"),
 )  # fmt: skip
 
 
@@ -196,15 +217,40 @@ def text(metrics: Mapping[str, Any]) -> str:
     ]
     for metric in OF_STORE:
         lines += _family(metric, [({}, metrics.get(metric.key))])
-    partitions = metrics["partitions"]
-    labels = [
-        {"topic": row["topic"], "partition": str(row["partition"])}
-        for row in partitions
-    ]
-    for metric in OF_PARTITION:
-        values = (row.get(metric.key) for row in partitions)
-        lines += _family(metric, zip(labels, values, strict=True))
+    for metrics_of, rows in (
+        (OF_PARTITION, _partitions(metrics)),
+        (OF_GROUP, _groups(metrics)),
+        (OF_GROUP_PARTITION, _group_partitions(metrics)),
+    ):
+        for metric in metrics_of:
+            lines += _family(metric, [(at, row.get(metric.key)) for at, row in rows])
     return "\n".join(lines) + "\n"
+
+
+# The labels of a row of numbers, and the row.
+_Labelled: TypeAlias = "list[tuple[dict[str, str], Mapping[str, Any]]]"
+_RowsOf: TypeAlias = "Callable[[Mapping[str, Any]], _Labelled]"
+
+
+def _partitions(metrics: Mapping[str, Any]) -> _Labelled:
+    return [(_place(row), row) for row in metrics["partitions"]]
+
+
+def _groups(metrics: Mapping[str, Any]) -> _Labelled:
+    groups = metrics["consumer_groups"]
+    return [({"consumergroup": group["group"]}, group) for group in groups]
+
+
+def _group_partitions(metrics: Mapping[str, Any]) -> _Labelled:
+    return [
+        ({**labels, **_place(row)}, row)
+        for labels, group in _groups(metrics)
+        for row in group["partitions"]
+    ]
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"topic": row["topic"], "partition": str(row["partition"])}
 
 
 def _family(
@@ -303,25 +349,37 @@ def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
 
         return observe
 
-    def of_partitions(key: str) -> Callable[[Any], Iterator[Any]]:
+    def of_rows(key: str, rows_of: _RowsOf) -> Callable[[Any], Iterator[Any]]:
         def observe(options: Any) -> Iterator[Any]:
             values = shared.now()
-            for row in values["partitions"] if values is not None else ():
+            for labels, row in rows_of(values) if values is not None else ():
                 if row.get(key) is not None:
-                    labels = {
-                        "logstore.path": path,
-                        "topic": row["topic"],
-                        "partition": row["partition"],
-                    }
-                    yield api.Observation(_plain(row[key]), labels)
+                    attributes = {"logstore.path": path, **_attributes(labels)}
+                    yield api.Observation(_plain(row[key]), attributes)
 
         return observe
 
-    return tuple(
-        _instrument(meter, metric, callback(metric.key))
-        for metrics, callback in ((OF_STORE, of_store), (OF_PARTITION, of_partitions))
-        for metric in metrics
+    return (
+        *(_instrument(meter, metric, of_store(metric.key)) for metric in OF_STORE),
+        *(
+            _instrument(meter, metric, of_rows(metric.key, rows_of))
+            for metrics, rows_of in (
+                (OF_PARTITION, _partitions),
+                (OF_GROUP, _groups),
+                (OF_GROUP_PARTITION, _group_partitions),
+            )
+            for metric in metrics
+        ),
     )
+
+
+def _attributes(labels: Mapping[str, str]) -> dict[str, str | int]:
+    """Labels as OpenTelemetry's Kafka receivers name them."""
+    names = {"consumergroup": "group"}
+    return {
+        names.get(name, name): int(value) if name == "partition" else value
+        for name, value in labels.items()
+    }
 
 
 def _plain(value: Any) -> int | float:

@@ -92,6 +92,9 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+REPAIRED = r"repaired: ([\d,]+) records lost, the batch of one flipped bit; ([\d,]+)"
+
+
 def test_demo_shows_each_of_its_steps(tmp_path: Path) -> None:
     """With few records; the store that it keeps has what it says."""
     text = run("demo.py", "--records", "20000", "--dir", str(tmp_path / "store"))
@@ -99,13 +102,16 @@ def test_demo_shows_each_of_its_steps(tmp_path: Path) -> None:
         "20,000 records in 4 partitions, synced",
         "each found the right record",
         "209 records read in place, without a broker; 1 torn tail left out",
+        "4  Cut the power",
+        "7  Kill one of two workers",
+        "each of 2,000 orders has one invoice",
         "all well",
         "docs/guide.md",
     ):
         assert said in text
     told = re.findall(r"(cut|skip) would lose ([\d,]+) records", text)
     losses = {mode: number(count) for mode, count in told}
-    ((lost, kept),) = re.findall(r"repaired: ([\d,]+) records lost, ([\d,]+) re", text)
+    ((lost, kept),) = re.findall(REPAIRED, text)
     assert 0 < number(lost) == losses["skip"] < losses["cut"] < 5000
     assert number(lost) + number(kept) == 5000
     assert f"a flipped bit found and repaired: {lost} records lost, {kept} kept" in text
@@ -156,6 +162,46 @@ def test_demo_fails_when_an_acknowledged_record_is_lost(
         demo.kill_a_writer(str(tmp_path / "store"))
 
 
+def test_demo_fails_when_a_durable_record_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A power cut that takes more than it may: logstore says what is missing."""
+    demo = load("demo", monkeypatch)
+    cut_power = demo.cut_power
+
+    def cut_too_much(directory: str) -> tuple[int, int]:
+        counts: tuple[int, int] = cut_power(directory)
+        (log,) = Path(directory).glob("synced-0/*.log")
+        os.truncate(log, log.stat().st_size // 2)
+        return counts
+
+    monkeypatch.setattr(demo, "cut_power", cut_too_much)
+    screen = demo.Screen(demo.Console())
+    with pytest.raises(logstore.CorruptRecordError, match="cannot be read here"):
+        demo.show_power_cuts(screen, str(tmp_path / "store"))
+
+
+def test_power_cut_of_the_demo_takes_what_no_sync_has_covered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing else: what is left is a log that ends somewhere between the two."""
+    demo = load("demo", monkeypatch)
+    path = str(tmp_path / "store")
+    script = (
+        "import os, sys, logstore\n"
+        "log = logstore.open(sys.argv[1]).create_topic('synced')[0]\n"
+        "log.append_many([b'x' * 100] * 50, durable=True)\n"
+        "for _ in range(50): log.append(b'y' * 100)\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, path], check=True)
+    assert demo.cut_power(path) == (50, 100)
+    with logstore.open(path) as store:
+        log = store.topic("synced")[0]
+        assert 50 <= log.end_offset < 100
+        assert len([*log.read()]) == log.end_offset
+
+
 def test_demo_refuses_too_few_records() -> None:
     """Unusable arguments."""
     assert "no number from 12" in run("demo.py", "--records", "3", status=2)
@@ -203,9 +249,9 @@ def test_readers_count_each_record_once() -> None:
 def test_worker_that_is_killed_is_replaced() -> None:
     """Each order has one invoice; the other worker writes those that are left."""
     text = run("workers.py", "--orders", "4000")
-    ann, bob = map(int, re.findall(r"\b(?:after|written) (\d+)", text))
+    ann, bob = map(number, re.findall(r"\b(?:after|written) ([\d,]*\d)", text))
     assert min(ann, bob) >= 1
-    assert text.endswith("each of 4000 orders has one invoice\n")
+    assert text.endswith("each of 4,000 orders has one invoice\n")
 
 
 def test_disk_of_a_broker_becomes_parquet(tmp_path: Path) -> None:

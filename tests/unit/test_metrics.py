@@ -29,6 +29,14 @@ SMALL = logstore.TopicConfig(
 )
 
 
+METRICS = (
+    *metrics.OF_STORE,
+    *metrics.OF_PARTITION,
+    *metrics.OF_GROUP,
+    *metrics.OF_GROUP_PARTITION,
+)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[logstore.Store]:
     with logstore.open(tmp_path / "data") as store:
@@ -41,6 +49,13 @@ def store(tmp_path: Path) -> Iterator[logstore.Store]:
 
 def row(found: dict[str, Any], number: int) -> dict[str, Any]:
     return next(row for row in found["partitions"] if row["partition"] == number)
+
+
+def with_group(store: logstore.Store) -> None:
+    """Group "billing" has committed offset 30 of orders-0; no member lives."""
+    with logstore.Consumer(store.path, group="billing") as consumer:
+        consumer.assign([logstore.TopicPartition("orders", 0)])
+        consumer.commit({logstore.TopicPartition("orders", 0): 30})
 
 
 def test_metrics_of_a_writer_say_what_its_partitions_say(store: logstore.Store) -> None:
@@ -87,8 +102,10 @@ def test_documented_keys_are_those_that_there_are(store: logstore.Store) -> None
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     text = page.read_text()
     found = {**store.metrics(), **metrics.of_directory(store.path)}
-    keys = {*found, *found["partitions"][0]}
-    table = set(re.findall(r"^\| `((?!logstore_)\w+)` \|", text, re.MULTILINE))
+    with_group(store)
+    (group,) = store.metrics()["consumer_groups"]
+    keys = {*found, *found["partitions"][0], *group, *group["partitions"][0]}
+    table = set(re.findall(r"^\| `((?!(?:logstore|kafka)_)\w+)` \|", text, re.M))
     assert table == keys
 
 
@@ -96,9 +113,7 @@ def test_documented_names_are_those_of_prometheus(store: logstore.Store) -> None
     """docs/metrics.md names each metric, and none that is not there."""
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     named = set(re.findall(r"`((?:kafka|logstore)_\w+)`", page.read_text()))
-    all_of_them = {
-        metric.prometheus for metric in (*metrics.OF_STORE, *metrics.OF_PARTITION)
-    }
+    all_of_them = {metric.prometheus for metric in METRICS}
     assert named == {*all_of_them, "logstore_info"}
 
 
@@ -370,7 +385,7 @@ def test_opentelemetry_observes_what_metrics_says(store: logstore.Store) -> None
     reader = InMemoryMetricReader()
     meter = MeterProvider(metric_readers=[reader]).get_meter("test")
     instruments = metrics.opentelemetry(store, meter)
-    assert len(instruments) == len(metrics.OF_STORE) + len(metrics.OF_PARTITION)
+    assert len(instruments) == len(METRICS)
     found, numbers = collected(reader), store.metrics()
     for metric in metrics.OF_PARTITION:
         for one in numbers["partitions"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import logstore
+from logstore.cli import suggestions
 
 _SUMMARY: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
@@ -33,7 +33,8 @@ ORDER: Final = (
     "index",
     "kafka-dump-log",
     "export",
-    "groups",
+    "groups list",
+    "groups describe",
     "groups reset",
     "groups export",
     "verify",
@@ -49,13 +50,15 @@ ORDER: Final = (
     "man",
 )
 _FLAGS: Final = ("group_access", "allow_shared_directory", "allow_network_filesystem")
+# Where a context keeps the first word of a subcommand of two, for a shell.
+_FIRST_WORD: Final = "logstore.cli.first_word"
 _LIMIT: Final = "max_batch_decompressed_bytes"
 
 
 class _Suggesting(click.Command):
-    """A command that names the nearest option in place of one that there is not.
+    """A command that answers an option that there is not with the one that was meant.
 
-    Click does so, too, but also with the hidden ones, in the order of the alphabet.
+    Click suggests by letters alone, and hidden options, too.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,8 +66,7 @@ class _Suggesting(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name
-            close = difflib.get_close_matches(name, self._shown(ctx), 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = suggestions.for_option(name, self._shown(ctx))
             raise click.UsageError(f"no option {name}{hint}", ctx) from None
 
     def _shown(self, ctx: click.Context) -> list[str]:
@@ -112,24 +114,27 @@ class Group(_Suggesting, click.Group):
             args = [" ".join(args[:2]), *args[2:]]
         name = args[0] if args else ""
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            raise click.UsageError(f"no subcommand '{name}'{self._hint(name)}", ctx)
+            if ctx.resilient_parsing:  # a shell completes the word after it
+                ctx.meta[_FIRST_WORD] = name
+                return None, None, args
+            hint = suggestions.for_command(name, self.list_commands(ctx))
+            raise click.UsageError(f"no subcommand '{name}'{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(
         self, ctx: click.Context, incomplete: str
     ) -> list[CompletionItem]:
-        # A shell completes one word: of `groups export` that is the first.
+        # A shell completes one word: of `groups export` the first, and then the second.
+        first = ctx.meta.get(_FIRST_WORD)
+        words = [name.split() for name in self.list_commands(ctx)]
+        if first is not None:
+            words = [name[1:] for name in words if name[0] == first and len(name) > 1]
+        known = dict.fromkeys(name[0] for name in words)
+        options = [] if first else super().shell_complete(ctx, incomplete)
         return [
-            item
-            for item in super().shell_complete(ctx, incomplete)
-            if " " not in str(item.value)
+            *(CompletionItem(word) for word in known if word.startswith(incomplete)),
+            *(item for item in options if str(item.value).startswith("-")),
         ]
-
-    def _hint(self, name: str) -> str:
-        close = difflib.get_close_matches(name, self.commands, 1, 0.5)
-        if close:
-            return f"; did you mean {close[0]}?"
-        return f"; there are {', '.join(ORDER)}"
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -140,11 +145,6 @@ class Group(_Suggesting, click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         formatter.write_text(_STATUS)
-
-
-def _without_subcommand(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        raise click.UsageError("which subcommand?", ctx)
 
 
 @click.group(
@@ -160,7 +160,8 @@ def _without_subcommand(ctx: click.Context) -> None:
 @click.version_option(logstore.__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    _without_subcommand(ctx)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def command(

@@ -16,10 +16,10 @@ from logstore.cli.records import (
     bar,
     bounds_of,
     opened_sources,
-    shown,
     with_bar,
 )
 from logstore.cli.schema import batch_line
+from logstore.cli.selection import shown
 from logstore.cli.sources import Sources
 from logstore.cli.text import counted, escape, size_text, time_text
 

@@ -38,7 +38,7 @@ _COLUMNS: Final = (
         True,
     ),
     Column("after", lambda one: one.after, grouped, True),
-    Column("metadata", lambda one: one.metadata),
+    Column("metadata", lambda one: one.metadata, spare=1),
 )
 
 

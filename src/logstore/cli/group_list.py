@@ -1,10 +1,10 @@
-"""`groups`: groups of consumers, their members, offsets and lag."""
+"""`groups list`, `groups describe`: groups of consumers, members, offsets, lag."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -17,12 +17,19 @@ from logstore.cli.schema import line, timestamp_value
 from logstore.cli.tables import Column, names_of, print_table, sorted_by
 from logstore.cli.text import counted, grouped
 
-EXAMPLES: Final = [
-    "groups data",
-    "groups data --group billing",
-    "groups data --topic 'orders*' --sort -lag",
-    "groups data --format jsonl",
+LIST_EXAMPLES: Final = [
+    "groups list data",
+    "groups list data --topic 'orders*' --sort -lag",
+    "groups list data --format jsonl",
 ]
+DESCRIBE_EXAMPLES: Final = [
+    "groups describe data",
+    "groups describe data --group billing",
+    "groups describe data --topic 'orders*' --format jsonl",
+]
+_PATHS: Final = (
+    "a store or a Kafka log directory; several of one broker's are read together"
+)
 # The protocol of groups that are no broker's.
 _OWN: Final = "logstore"
 _UNKNOWN: Final = "-"
@@ -36,6 +43,7 @@ class Member(NamedTuple):
     Attributes:
         client, host: None: it is a process of this machine.
         pid: None: it is a client of a broker.
+        is_stuck: it has not polled for too long; None: it is a client of a broker.
     """
 
     id: str
@@ -44,6 +52,7 @@ class Member(NamedTuple):
     client: str | None = None
     host: str | None = None
     pid: int | None = None
+    is_stuck: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,13 @@ class Listed:
         known = [row.lag for row in self.rows if row.lag is not None]
         return sum(known) if known else None
 
+    @property
+    def stuck(self) -> int | None:
+        """How many members are stuck; None: a broker's directory does not say it."""
+        if self.protocol != _OWN:
+            return None
+        return sum(bool(member.is_stuck) for member in self.members)
+
 
 def _number(value: int | None) -> str:
     return _UNKNOWN if value is None else grouped(value)
@@ -71,23 +87,27 @@ def _sortable(value: int | None) -> tuple[bool, int]:
     return value is not None, value or 0
 
 
-def _numeric(name: str, of: Any) -> Column:
+def _numeric(name: str, of: Any, spare: int = 0) -> Column:
     """A column of numbers, of which some are not known."""
     return Column(
         name,
         lambda row: _sortable(of(row)),
         lambda value: _number(value[1] if value[0] else None),
         True,
+        spare=spare,
     )
 
 
 COLUMNS: Final = (
     Column("group", lambda one: one.group),
-    Column("protocol", lambda one: one.protocol),
-    Column("state", lambda one: one.state),
-    _numeric("generation", lambda one: None if one.generation < 0 else one.generation),
+    Column("protocol", lambda one: one.protocol, spare=3),
+    Column("state", lambda one: one.state, spare=1),
+    _numeric(
+        "generation", lambda one: None if one.generation < 0 else one.generation, 4
+    ),
     Column("members", lambda one: len(one.members), grouped, True, sum),
-    Column("partitions", lambda one: len(one.rows), grouped, True, sum),
+    _numeric("stuck", lambda one: one.stuck),
+    Column("partitions", lambda one: len(one.rows), grouped, True, sum, 2),
     _numeric("lag", lambda one: one.lag),
 )
 # Of (group, row).
@@ -99,30 +119,100 @@ _ROW_COLUMNS: Final = (
         lambda key: f"{key[0]}-{key[1]}",
     ),
     _numeric("offset", lambda one: one[1].offset),
-    _numeric("end", lambda one: one[1].end),
+    _numeric("end", lambda one: one[1].end, 1),
     _numeric("lag", lambda one: one[1].lag),
-    Column("member", lambda one: one[1].member or _UNKNOWN),
-    Column("metadata", lambda one: one[1].metadata),
+    Column("member", lambda one: one[1].member or _UNKNOWN, spare=2),
+    Column("metadata", lambda one: one[1].metadata, spare=3),
 )
 # Of (group, member).
 _MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column("member", lambda one: one[1].id or _UNKNOWN),
-    Column("instance", lambda one: one[1].instance or _UNKNOWN),
+    Column("instance", lambda one: one[1].instance or _UNKNOWN, spare=2),
     Column(
         "client",
         lambda one: one[1].client if one[1].pid is None else f"process {one[1].pid}",
     ),
-    Column("host", lambda one: one[1].host or _UNKNOWN),
+    Column("host", lambda one: one[1].host or _UNKNOWN, spare=1),
     Column("partitions", lambda one: one[1].partitions, grouped, True),
 )
 
 
+class Found(NamedTuple):
+    """The groups of some directories.
+
+    Attributes:
+        listed: all of them, those of stores first.
+        own, of_broker: as the library returns them, with what could not be read.
+    """
+
+    listed: list[Listed]
+    own: list[logstore.Groups]
+    of_broker: logstore.KafkaGroups
+
+    @property
+    def problems(self) -> list[str]:
+        own = [text for some in self.own for text in some.problems]
+        return [*own, *self.of_broker.problems]
+
+
+def groups_in(paths: Sequence[str]) -> Found:
+    """The groups of stores and of brokers' directories.
+
+    Raises: as `logstore.groups`, `logstore.kafka_groups`.
+    """
+    own = [logstore.groups(path) for path in paths]
+    of_broker = logstore.kafka_groups(*paths)
+    return Found([*_own(own), *_of_broker(of_broker)], own, of_broker)
+
+
+def chosen(
+    found: Found,
+    groups: Sequence[str] = (),
+    topics: Sequence[str] = (),
+    sort: str | None = None,
+) -> list[Listed]:
+    """The groups whose ids and topics patterns choose, in an order."""
+    return sorted_by(list(_chosen(found.listed, groups, topics)), COLUMNS, sort)
+
+
+def print_list(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
+    """A line for each group."""
+    total = counted(len(listed), "group")
+    print_table(printer, COLUMNS, listed, total=total, sort=sort)
+
+
+def warn_about(printer: Printer, found: Found) -> bool:
+    """Report members that are stuck, and what could not be read. Whether something
+    could not."""
+    for note in _about_members(found.own):
+        printer.warn(note, "note")
+    for problem in found.problems:
+        printer.warn(problem)
+    return bool(found.problems)
+
+
 @command(
-    "groups",
-    "Show groups of consumers, of a store or of a broker: members, offsets, lag.",
-    EXAMPLES,
-    path="a store or a Kafka log directory; several of one broker's are read together",
+    "groups list",
+    "List groups of consumers, of a store or of a broker: state, members, lag.",
+    LIST_EXAMPLES,
+    path=_PATHS,
+)
+@options.path(many=True)
+@options.group_pattern
+@options.topic
+@options.sort(names_of(COLUMNS))
+@options.output_format()
+def list_groups(paths: Sequence[str], **given: Any) -> int:
+    """`logstore-dump groups list`."""
+    return _show(paths, given, print_list, _object_of_group)
+
+
+@command(
+    "groups describe",
+    "Show each partition of groups of consumers, with its offset and lag, and members.",
+    DESCRIBE_EXAMPLES,
+    path=_PATHS,
 )
 @options.path(many=True)
 @options.group_pattern
@@ -130,38 +220,47 @@ _MEMBER_COLUMNS: Final = (
 @options.sort(names_of(COLUMNS))
 @options.output_format()
 @options.times
-def groups(paths: Sequence[str], **given: Any) -> int:
-    """`logstore-dump groups`."""
+def describe(paths: Sequence[str], **given: Any) -> int:
+    """`logstore-dump groups describe`."""
+    times = given["times"]
+    return _show(paths, given, _print_all, lambda one: _objects(one, times))
+
+
+def _show(
+    paths: Sequence[str],
+    given: dict[str, Any],
+    print_text: Callable[[Printer, Sequence[Listed], str | None], None],
+    objects: Callable[[Listed], Iterable[dict[str, Any]]],
+) -> int:
     printer = Printer()
     for path in paths:
         check_store(path)
-    own = [logstore.groups(path) for path in paths]
-    found = logstore.kafka_groups(*paths)
-    every = [*_own(own), *_of_broker(found)]
-    chosen = list(_chosen(every, given["groups"], given["topics"]))
-    listed = sorted_by(chosen, COLUMNS, given["sort"])
+    found = groups_in(paths)
+    listed = chosen(found, given["groups"], given["topics"], given["sort"])
     if given["form"] == "jsonl":
-        for one in listed:
-            for value in _objects(one, given["times"]):
-                printer.json(value)
+        for value in (value for one in listed for value in objects(one)):
+            printer.json(value)
+    elif listed:
+        print_text(printer, listed, given["sort"])
     else:
-        _print(printer, listed)
+        printer.line("no groups")
     printer.flush()
-    names = [one.group for one in every]
-    for note in _about_members(own):
+    names = [one.group for one in found.listed]
+    for note in _not_here(found.of_broker, names, paths, given["groups"]):
         printer.warn(note, "note")
-    for note in _not_here(found, names, paths, given["groups"]):
-        printer.warn(note, "note")
-    problems = [*(text for some in own for text in some.problems), *found.problems]
-    for problem in problems:
-        printer.warn(problem)
-    return 1 if problems else 0
+    return 1 if warn_about(printer, found) else 0
 
 
 def _own(stores: Iterable[logstore.Groups]) -> Iterator[Listed]:
     for group in (group for found in stores for group in found):
         members = [
-            Member(one.member_id, one.instance_id, len(one.partitions), pid=one.pid)
+            Member(
+                one.member_id,
+                one.instance_id,
+                len(one.partitions),
+                pid=one.pid,
+                is_stuck=one.stuck_ms is not None,
+            )
             for one in group.members
         ]
         yield Listed(
@@ -238,11 +337,24 @@ def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
         )
 
 
-def _print(printer: Printer, listed: Sequence[Listed]) -> None:
-    if not listed:
-        printer.line("no groups")
-        return
-    print_table(printer, COLUMNS, listed, total=counted(len(listed), "group"))
+def _object_of_group(one: Listed) -> Iterator[dict[str, Any]]:
+    yield line(
+        "consumerGroup",
+        topic=None,
+        partition=None,
+        group=one.group,
+        protocol=one.protocol,
+        state=one.state,
+        generation=one.generation,
+        members=len(one.members),
+        stuckMembers=one.stuck,
+        partitions=len(one.rows),
+        lag=one.lag,
+    )
+
+
+def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
+    print_list(printer, listed, sort)
     for columns, rows in (
         (_ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
         (_MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),
@@ -261,7 +373,23 @@ def _about_members(stores: Iterable[logstore.Groups]) -> Iterator[str]:
                 yield f"{who} has ended, and a child of it holds its locks: end that"
             elif member.stuck_ms is not None:
                 late = grouped(member.stuck_ms // 1000)
-                yield f"{who} is stuck: it has not polled for {late} s more than it may"
+                yield (
+                    f"{who}{_held(group, member)} is stuck: it has not polled for "
+                    f"{late} s more than it may"
+                )
+
+
+def _held(group: logstore.Group, member: logstore.LiveMember) -> str:
+    """The partitions that a member has, as part of a sentence."""
+    names = [
+        f"{row.topic}-{row.partition}"
+        for row in group.partitions
+        if row.member == member.member_id
+    ]
+    if not names:
+        return ""
+    more = f" and {grouped(len(names) - _FEW)} more" if len(names) > _FEW else ""
+    return f" holds {', '.join(names[:_FEW])}{more} and"
 
 
 def _not_here(

@@ -10,8 +10,8 @@ from logstore.cli import options
 from logstore.cli.app import command
 from logstore.cli.kafka.command import check_kafka, dump_file
 from logstore.cli.output import Printer
-from logstore.cli.records import shown
 from logstore.cli.schema import camel, line, partition_of, timestamp_value
+from logstore.cli.selection import shown
 from logstore.cli.text import escape, time_text
 
 EXAMPLES: Final = [

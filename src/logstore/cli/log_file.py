@@ -17,6 +17,7 @@ import logstore
 from logstore.cli.damage import DamageLog
 from logstore.cli.params import Bound, FromEnd, milliseconds_of
 from logstore.cli.schema import partition_of
+from logstore.cli.selection import EVERY_RECORD, Selection
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -74,32 +75,40 @@ class FileSource:
 
     # -------------------------------------------------------------- bounds
 
-    def asked(self, start: Bound, stop: Bound) -> Asked:
-        """Two bounds as offsets: ``-N`` and times are looked up over damage."""
-        first = self._offset_of(start)
-        return Asked(
-            0 if first is None else first,
+    def asked(
+        self, start: Bound, stop: Bound, selection: Selection = EVERY_RECORD
+    ) -> Asked:
+        """Two bounds as offsets: ``-N`` and times are looked up over damage, and so is
+        the first of the last records that a selection shows."""
+        asked = Asked(
+            self._offset_of(start) or 0,
             self._offset_of(stop),
             isinstance(start, datetime.datetime),
         )
+        if selection.last is None:
+            return asked
+        first = self._offset_from_end(selection.last, asked, selection)
+        return asked if first <= asked.first else Asked(first, asked.stop)
 
     def _offset_of(self, bound: Bound) -> int | None:
         if isinstance(bound, datetime.datetime):
             return self._offset_at(milliseconds_of(bound))
         if isinstance(bound, FromEnd):
-            return self._offset_from_end(bound)
+            return self._offset_from_end(bound, EVERYTHING, EVERY_RECORD)
         return bound
 
     def _quiet(self) -> FileSource:
         return FileSource(self.path, self.config, DamageLog.silent())
 
-    def _offset_from_end(self, count: int) -> int:
-        """The offset of the `count`-th last record; 0 if there are fewer."""
+    def _offset_from_end(self, count: int, asked: Asked, selection: Selection) -> int:
+        """The offset of the `count`-th last record that a selection shows; the first
+        offset that is asked for if there are fewer."""
         if not count:
-            return max((b.next_offset for b in self._quiet().batches()), default=0)
-        records = self._quiet().records(None, None)
+            ends = (b.next_offset for b in self._quiet().batches(asked))
+            return max(ends, default=0)
+        records = selection.of(self._quiet().records(asked.first, asked.stop))
         offsets = deque((r.offset for r in records), maxlen=min(count, 1 << 31))
-        return offsets[0] if len(offsets) == count else 0
+        return offsets[0] if len(offsets) == count else asked.first
 
     def _offset_at(self, since: int) -> int:
         """The offset of the first record at or after a time; larger than any if there
@@ -198,11 +207,15 @@ class FileSource:
             return None
 
     def records(
-        self, start: Bound, stop: Bound, on_progress: OnProgress | None = None
+        self,
+        start: Bound,
+        stop: Bound,
+        on_progress: OnProgress | None = None,
+        selection: Selection = EVERY_RECORD,
     ) -> Iterator[logstore.Record]:
-        """The records of the intact batches, between two bounds. `on_progress`: as in
-        `batches`."""
-        asked = self.asked(start, stop)
+        """The records of the intact batches, between two bounds, from the first one on
+        that a selection shows. `on_progress`: as in `batches`."""
+        asked = self.asked(start, stop, selection)
         end = _OFFSET_MAX if asked.stop is None else asked.stop
         for batch in self.batches(asked, on_progress):
             records = self._records_of(batch, asked)

@@ -75,13 +75,13 @@ COLUMNS: Final = (
     Column(
         "partition", lambda row: (row.topic, row.number), lambda v: f"{v[0]}-{v[1]}"
     ),
-    Column("start", lambda row: row.start, grouped, True),
+    Column("start", lambda row: row.start, grouped, True, spare=2),
     Column("end", lambda row: row.end, grouped, True),
-    Column("durable", lambda row: row.durable, grouped, True),
-    Column("segments", lambda row: len(row.segments), grouped, True, sum),
+    Column("durable", lambda row: row.durable, grouped, True, spare=4),
+    Column("segments", lambda row: len(row.segments), grouped, True, sum, 3),
     Column("size", lambda row: row.size, size_text, True, sum),
-    Column("offsets", lambda row: row.end - row.start, grouped, True, sum),
-    Column("last time", lambda row: row.last_ms, time_text, False, max),
+    Column("offsets", lambda row: row.end - row.start, grouped, True, sum, 5),
+    Column("last time", lambda row: row.last_ms, time_text, False, max, 1),
 )
 SEGMENT_COLUMNS: Final = (
     Column(
@@ -95,8 +95,8 @@ SEGMENT_COLUMNS: Final = (
         lambda v: offsets_text(*v, number=grouped),
     ),
     Column("size", lambda s: s.size_bytes, size_text, True, sum),
-    Column("last time", lambda s: s.max_timestamp_ms, time_text),
-    Column("modified", lambda s: s.modified_ms, time_text),
+    Column("last time", lambda s: s.max_timestamp_ms, time_text, spare=1),
+    Column("modified", lambda s: s.modified_ms, time_text, spare=2),
 )
 
 
@@ -126,17 +126,18 @@ def ls(path: str, **given: Any) -> int:
             for source in sources.files:
                 printer.line(escape(relative(source.path)))
         else:
-            _print(printer, listed, given["segments"] or len(listed) == 1)
+            _print(printer, listed, given)
     printer.flush()
     return damage.finish()
 
 
-def _print(printer: Printer, listed: list[Listed], with_segments: bool) -> None:
+def _print(printer: Printer, listed: list[Listed], given: dict[str, Any]) -> None:
     if not listed:
         printer.line("no partitions")
         return
-    print_table(printer, COLUMNS, listed, total=counted(len(listed), "partition"))
-    if not with_segments:
+    total = counted(len(listed), "partition")
+    print_table(printer, COLUMNS, listed, total=total, sort=given["sort"])
+    if not given["segments"] and len(listed) > 1:
         return
     for one in listed:
         printer.line("")

@@ -16,7 +16,16 @@ from typing import Any
 import click
 
 from logstore.cli.kafka.wanted import RELEASES
-from logstore.cli.params import BOUND, COUNT, PATTERN, SIZE, TARGET, TOPIC, FileType
+from logstore.cli.params import (
+    BOUND,
+    COUNT,
+    KEY,
+    PATTERN,
+    SIZE,
+    TARGET,
+    TOPIC,
+    FileType,
+)
 from logstore.cli.schema import PAYLOADS, TIMES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -122,6 +131,26 @@ on_corruption = click.option(
     help="raise: a partition ends at its first damage; skip: only what is damaged is "
     "left out. Either way the next partitions follow, missing records are reported on "
     "standard error, and the exit status is 1. (default: raise; skip for single files)",
+)
+key = together(
+    click.option(
+        "--key",
+        type=KEY,
+        help="Only records with exactly this key, in every partition: text, or bytes "
+        "as hex:... or base64:...",
+    ),
+    click.option(
+        "--assume-partitioner",
+        type=click.Choice(["kafka"]),
+        help="Look for the key only in the partition of each topic to which Kafka's "
+        "default partitioner (murmur2) sends it.",
+    ),
+)
+last = click.option(
+    "--last",
+    type=COUNT,
+    help="Of what would be shown only so many records of each partition: the last "
+    "ones, the newest at the end.",
 )
 grep = click.option(
     "--grep", type=PATTERN, help="Only records whose key or value has a match."
@@ -257,10 +286,12 @@ per_topic = click.option(
     is_flag=True,
     help="One file for each topic: FILE has `{topic}` in its name, or is a directory.",
 )
-kind = click.option(
-    "--kind",
+file_format = click.option(
+    "--format",
+    "kind",
     type=click.Choice(["jsonl", "csv", "parquet", "arrow"]),
-    help="What to write, if the name of FILE does not say it.",
+    help="What to write. Default: what the name of FILE ends with; to standard output "
+    "jsonl.",
 )
 deep = click.option("--deep", is_flag=True, help="Look inside compressed batches, too.")
 threads = click.option(

@@ -1,6 +1,6 @@
-"""The output of a command: standard output, standard error, colour, tables, progress.
+"""The output of a command: standard output, standard error, colour, progress.
 
-rich draws tables and bars; it is imported when the first of them is drawn.
+rich draws bars; it is imported when the first of them is drawn.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TextIO
 
+from logstore.cli.advice import for_command_line
 from logstore.cli.lazy import import_package
 from logstore.cli.schema import dumps
 from logstore.cli.text import escape, grouped, harmless, relative, size_text
 
 _BAR_DELAY_S: Final = 0.5
 _REFRESHES_PER_S: Final = 10
-_WIDTH_MAX: Final = 100_000
-_COLOURS: Final = {
+_STYLES: Final = {
     "error": "\x1b[31m",
     "problem": "\x1b[31m",
     "warning": "\x1b[33m",
     "note": "\x1b[36m",
     "ok": "\x1b[32m",
+    "bold": "\x1b[1m",
 }
 _RESET: Final = "\x1b[0m"
 
@@ -46,13 +46,14 @@ class Printer:
         self.err = err or sys.stderr
         self._bytes: Any = getattr(self.out, "buffer", None)
         self._is_text_pending = False
+        self._notes: set[str] = set()
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line, in the encoding of standard output."""
         if is_terminal(self.out):
             Progress.clear()
         if style and has_colour(self.out):
-            text = f"{_COLOURS[style]}{text}{_RESET}"
+            text = f"{_STYLES[style]}{text}{_RESET}"
         try:
             self.out.write(text + "\n")
         except UnicodeEncodeError:
@@ -67,6 +68,8 @@ class Printer:
 
     def raw(self, data: bytes) -> None:
         """Write bytes to standard output."""
+        if is_terminal(self.out):
+            Progress.clear()
         if self._bytes is None:
             self.out.write(data.decode())
             return
@@ -76,12 +79,12 @@ class Printer:
         self._bytes.write(data)
 
     def warn(self, text: str, style: str = "error") -> None:
-        """A line on standard error, with relative paths."""
+        """A line on standard error, with relative paths, and advice for a terminal."""
         self.flush()
         Progress.clear()
-        shown = f"logstore-dump: {harmless(relative(text))}"
+        shown = f"logstore-dump: {harmless(relative(for_command_line(text)))}"
         if has_colour(self.err):
-            shown = f"{_COLOURS[style]}{shown}{_RESET}"
+            shown = f"{_STYLES[style]}{shown}{_RESET}"
         self.err.write(shown + "\n")
         self.err.flush()
 
@@ -94,67 +97,12 @@ class Printer:
     def flush(self) -> None:
         self.out.flush()
 
-    def table(
-        self,
-        columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        *,
-        right: Sequence[str] = (),
-        total: Sequence[str] | None = None,
-        indent: int = 0,
-    ) -> None:
-        """Print a table: a head, rows of text, and a row of totals.
-
-        Args:
-            columns: the heads.
-            rows: a text for each column.
-            right: the columns whose texts are aligned to the right: numbers.
-            total: the last row, or None.
-            indent: spaces in front of each line.
-        """
-        rich_table, rich_text = (
-            import_package("rich.table"),
-            import_package("rich.text"),
-        )
-        table = rich_table.Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-            show_footer=total is not None,
-            header_style="bold",
-            footer_style="bold",
-        )
-        for at, name in enumerate(columns):
-            table.add_column(
-                name,
-                rich_text.Text(escape(total[at])) if total is not None else "",
-                justify="right" if name in right else "left",
-                overflow="fold",
-                no_wrap=True,
-            )
-        for row in rows:
-            table.add_row(*(rich_text.Text(escape(cell)) for cell in row))
-        for text in self._render(table).splitlines():
-            self.line((" " * indent + text).rstrip())
-
-    def _render(self, what: Any) -> str:
-        """Text drawn by rich, in colour on a terminal; never cut to its width: `grep`
-        and `less -S` work on whole lines."""
-        console_of = import_package("rich.console").Console
-        console = console_of(
-            file=self.out,
-            width=_WIDTH_MAX,
-            color_system="standard" if has_colour(self.out) else None,
-            force_terminal=has_colour(self.out),
-            no_color=not has_colour(self.out),
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
-        with console.capture() as capture:
-            console.print(what)
-        text: str = capture.get()
-        return text
+    def once(self, text: str) -> None:
+        """A note below tables, which is printed once if it is the same for several."""
+        if text not in self._notes:
+            self._notes.add(text)
+            for one in text.splitlines():
+                self.line(one, "note")
 
 
 class Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import os
 import re
@@ -174,6 +175,25 @@ class PatternType(_ParamType):
             self.fail(f"'{value}' is not a regular expression: {error}", param, ctx)
 
 
+class KeyType(_ParamType):
+    """The bytes of a key: text, or coded after ``hex:`` or ``base64:``."""
+
+    name = "KEY"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        code, colon, coded = value.partition(":")
+        try:
+            if code + colon == "hex:":
+                return bytes.fromhex(coded)
+            if code + colon == "base64:":
+                return base64.b64decode(coded, validate=True)
+        except ValueError:
+            self.fail(f"'{value}' has no {code} after the colon", param, ctx)
+        return os.fsencode(value)
+
+
 class TopicType(_ParamType):
     """A topic's name or a glob; a shell completes the names in PATH."""
 
@@ -217,5 +237,6 @@ COUNT: Final = CountType()
 SIZE: Final = SizeType()
 BOUND: Final = BoundType()
 PATTERN: Final = PatternType()
+KEY: Final = KeyType()
 TARGET: Final = TargetType()
 TOPIC: Final = TopicType()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,8 @@ from logstore.cli.kafka.command import check_kafka, dump_sources
 from logstore.cli.output import Printer, Progress, is_terminal
 from logstore.cli.params import Bound, FromEnd, bound_text, is_reversed
 from logstore.cli.schema import dumps, parsed_json, payload_value, record_line
-from logstore.cli.sources import Sources, offset_from_end
+from logstore.cli.selection import EVERY_RECORD, Selection, selection_of, shown
+from logstore.cli.sources import Sources
 from logstore.cli.template import compiled
 from logstore.cli.text import decode, escape, grouped, quoted, time_text
 
@@ -33,6 +33,8 @@ EXAMPLES: Final = [
     "records data --topic 'orders*' --topic clicks --from -10",
     "records data --topic orders --from 2024-05-01T00:00:00Z --skip 5 --limit 10",
     "records data/orders-0 --grep 'user-00[12]' --payload json",
+    "records data --topic orders --key user-001 --assume-partitioner kafka",
+    "records data --key user-001 --last 1",
     "records data/orders-0 --format jsonl --time iso",
     "records data/orders-0 -f '%t %p %o %k %s\\n'",
     "records data --on-corruption skip",
@@ -126,34 +128,21 @@ class Style:
         return shown
 
 
-def matching(
-    records: Iterator[Row], pattern: re.Pattern[bytes] | None
-) -> Iterator[Row]:
-    """The records whose key or value has a match."""
-    if pattern is None:
-        yield from records
-        return
-    search = pattern.search
-    for row in records:
-        record = row.record
-        if any(
-            data is not None and search(data) for data in (record.key, record.value)
-        ):
-            yield row
-
-
-def all_records(
+def chosen_records(
     sources: Sources, start: Bound, stop: Bound, isolation: str
 ) -> Iterator[Row]:
-    """All records, partition after partition, with a bar if it takes long."""
+    """The records that the selection of the sources has, partition after partition,
+    with a bar if it takes long."""
+    selection = sources.selection
     for partition in sources.partitions:
         topic, number = partition.topic, partition.number
         records = sources.read(partition, start, stop, isolation, partition.read)
-        for record in with_bar(sources, partition, records, _offset_of):
+        for record in selection.of(with_bar(sources, partition, records, _offset_of)):
             yield Row(topic, number, record)
     for source in sources.files:
         with bar(sources, source.name or source.path) as progress:
-            for record in source.records(start, stop, progress):
+            records = source.records(start, stop, progress, selection)
+            for record in selection.of(records):
                 yield Row(source.topic, source.partition, record)
 
 
@@ -184,10 +173,10 @@ def with_bar(
 
 
 def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
-    """A bar for reading a partition or file; none if what is read is printed on a
+    """A bar for reading a partition or file; none if all that is read is printed on a
     terminal: that is progress enough."""
     progress = Progress(f"reading {name}", unit=unit)
-    if sources.damage.prints_to_terminal:
+    if sources.damage.prints_to_terminal and sources.selection.matches is None:
         progress.hide()
     return progress
 
@@ -199,6 +188,8 @@ def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
 @options.hidden_until
 @options.skip
 @options.limit
+@options.key
+@options.last
 @options.grep
 @options.output_format()
 @options.template("-f")
@@ -215,18 +206,36 @@ def records(path: str, **given: Any) -> int:
     """`logstore-dump records`."""
     check_kafka(given)
     first, stop = bounds_of(given)
+    selection = selection_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     put = style_of(given).printing(printer)
-    with opened_sources(path, damage, given) as sources:
+    with opened_sources(path, damage, given, selection) as sources:
+        if selection.assumes_kafka and sources.files:
+            raise click.UsageError(
+                "--assume-partitioner chooses partitions; PATH is a file"
+            )
         if given["kafka"]:
             return dump_sources(sources, printer, given, deep=True)
-        rows = all_records(sources, first, stop, given["isolation"])
-        chosen = matching(rows, given["grep"])
-        for one in shown(chosen, given["skip"], given["limit"]):
-            put(one)
+        rows = chosen_records(sources, first, stop, given["isolation"])
+        is_any = False
+        for row in shown(rows, given["skip"], given["limit"]):
+            put(row)
+            is_any = True
+        if not is_any and selection.assumes_kafka:
+            printer.warn(_not_where_kafka_puts_it(sources), "note")
     printer.flush()
     return damage.finish()
+
+
+def _not_where_kafka_puts_it(sources: Sources) -> str:
+    names = ", ".join(partition.name for partition in sources.partitions)
+    if not names:
+        return "Kafka's partitioner would send the key to another partition"
+    return (
+        f"no such record in {names}, to which Kafka's partitioner would send the key; "
+        f"without --assume-partitioner all partitions are read"
+    )
 
 
 def bounds_of(given: dict[str, Any]) -> tuple[Bound, Bound]:
@@ -263,14 +272,12 @@ def style_of(given: dict[str, Any]) -> Style:
     return Style(form, given["payload"], given["times"], template)
 
 
-def shown(items: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
-    """The items that remain after ``--skip`` and ``--limit``."""
-    return itertools.islice(
-        items, skip, None if limit is None else min(skip + limit, (1 << 63) - 1)
-    )
-
-
-def opened_sources(path: str, damage: DamageLog, given: dict[str, Any]) -> Sources:
+def opened_sources(
+    path: str,
+    damage: DamageLog,
+    given: dict[str, Any],
+    selection: Selection = EVERY_RECORD,
+) -> Sources:
     """Open the sources of a subcommand that reads records."""
     return Sources(
         path,
@@ -278,6 +285,7 @@ def opened_sources(path: str, damage: DamageLog, given: dict[str, Any]) -> Sourc
         topics=given["topics"],
         numbers=given["numbers"],
         raw=given.get("kafka", False),
+        selection=selection,
         config=store_config(given),
     )
 
@@ -363,4 +371,4 @@ def _follow(
             time.sleep(_POLL_SECONDS)
 
 
-__all__ = ["Row", "offset_from_end", "records", "tail"]
+__all__ = ["Row", "records", "tail"]

@@ -63,8 +63,16 @@ def run(argv: Sequence[str] | None = None) -> int:
     except logstore.CorruptionError as error:
         return _failed(str(error), PROBLEMS)
     except (logstore.LogStoreError, OSError, ValueError) as error:
-        return _failed(str(error), UNUSABLE)
+        return _failed(_text_of(error), UNUSABLE)
     return status if isinstance(status, int) else CLEAN
+
+
+def _text_of(error: Exception) -> str:
+    """An error as a sentence; of the system without its number."""
+    is_own = isinstance(error, logstore.LogStoreError)
+    if isinstance(error, OSError) and not is_own and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def _failed(message: str, status: int, hint: str = "") -> int:

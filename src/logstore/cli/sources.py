@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import difflib
 import fnmatch
-import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +14,10 @@ from typing import Any, Final
 import logstore
 from logstore.cli.damage import DamageLog
 from logstore.cli.log_file import FileSource
+from logstore.cli.lookup import beginning
 from logstore.cli.params import Bound, FromEnd
 from logstore.cli.paths import FILE, PARTITION, kind_of
+from logstore.cli.selection import EVERY_RECORD, Selection, offset_from_end
 from logstore.cli.text import counted
 
 _DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
@@ -40,6 +41,7 @@ class Sources:
         topics: patterns of topic names; empty: all.
         numbers: partition numbers; empty: all.
         raw: all `.log` files, as they are, in place of partitions.
+        selection: the records that are asked for.
         config: settings of the store.
     """
 
@@ -51,9 +53,11 @@ class Sources:
         topics: Sequence[str] = (),
         numbers: Sequence[int] = (),
         raw: bool = False,
+        selection: Selection = EVERY_RECORD,
         config: logstore.StoreConfig | None = None,
     ) -> None:
         self.path = path
+        self.selection = selection
         self.damage = damage
         self.config = config or logstore.StoreConfig()
         self.partitions: list[logstore.Partition] = []
@@ -92,21 +96,27 @@ class Sources:
             logstore.open(root, read_only=True, config=self.config)
         )
         if kind == PARTITION and parsed is not None:
-            self.partitions = [store.topic(parsed[1])[int(parsed[2])]]
+            topic, number = store.topic(parsed[1]), int(parsed[2])
+            is_wanted = number in self.selection.numbers(topic)
+            if is_wanted or number not in topic.numbers:
+                self.partitions = [topic[number]]
         else:
             self._find_partitions(store)
 
     def _find_partitions(self, store: logstore.Store) -> None:
+        has_any = not self._numbers
         for name in self._chosen(store.topics()):
             topic = store.topic(name)
-            for number in sorted(self._numbers) or topic.numbers:
-                if number not in topic.numbers:
+            numbers = self._numbers.intersection(topic.numbers)
+            has_any = has_any or bool(numbers)
+            for number in self.selection.numbers(topic):
+                if self._numbers and number not in numbers:
                     continue
                 try:
                     self.partitions.append(topic[number])
                 except logstore.LogStoreError as error:
                     self.damage.broken(name, number, error)
-        if self._numbers and not (self.partitions or self.damage.has_broken):
+        if not has_any:
             lowest = min(self._numbers)
             raise logstore.PartitionNotFoundError(
                 f"{self.path} has no partition {lowest} of what --topic chooses",
@@ -176,69 +186,39 @@ class Sources:
         reading: Callable[..., Iterator[Any]],
     ) -> Iterator[Any]:
         """The values that `reading` (a method of the partition) yields between two
-        bounds, over damage as `DamageLog` defines it."""
+        bounds, over damage as `DamageLog` defines it. They begin at the first record
+        that the selection can show, if it has a number of last ones."""
 
         def bounds() -> tuple[Position, Position]:
-            return (
-                self.position(partition, start, isolation),
-                self.position(partition, stop, isolation),
-            )
+            first = self.position(partition, start, isolation)
+            end = self.position(partition, stop, isolation)
+            return self._last_from(partition, first, end, isolation), end
 
         return self.damage.over(partition, bounds, reading, isolation)
 
-
-def offset_from_end(partition: logstore.Partition, count: int, isolation: str) -> int:
-    """The offset of the `count`-th last record; the start if there are fewer.
-
-    Compaction, transactions and damage leave offsets without a record, so it looks
-    further and further back until there are enough, at no part of the log twice.
-    """
-    start, end = partition.start_offset, partition.end_offset
-    if not count:
-        return end
-    missing, stop, reach = count, end, count
-    # No offset has two records.
-    while stop - start > missing:
-        first = max(end - reach, start)
-        record_count = _count_records(partition, first, stop, isolation)
-        if record_count >= missing:
-            records = partition.read(
-                first, stop, isolation=isolation, on_corruption="skip"
-            )
-            record = next(itertools.islice(records, record_count - missing, None), None)
-            return first if record is None else record.offset
-        missing, stop, reach = missing - record_count, first, reach * 4
-    return start
+    def _last_from(
+        self, partition: logstore.Partition, first: Position, end: Position, kind: str
+    ) -> Position:
+        """Where the last records begin that the selection shows between two bounds; the
+        first bound itself if there are not more than so many."""
+        if self.selection.last is None:
+            return first
+        start = _offset_of(partition, first, partition.start_offset)
+        offset = offset_from_end(
+            partition,
+            self.selection.last,
+            kind,
+            start=start,
+            stop=_offset_of(partition, end, partition.end_offset),
+            matches=self.selection.matches,
+        )
+        return offset if offset > start else first
 
 
-def _count_records(
-    partition: logstore.Partition, first: int, stop: int, isolation: str
-) -> int:
-    """The number of records between two offsets. Where batches are compressed, their
-    heads have it: to decompress them is most of the work of reading, and the records
-    are read once more to be shown. Elsewhere records are counted sooner than batches.
-    """
-    options: dict[str, Any] = {"isolation": isolation, "on_corruption": "skip"}
-    batches = partition.read_batches(first, stop, **options)
-    one = next(batches, None)
-    if one is None:
-        return 0
-    if one.compression == "none" or one.magic < 2:
-        return sum(1 for _ in partition.read(first, stop, **options))
-    return sum(
-        _records_between(batch, first, stop)
-        for batch in itertools.chain([one], batches)
-    )
-
-
-def _records_between(batch: logstore.RecordBatch, first: int, stop: int) -> int:
-    """How many records of a batch have their offset in a range."""
-    if first <= batch.base_offset and batch.last_offset < stop:
-        return len(batch)
-    try:
-        return sum(first <= record.offset < stop for record in batch)
-    except logstore.LogStoreError:
-        return 0  # reading leaves it out, too
+def _offset_of(partition: logstore.Partition, position: Position, default: int) -> int:
+    if isinstance(position, datetime.datetime):
+        return beginning(partition, position).offset
+    return default if position is None else position
 
 
 def _no_topic(path: str, pattern: str, names: list[str]) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
+from logstore.cli.group_list import chosen, groups_in, print_list, warn_about
 from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
+from logstore.cli.paths import STORE, kind_of
 from logstore.cli.records import opened_sources
 from logstore.cli.schema import line, timestamp_value
 from logstore.cli.sources import Sources
@@ -182,12 +185,12 @@ COLUMNS: Final = (
         lambda v: v[2],
     ),
     Column("records", lambda t: t.records, grouped, True, sum),
-    Column("batches", lambda t: t.batches, grouped, True, sum),
-    Column("segments", lambda t: t.segments, grouped, True, sum),
+    Column("batches", lambda t: t.batches, grouped, True, sum, 4),
+    Column("segments", lambda t: t.segments, grouped, True, sum, 5),
     Column("size", lambda t: t.size, size_text, True, sum),
-    Column("codec", lambda t: t.codecs, _codecs, False, _counts),
-    Column("first time", lambda t: t.first_time, time_text, False, _earliest),
-    Column("last time", lambda t: t.last_time, time_text, False, max),
+    Column("codec", lambda t: t.codecs, _codecs, False, _counts, 2),
+    Column("first time", lambda t: t.first_time, time_text, False, _earliest, 3),
+    Column("last time", lambda t: t.last_time, time_text, False, max, 1),
 )
 SORTABLE: Final = tuple(n for n in names_of(COLUMNS) if n != "codec")
 
@@ -217,19 +220,32 @@ def stat(path: str, **given: Any) -> int:
             for tally in tallies:
                 printer.json(tally.to_json(given["times"]))
         else:
-            _print(printer, tallies)
+            _print(printer, tallies, given["sort"])
+    status = damage.finish()
+    if given["form"] == "text" and kind_of(os.path.abspath(path), path) == STORE:
+        status = max(status, _print_groups(printer, path, given["topics"]))
     printer.flush()
-    return damage.finish()
+    return status
 
 
-def _print(printer: Printer, tallies: list[Tally]) -> None:
+def _print_groups(printer: Printer, path: str, topics: Sequence[str]) -> int:
+    """The groups of consumers of a store, if it has some; returns the exit status."""
+    found = groups_in([path])
+    listed = chosen(found, topics=topics)
+    if listed:
+        printer.line("")
+        print_list(printer, listed, None)
+    return 1 if warn_about(printer, found) else 0
+
+
+def _print(printer: Printer, tallies: list[Tally], sort: str | None) -> None:
     for tally in tallies:
         for text in tally.to_text():
             printer.line(escape(text))
     if len(tallies) > 1:
         printer.line("")
         total = counted(len(tallies), "partition")
-        print_table(printer, COLUMNS, tallies, total=total)
+        print_table(printer, COLUMNS, tallies, total=total, sort=sort)
 
 
 def _partitions(sources: Sources, damage: DamageLog) -> Iterable[Tally]:

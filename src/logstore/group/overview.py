@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.progress import GroupPartition, GroupRows
@@ -28,7 +28,15 @@ from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 
-__all__ = ["Group", "Groups", "LiveMember", "groups", "groups_and_errors"]
+__all__ = [
+    "Group",
+    "Groups",
+    "LiveMember",
+    "Logs",
+    "groups",
+    "groups_and_errors",
+    "groups_of",
+]
 
 _EMPTY: Final = "Empty"
 _STABLE: Final = "Stable"
@@ -146,24 +154,38 @@ def groups_and_errors(
     path: str | os.PathLike[str],
 ) -> tuple[Groups, dict[str, LogStoreError]]:
     """As `groups`, with the error of each file that could not be read, by its name."""
+    with open_store(path, read_only=True) as store:
+        return groups_of(store, _Logs(store))
+
+
+def groups_of(store: Store, logs: Logs) -> tuple[Groups, dict[str, LogStoreError]]:
+    """The groups of an open store, with the error of each file that could not be read,
+    by its name."""
     found, errors = Groups(), dict[str, LogStoreError]()
     problems: list[str] = []
-    with open_store(path, read_only=True) as store:
-        root, logs = Directory.open_root(Files(), store.path), _Logs(store)
-        try:
-            with storage_errors("read", store.path):
-                names = layout.group_files(root.names())
-            for name in sorted(names):
-                try:
-                    found += _groups(store, root, name, logs, problems)
-                except LogStoreError as error:
-                    errors[name] = error
-                    problems.append(str(error))
-        finally:
-            root.close()
+    root = Directory.open_root(Files(), store.path)
+    try:
+        with storage_errors("read", store.path):
+            names = layout.group_files(root.names())
+        for name in sorted(names):
+            try:
+                found += _groups(store, root, name, logs, problems)
+            except LogStoreError as error:
+                errors[name] = error
+                problems.append(str(error))
+    finally:
+        root.close()
     found.sort(key=lambda group: group.group)
     found.problems = tuple(problems)
     return found, errors
+
+
+class Logs(Protocol):
+    """The ends of the logs of a store."""
+
+    def end(self, key: TopicPartition, commit: OffsetCommit | None) -> int | None:
+        """The end of a log, if a committed offset counts in it; None: it does not, or
+        the end is unknown."""
 
 
 class _Logs:
@@ -181,7 +203,7 @@ class _Logs:
         return self._known[key]
 
     def end(self, key: TopicPartition, commit: OffsetCommit | None) -> int | None:
-        """The end of a log, if a committed offset counts in it."""
+        """See `Logs.end`."""
         partition = self._partition(key)
         if partition is None:
             return None
@@ -192,7 +214,7 @@ class _Logs:
 
 
 def _groups(
-    store: Store, root: Directory, name: str, logs: _Logs, problems: list[str]
+    store: Store, root: Directory, name: str, logs: Logs, problems: list[str]
 ) -> Iterator[Group]:
     """The group of a file; none if the file is empty, and no member lives."""
     file = GroupFile(root, name)
@@ -332,7 +354,7 @@ def _rows(
     commits: Iterable[OffsetCommit],
     partitions: Iterable[TopicPartition],
     has: Mapping[TopicPartition, str],
-    logs: _Logs,
+    logs: Logs,
 ) -> Iterator[GroupPartition]:
     by_key = {TopicPartition(one.topic, one.partition): one for one in commits}
     for key in sorted({*by_key, *partitions}):

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from logstore.broker.groups import kafka_groups
 from logstore.broker.kafka_records import OffsetCommit
+from logstore.broker.placement import OFFSETS_TOPIC
 from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError, TopicNotFoundError
@@ -263,6 +265,7 @@ def _partitions(
             for one in file.commits()
         ]
         if not found:
+            _check_not_of_broker(store, group)
             raise GroupNotFoundError(
                 f"group {group!r:.100} has committed no offset in {store.path}; name "
                 f"its topics to commit the first ones. Nothing was changed",
@@ -272,6 +275,21 @@ def _partitions(
     if target.shift is not None:
         found = [one for one in found if _before(store, file, one) is not None]
     return found
+
+
+def _check_not_of_broker(store: Store, group: str) -> None:
+    """Raise if a group is one of a broker, which has its directory here."""
+    if OFFSETS_TOPIC not in store.topics():
+        return
+    if any(one.group == group for one in kafka_groups(store.path)):
+        raise GroupNotFoundError(
+            f"group {group!r:.100} is one of a Kafka broker: its offsets are in "
+            f"{OFFSETS_TOPIC} of {store.path}, which the broker alone changes "
+            f"(kafka-consumer-groups --reset-offsets). Name its topics to commit "
+            f"offsets for a group of logstore with this id. Nothing was changed",
+            group=group,
+            path=store.path,
+        )
 
 
 def _partition(store: Store, key: TopicPartition, group: str) -> Partition:

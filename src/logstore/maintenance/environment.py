@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import stat
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -19,6 +20,7 @@ from logstore.io.directory import Directory
 from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
 from logstore.io.lock import description, holder_of, time_text
 from logstore.io.lock_record import state_of
+from logstore.log.frames.units import number_text, size_text
 from logstore.maintenance.finding import ENVIRONMENT, NOTE, OK, PROBLEM, Finding
 
 __all__ = ["EnvironmentFinding", "EnvironmentReport", "doctor"]
@@ -204,23 +206,25 @@ class _Doctor:
         with self.root.use() as fd:
             space = self.files.space(fd)
         values = space._asdict()
-        text = f"{space.free_bytes} of {space.bytes} bytes are free"
+        free, every = size_text(space.free_bytes), size_text(space.bytes)
+        text = f"{free} of {every} are free"
         level = NOTE if space.free_bytes < _FEW_BYTES else OK
         yield self._say("space", level, text, values)
         if space.inodes >= 0:
-            text = f"{space.free_inodes} of {space.inodes} inodes are free"
+            free, every = number_text(space.free_inodes), number_text(space.inodes)
+            text = f"{free} of {every} inodes are free"
             level = NOTE if space.free_inodes < _FEW_INODES else OK
             yield self._say("inodes", level, text, values)
 
     def limits(self) -> Iterator[Finding]:
         open_files, file_bytes = self.files.resource_limits()
         values = {"open_files": open_files, "file_bytes": file_bytes}
-        some = "any number of" if open_files is None else f"{open_files}"
+        some = "any number of" if open_files is None else number_text(open_files)
         text = f"this process may have {some} open files (RLIMIT_NOFILE)"
         few = open_files is not None and open_files < _FEW_FILES
         yield self._say("limits", NOTE if few else OK, text, values)
         if file_bytes is not None:
-            text = f"a file may have {file_bytes} bytes (RLIMIT_FSIZE)"
+            text = f"a file may have {size_text(file_bytes)} (RLIMIT_FSIZE)"
             yield self._say("limits", NOTE, text, values)
 
     def owner(self) -> Iterator[Finding]:
@@ -232,7 +236,11 @@ class _Doctor:
             level = PROBLEM if info.mode & 0o002 else NOTE
             yield self._say("owner", level, text, values)
             return
-        text = f"user {info.uid}, group {info.gid}, mode {info.mode:04o}"
+        letters = stat.filemode(info.mode)[1:]
+        text = (
+            f"user {filesystem.user_text(info.uid)}, group "
+            f"{filesystem.group_text(info.gid)}, mode {info.mode:04o} ({letters})"
+        )
         wider = info.mode & ~DIRECTORY_MODE & 0o777
         yield self._say("owner", NOTE if wider else OK, text, values)
 
@@ -282,21 +290,27 @@ class _Doctor:
                 layout.parse_partition_directory(name) is not None
                 or layout.transition_topic(name) is not None
             )
+            is_kafkas = info.is_directory and name in layout.NOT_PARTITIONS
             is_file = not info.is_directory and layout.is_store_file(name)
-            tally.add(name, info, is_known=is_partition or is_file)
-            if is_partition:
-                self._partition(name, tally)
+            tally.add(name, info, is_known=is_partition or is_kafkas or is_file)
+            if is_partition or is_kafkas:
+                self._directory(name, tally, is_kafkas=is_kafkas)
         for (kind, level, text), some in tally.files.items():
             if some:
                 shown = ", ".join(some[:3]) + (", ..." if len(some) > 3 else "")
                 values = {"count": len(some), "first": some[:3]}
-                message = f"{text} {shown} ({len(some)} in all)"
+                message = f"{text} {shown} ({number_text(len(some))} in all)"
                 yield self._say(kind, level, message, values)
         if len(names) > _ENTRIES_MAX:
-            text = f"only the first {_ENTRIES_MAX} of {len(names)} names were looked at"
+            text = (
+                f"only the first {number_text(_ENTRIES_MAX)} of "
+                f"{number_text(len(names))} names were looked at"
+            )
             yield self._say("entries", NOTE, text, {"names": len(names)})
 
-    def _partition(self, name: str, tally: _Tally) -> None:
+    def _directory(self, name: str, tally: _Tally, *, is_kafkas: bool) -> None:
+        """The files of a partition; `is_kafkas`: of a directory that is Kafka's alone,
+        whatever their names are."""
         directory = self.root.child(name)
         try:
             names = directory.names()
@@ -308,7 +322,7 @@ class _Doctor:
         for inner in names[:_ENTRIES_MAX]:
             info = self._stat(directory, inner)
             if info is not None:
-                is_known = layout.is_partition_file(inner)
+                is_known = is_kafkas or layout.is_partition_file(inner)
                 tally.add(f"{name}/{inner}", info, is_known=is_known)
 
     def _stat(self, directory: Directory, name: str) -> Any:

@@ -8,22 +8,59 @@ reads the state file, once. docs/metrics.md explains each number.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
-from logstore.errors import LogStoreError
+from logstore.errors import LogStoreError, storage_errors
 from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
-from logstore.io.layout import LOG, TopicPartition, parse_segment_file
+from logstore.io.layout import LOG, TopicPartition, group_files, parse_segment_file
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
-__all__ = ["IdleLogs", "log_row", "store_row"]
+__all__ = ["IdleLogs", "at_measuring", "group_rows", "log_row", "store_row"]
 
 # Version of the dictionary. It rises when a key changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
 
 _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
+
+
+# From a store and the numbers of its partitions: those of its groups, and how many
+# files of groups cannot be read.
+_GroupRows: TypeAlias = (
+    "Callable[[Any, Sequence[Mapping[str, Any]]], tuple[list[dict[str, Any]], int]]"
+)
+_measure: Final[list[_GroupRows]] = []
+
+
+def at_measuring(measure: _GroupRows) -> None:
+    """Let a function measure the groups of a store, which this room does not know."""
+    _measure.append(measure)
+
+
+def group_rows(
+    store: Any, root: Directory, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The numbers of the groups of a store.
+
+    Args:
+        rows: the numbers of its partitions.
+    """
+    groups: list[dict[str, Any]] = []
+    unreadable = 0
+    with storage_errors("read", root.path):
+        has_groups = bool(group_files(root.names()))
+    if has_groups:
+        # It calls `at_measuring`; most programs have no groups.
+        importlib.import_module("logstore.group.measures")
+    for measure in _measure if has_groups else ():
+        found, count = measure(store, rows)
+        groups += found
+        unreadable += count
+    return {"consumer_groups": groups, "unreadable_groups": unreadable}
 
 
 def log_row(
@@ -138,6 +175,7 @@ def _of_files(
 def store_row(
     path: str,
     rows: list[dict[str, Any]],
+    groups: dict[str, Any],
     *,
     time_ms: int,
     read_only: bool,
@@ -146,7 +184,7 @@ def store_row(
     waiting_bytes: int,
     open_files: int,
 ) -> dict[str, Any]:
-    """The numbers of a store, with those of its partitions."""
+    """The numbers of a store, with those of its partitions and of its groups."""
     flushes = [row["flushes"] for row in rows if row["flushes"] is not None]
     seconds = [row["flush_seconds"] for row in rows if row["flushes"] is not None]
     totals = {
@@ -170,4 +208,5 @@ def store_row(
         "waiting_bytes": waiting_bytes,
         "open_files": open_files,
         "partitions": rows,
+        **groups,
     }

@@ -1,9 +1,4 @@
-"""A store: a directory of partitions, the same thing as one Kafka log directory.
-
-These files are kept next to Kafka's (docs/format.md, "logstore's own files"):
-`.logstore-owner` records whether the last writer was logstore, and whether it closed
-cleanly; `.logstore-topics` has the settings of topics.
-"""
+"""A store: a directory of partitions, the same thing as one Kafka log directory."""
 
 from __future__ import annotations
 
@@ -47,7 +42,7 @@ from logstore.store.fork_and_exit import open_stores
 from logstore.store.hand_in.keeper import Kept
 from logstore.store.hand_in.sharing import Sharing
 from logstore.store.lifetime import Lifetime
-from logstore.store.measures import store_row
+from logstore.store.measures import group_rows, store_row
 from logstore.store.partition.arrow_source import dataset_options
 from logstore.store.partition.partitions import RecoveryProgress
 from logstore.store.publication.producer import NamedProducers, Producer
@@ -281,7 +276,8 @@ class Store:
         return reports
 
     def metrics(self) -> dict[str, Any]:
-        """The store and its partitions in numbers, as plain values (docs/metrics.md).
+        """The store, its partitions and its consumer groups in numbers, as plain values
+        (docs/metrics.md).
 
         Cheap: it walks over no log, recovers nothing and waits for no append, sync or
         read. Values that are not known without that are None. `logstore.metrics` writes
@@ -300,9 +296,11 @@ class Store:
             free_bytes = self._context.root.free_bytes()
         state = self._context.state
         ownership = state.ownership_now() if self.read_only else state.ownership
+        rows = self._topics.rows()
         return store_row(
             self.path,
-            self._topics.rows(),
+            rows,
+            group_rows(self, self._context.root, rows),
             time_ms=self._context.files.now_ms(),
             read_only=self.read_only,
             is_clean=ownership.is_clean and not ownership.is_writing,

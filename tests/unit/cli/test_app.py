@@ -149,7 +149,6 @@ def test_the_package_can_be_run(module: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["unknown"],
         ["records"],
         ["records", "x", "--limit", "-1"],
@@ -176,23 +175,9 @@ def test_unusable_arguments_exit_two(run: Any, arguments: list[str]) -> None:
     assert not result.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        (["recrods", "x"], "did you mean records?"),
-        (["rebuild", "x"], "did you mean rebuild-index?"),
-        (["records", "x", "--payloda", "hex"], "did you mean --payload?"),
-        (["records", "x", "--limt", "3"], "no option --limt; did you mean --limit?"),
-        (["records", "x", "--too", "3"], "did you mean --topic?"),  # not: --to
-        (["--versoin"], "did you mean --version?"),
-        (["xyzzy"], "there are ls, stat, records"),
-    ],
-)
-def test_a_slip_is_answered_with_what_was_meant(
-    run: Any, arguments: list[str], meant: str
-) -> None:
-    """Of a subcommand and of an option."""
-    assert meant in run(*arguments).err
+def test_without_a_subcommand_it_shows_its_help(run: Any) -> None:
+    """As `--help` does."""
+    assert (run().status, run().out) == (0, run("--help").out)
 
 
 @pytest.mark.parametrize("name", LOOKING)
@@ -204,6 +189,15 @@ def test_a_path_that_is_not_there_exits_two(
     result = run(name, tmp_path / "missing", *options)
     assert result.status == 2
     assert "missing" in result.err
+
+
+def test_an_error_of_the_system_is_a_sentence(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    """The file and the reason, without a number or an exception's name."""
+    result = run("export", store, "-o", tmp_path / "none" / "x.jsonl")
+    assert (result.status, "Errno" in result.err) == (2, False)
+    assert result.err.endswith("none/x.jsonl.part: No such file or directory\n")
 
 
 @pytest.mark.parametrize("kind", ["pictures", "etc", "partition-like", "lock", "empty"])

@@ -67,12 +67,12 @@ def objects(result: Any) -> list[dict[str, Any]]:
 
 def test_groups_are_two_tables_and_their_members(run: Any, broker: Path) -> None:
     """The groups with their totals, their partitions, their members."""
-    result = run("groups", broker)
+    result = run("groups", "describe", broker)
     assert (result.status, result.err) == (0, "")
     text = [line.split() for line in result.lines]
     assert text[0][:3] == ["group", "protocol", "state"]
-    assert text[1] == ["billing", "classic", "Stable", "5", "1", "2", "7"]
-    assert text[2] == ["old", "classic", "Empty", "-", "0", "2", "1"]
+    assert text[1] == ["billing", "classic", "Stable", "5", "1", "-", "2", "7"]
+    assert text[2] == ["old", "classic", "Empty", "-", "0", "-", "2", "1"]
     assert text[3][:2] == ["2", "groups"]
     assert ["billing", "orders-0", "3", "10", "7", "a"] in text
     assert ["billing", "orders-1", "-", "6", "-", "a"] in text
@@ -82,7 +82,7 @@ def test_groups_are_two_tables_and_their_members(run: Any, broker: Path) -> None
 
 def test_nothing_of_a_commit_reaches_the_terminal_raw(run: Any, broker: Path) -> None:
     """Metadata is anybody's text."""
-    result = run("groups", broker, "--group", "old")
+    result = run("groups", "describe", broker, "--group", "old")
     assert "by\\nhand\\x1b[31m" in result.out
     assert "\x1b" not in result.out
 
@@ -91,7 +91,9 @@ def test_json_has_an_object_for_each_partition_of_a_group(
     run: Any, broker: Path
 ) -> None:
     """With the names that docs/cli.md promises."""
-    found = objects(run("groups", broker, "--format", "jsonl", "--time", "iso"))
+    found = objects(
+        run("groups", "describe", broker, "--format", "jsonl", "--time", "iso")
+    )
     assert len(found) == 4
     assert found[0] == {
         "schema": 1,
@@ -121,7 +123,9 @@ def test_json_has_an_object_for_each_partition_of_a_group(
     assert found[1]["commitTimestamp"] is None
     assert (found[2]["topic"], found[2]["end"], found[2]["lag"]) == ("gone", None, None)
     assert found[3]["metadata"] == "by\nhand\x1b[31m"
-    (row, _) = objects(run("groups", broker, "--group", "old", "--format", "jsonl"))
+    (row, _) = objects(
+        run("groups", "describe", broker, "--group", "old", "--format", "jsonl")
+    )
     assert row["commitTimestamp"] == 1_700_000_000_000
 
 
@@ -131,10 +135,10 @@ def test_group_without_partitions_is_a_line_of_its_own(
     """It is not left out for having committed nothing."""
     empty = described(GroupMetadata("empty", "consumer", 2))
     broker = written(tmp_path / "broker", [empty], {})
-    (value,) = objects(run("groups", broker, "--format", "jsonl"))
+    (value,) = objects(run("groups", "describe", broker, "--format", "jsonl"))
     assert (value["group"], value["topic"], value["partition"]) == ("empty", None, None)
     assert (value["offset"], value["state"]) == (None, "Empty")
-    assert "empty" in run("groups", broker).out
+    assert "empty" in run("groups", "describe", broker).out
 
 
 def test_groups_and_topics_are_chosen_by_name_and_pattern(
@@ -150,16 +154,20 @@ def test_groups_and_topics_are_chosen_by_name_and_pattern(
         (["--topic", "gone"], ["old"]),
         (["--topic", "none"], []),
     ):
-        found = objects(run("groups", broker, "--format", "jsonl", *arguments))
+        found = objects(
+            run("groups", "describe", broker, "--format", "jsonl", *arguments)
+        )
         assert [one["group"] for one in found] == expected
     made = OffsetsTopic(broker.parent / "odd")
     made.put(commit_of(1, "[a]"), commit_of(1, "a"))
     (value,) = objects(
-        run("groups", made.directory, "--format", "jsonl", "--group", "[a]*")
+        run(
+            "groups", "describe", made.directory, "--format", "jsonl", "--group", "[a]*"
+        )
     ) or [{"group": ""}]
     assert value["group"] == "a"
     found = objects(
-        run("groups", made.directory, "--format", "jsonl", "--group", "[a]")
+        run("groups", "describe", made.directory, "--format", "jsonl", "--group", "[a]")
     )
     assert {one["group"] for one in found} == {"[a]", "a"}
 
@@ -169,11 +177,11 @@ def test_groups_can_be_sorted(run: Any, broker: Path) -> None:
     for column in ("group", "state", "generation", "members", "partitions", "lag"):
         names = []
         for sort in (column, f"-{column}"):
-            result = run("groups", broker, "--sort", sort)
+            result = run("groups", "describe", broker, "--sort", sort)
             assert result.status == 0
             names.append([line.split()[0] for line in result.lines[1:3]])
         assert sorted(names[0]) == ["billing", "old"]
-    lags = run("groups", broker, "--sort", "-lag").lines
+    lags = run("groups", "describe", broker, "--sort", "-lag").lines
     assert [line.split()[0] for line in lags[1:3]] == ["billing", "old"]
 
 
@@ -189,7 +197,9 @@ def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None
         if (made.directory / f"{TOPIC}-{partition_of_group(name, 20)}").exists()
         is False
     )
-    result = run("groups", made.directory, "--group", gone, "--group", "here")
+    result = run(
+        "groups", "describe", made.directory, "--group", gone, "--group", "here"
+    )
     assert (result.status, result.out) == (0, "no groups\n")
     assert "14 partitions of __consumer_offsets of 20 are not here (1," in result.err
     assert "10 and 4 more)" in result.err
@@ -199,7 +209,7 @@ def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None
 
 def test_directory_without_the_topic_says_so(run: Any, store: Path) -> None:
     """A store of logstore's is no broker's."""
-    result = run("groups", store)
+    result = run("groups", "describe", store)
     assert (result.status, result.out) == (0, "no groups\n")
     assert "neither files of groups nor a partition" in result.err
 
@@ -208,7 +218,7 @@ def test_records_of_other_groups_are_mentioned(run: Any, tmp_path: Path) -> None
     """Share groups are no consumers."""
     made = OffsetsTopic(tmp_path)
     made.put((b"\0\x0b\0\1s", b"\0\0x"))
-    result = run("groups", tmp_path)
+    result = run("groups", "describe", tmp_path)
     assert (result.status, result.out) == (0, "no groups\n")
     assert (
         "1 record of other kinds (share and streams groups) is not shown" in result.err
@@ -219,7 +229,7 @@ def test_problems_are_reported_and_the_status_is_one(run: Any, tmp_path: Path) -
     """What can be read is printed."""
     made = OffsetsTopic(tmp_path)
     made.put(commit_of(1), (b"\0\2", b"x"))
-    result = run("groups", tmp_path, "--format", "jsonl")
+    result = run("groups", "describe", tmp_path, "--format", "jsonl")
     assert result.status == 1
     assert len(result.lines) == 1
     assert "the record at offset 1 is left out: key.group" in result.err
@@ -232,14 +242,14 @@ def test_several_directories_are_read_together(run: Any, tmp_path: Path) -> None
     second = OffsetsTopic(tmp_path / "b", topics={"t": (4,)})
     shutil.rmtree(second.directory / f"{TOPIC}-0")
     for paths in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "b", tmp_path / "a")):
-        (value,) = objects(run("groups", *paths, "--format", "jsonl"))
+        (value,) = objects(run("groups", "describe", *paths, "--format", "jsonl"))
         assert (value["end"], value["lag"]) == (4, 3)
 
 
 def test_part_of_a_directory_is_refused(run: Any, broker: Path) -> None:
     """A partition or a file has no groups."""
     for path in (f"{TOPIC}-0", f"{TOPIC}-0/{0:020d}.log"):
-        result = run("groups", broker / path)
+        result = run("groups", "describe", broker / path)
         assert result.status == 2
         assert "give the log directory that has it" in result.err
 
@@ -263,20 +273,73 @@ def test_groups_of_a_store_are_listed_beside_those_of_a_broker(
 ) -> None:
     """With the processes of their members."""
     assert ["g", "logstore", "Empty"] in [
-        line.split()[:3] for line in run("groups", shop).lines
+        line.split()[:3] for line in run("groups", "describe", shop).lines
     ]
     with consumer(shop) as one:
         settle(one)
-        (value,) = objects(run("groups", shop, "--format", "jsonl"))
+        (value,) = objects(run("groups", "describe", shop, "--format", "jsonl"))
         assert (value["group"], value["protocol"]) == ("g", "logstore")
         assert (value["offset"], value["end"], value["lag"]) == (3, 10, 7)
         assert (value["state"], value["pid"]) == ("Stable", os.getpid())
         assert value["client"] is None
-        result = run("groups", shop, broker)
+        result = run("groups", "describe", shop, broker)
         assert (result.status, result.err) == (0, "")
         assert f"process {os.getpid()}" in result.out
         names = [line.split()[0] for line in result.lines[1:4]]
         assert names == ["g", "billing", "old"]
+
+
+def test_list_has_a_line_for_each_group(run: Any, shop: Path, broker: Path) -> None:
+    """With its lag in all; as text and as JSON."""
+    lines = [line.split() for line in run("groups", "list", shop, broker).lines]
+    assert len(lines) == 5
+    assert lines[1] == ["g", "logstore", "Empty", "2", "0", "0", "1", "7"]
+    assert lines[4] == ["3", "groups", "1", "5", *lines[4][4:]]
+    found = objects(run("groups", "list", shop, broker, "--format", "jsonl"))
+    assert [one["group"] for one in found] == ["g", "billing", "old"]
+    assert found[0] == {
+        "schema": 1,
+        "type": "consumerGroup",
+        "topic": None,
+        "partition": None,
+        "group": "g",
+        "protocol": "logstore",
+        "state": "Empty",
+        "generation": 2,
+        "members": 0,
+        "stuckMembers": 0,
+        "partitions": 1,
+        "lag": 7,
+    }
+    assert (found[1]["lag"], found[1]["stuckMembers"]) == (7, None)
+    assert run("groups", "list", shop, "--group", "x").lines == ["no groups"]
+
+
+def test_stat_of_a_store_ends_with_its_groups(
+    run: Any, shop: Path, broker: Path
+) -> None:
+    """Of a store and of a broker's directory; a partition has none, and one that has no
+    group says nothing."""
+    text = run("stat", shop).out
+    assert text.endswith("\n" + run("groups", "list", shop).out)
+    assert run("groups", "list", broker).out in run("stat", broker).out
+    assert "protocol" not in run("stat", shop / "t-0").out
+    assert "protocol" not in run("stat", shop, "--format", "jsonl").out
+    (shop / layout.group_file("g")).write_bytes(b"no group")
+    result = run("stat", shop)
+    assert (result.status, "group" in result.err) == (1, True)
+
+
+def test_reset_of_a_group_of_a_broker_says_whose_it_is(run: Any, broker: Path) -> None:
+    """And what changes it; another group is none at all."""
+    words = "groups", "reset", broker, "--to", "earliest", "--allow-shared-directory"
+    result = run(*words, "--group", "old")
+    assert result.status == 2
+    assert "is one of a Kafka broker: its offsets are in __consumer_off" in result.err
+    assert "kafka-consumer-groups --reset-offsets" in result.err
+    assert "--topics NAME commits offsets for a group of logstore" in result.err
+    result = run(*words, "--group", "none")
+    assert (result.status, "has committed no offset" in result.err) == (2, True)
 
 
 def test_damaged_group_of_a_store_is_a_problem(run: Any, shop: Path) -> None:
@@ -288,7 +351,7 @@ def test_damaged_group_of_a_store_is_a_problem(run: Any, shop: Path) -> None:
         (whole + bytes(9), "are no whole batch"),
     ):
         file.write_bytes(data)
-        result = run("groups", shop)
+        result = run("groups", "describe", shop)
         assert result.status == 1
         assert said in result.err
         assert str(file) in result.err
@@ -304,15 +367,21 @@ def test_stuck_members_and_lost_locks_are_mentioned(
         (member,) = group.members
         for changed, text in (
             ({"has_ended": True}, "has ended, and a child of it holds its locks"),
-            ({"stuck_ms": 61_000}, "has not polled for 61 s more than it may"),
+            (
+                {"stuck_ms": 61_000},
+                "holds t-0 and is stuck: it has not polled for 61 s more than it may",
+            ),
         ):
             members = (dataclasses.replace(member, **changed),)
             shown = logstore.Groups([dataclasses.replace(group, members=members)])
             with monkeypatch.context() as patch:
                 patch.setattr(logstore, "groups", lambda path, shown=shown: shown)
-                result = run("groups", shop)
-            assert result.status == 0
-            assert text in result.err
+                for words in (["groups", "list"], ["groups", "describe"], ["stat"]):
+                    result = run(*words, shop)
+                    assert result.status == 0
+                    assert text in result.err
+                (value,) = objects(run("groups", "list", shop, "--format", "jsonl"))
+            assert value["stuckMembers"] == int("stuck_ms" in changed)
 
 
 def test_reset_sets_the_offsets(run: Any, shop: Path) -> None:
@@ -354,7 +423,7 @@ def test_reset_is_refused_with_status_two(run: Any, shop: Path) -> None:
         result = run(*words, *arguments)
         assert (result.status, text in result.err) == (2, True)
     result = run("groups", "reset", shop, "--group", "none", "--to", "1")
-    assert (result.status, "name its topics" in result.err) == (2, True)
+    assert (result.status, "--topics NAME commits" in result.err) == (2, True)
     with consumer(shop) as one:
         settle(one)
         result = run(*words, "--to", "1")
@@ -442,4 +511,4 @@ def test_directory_with_the_name_of_a_subcommand_is_a_path(
     """`./export`, as docs/cli.md says."""
     monkeypatch.chdir(broker.parent)
     broker.rename("export")
-    assert "billing" in run("groups", "./export").out
+    assert "billing" in run("groups", "describe", "./export").out

@@ -145,7 +145,7 @@ def every_line(run: Any, path: Path) -> dict[str, list[dict[str, Any]]]:
             ("handover check", path),
             ("repair", path, "--dry-run"),
             ("rebuild-index", path, "--dry-run"),
-            ("export", path, "-o", path.parent / "x.jsonl", "--on-corruption", "skip"),
+            ("export", path, "-o", "-", "--on-corruption", "skip"),
         )
     }
 

@@ -63,6 +63,21 @@ def test_subcommands_options_values_and_topics_are_completed(
     assert "--to" not in completions(shell, "logstore-dump records --t")
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_both_words_of_a_subcommand_are_completed(shell: str) -> None:
+    """The first, and then those that go with it; then its options."""
+    assert "groups" in completions(shell, "logstore-dump gr")
+    seconds = completions(shell, "logstore-dump groups ")
+    for word in ("list", "describe", "reset", "export"):
+        assert word in seconds
+    assert "records" not in seconds
+    found = completions(shell, "logstore-dump groups d")
+    assert "describe" in found
+    assert "reset" not in found
+    assert "--topic" in completions(shell, "logstore-dump groups describe --t")
+    assert completions(shell, "logstore-dump nothing ") == [""]
+
+
 def test_completion_of_a_topic_without_a_store_is_nothing(tmp_path: Path) -> None:
     """And no error."""
     line = f"logstore-dump records {tmp_path / 'missing'} --topic c"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import logstore
 from logstore.io.files import Files
+from logstore.io.filesystem import group_text, user_text
 from logstore.maintenance.environment import doctor
 
 
@@ -95,3 +98,35 @@ def test_directory_without_an_owner_says_so_while_others_write(path: Path) -> No
 def test_directory_that_is_not_there_is_a_named_error(tmp_path: Path) -> None:
     with pytest.raises(logstore.StoreNotFoundError):
         doctor(tmp_path / "none")
+
+
+def test_sizes_numbers_and_owners_are_for_people(path: Path) -> None:
+    """The values stay plain."""
+    found = {one.kind: one for one in doctor(path).findings}
+    assert re.fullmatch(
+        r"[\d.]+ [KMGTP]?i?B of [\d.]+ [KMGTP]iB are free", found["space"].message
+    )
+    assert isinstance(found["space"].values["free_bytes"], int)
+    assert not re.search(r"\d{5}", found["limits"].message)
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    assert f"user {name} ({os.geteuid()}), group " in found["owner"].message
+    assert "mode 0700 (rwx------)" in found["owner"].message
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    """As in a container."""
+    assert user_text(3_999_999_999) == "3999999999"
+    assert group_text(3_999_999_999) == "3999999999"
+
+
+@pytest.mark.parametrize("name", ["__cluster_metadata-0", "remote-log-index-cache"])
+def test_directories_of_kafka_alone_are_not_foreign(path: Path, name: str) -> None:
+    """Whatever is in them; another directory is, and so is a file in a partition."""
+    (path / name).mkdir()
+    for inner in ("quorum-state", "00000000000000000028-0000000001.checkpoint"):
+        (path / name / inner).touch()
+    assert "foreign" not in {one.kind for one in doctor(path).findings}
+    (path / "orders-0" / "quorum-state").touch()
+    (path / "__cluster_metadata-1x").mkdir()
+    (found,) = [one for one in doctor(path).findings if one.kind == "foreign"]
+    assert found.values["count"] == 2

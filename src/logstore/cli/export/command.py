@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import click
 
+import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
@@ -18,7 +19,6 @@ from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
 from logstore.cli.params import Bound
 from logstore.cli.records import bounds_of, opened_sources
-from logstore.cli.schema import line
 from logstore.cli.sources import Sources
 from logstore.cli.text import counted, relative
 
@@ -27,6 +27,7 @@ EXAMPLES: Final = [
     "export data --topic orders -o orders.jsonl.zst",
     "export data -o all.arrow --until 2024-05-01T00:00:00Z",
     "export data --per-topic -o '{topic}.csv.gz' --time iso",
+    "export data --topic orders --skip 1000 --limit 100 -o - --format csv",
     "export data -o - | wc -l",
     "export data --on-corruption skip -o saved.jsonl",
 ]
@@ -36,6 +37,9 @@ _CHUNK_RECORDS: Final = 1024
 _CHUNK_BYTES: Final = 128 << 10
 _FIRST_CHUNK_RECORDS: Final = 64
 _UNKNOWN: Final = "unknown"
+
+
+_Place = TypeVar("_Place")
 
 
 class Job(NamedTuple):
@@ -55,12 +59,13 @@ class Job(NamedTuple):
 )
 @options.path()
 @options.output(alias=True)
-@options.kind
+@options.file_format
 @options.per_topic
 @options.force
 @options.choice
 @options.bounds
-@options.output_format()
+@options.skip
+@options.limit
 @options.payload
 @options.times
 @options.isolation
@@ -84,7 +89,7 @@ def export(path: str, **given: Any) -> int:
 
                 count = _Export(sources, job, given, bounds, printer).run(on_progress)
                 done += count
-                _report_written(printer, given, job, count)
+                _report_written(printer, job, count)
     printer.flush()
     return damage.finish()
 
@@ -123,23 +128,51 @@ def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]
     yield from jobs
 
 
-def _report_written(
-    printer: Printer, given: dict[str, Any], job: Job, count: int
-) -> None:
+def _report_written(printer: Printer, job: Job, count: int) -> None:
     target = job.target
     if target.is_stdout:
         return
-    if not target.keep:
+    if target.keep:
+        shown = relative(target.path)
+        printer.line(f"wrote {counted(count, 'record')} to {shown}")
+    else:
         printer.warn(
             f"{target.path} was not written: nothing that belongs in it is whole; "
             f"--on-corruption skip writes what can be read"
         )
-    elif given["form"] == "jsonl":
-        values = {"path": target.path, "records": count}
-        printer.json(line("export", topic=None, partition=None, **values))
-    else:
-        shown = relative(target.path)
-        printer.line(f"wrote {counted(count, 'record')} to {shown}")
+
+
+class _Window:
+    """The records of a file that remain after ``--skip`` and ``--limit``."""
+
+    def __init__(self, skip: int, limit: int | None) -> None:
+        self._skip = skip
+        self._limit = limit
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more records belong in the file."""
+        return self._limit == 0
+
+    def of(self, records: Iterator[logstore.Record]) -> Iterator[logstore.Record]:
+        """Those among the next records."""
+        if not self._skip and self._limit is None:
+            return records
+        return self._counted(records)
+
+    def _counted(self, records: Iterator[logstore.Record]) -> Iterator[logstore.Record]:
+        while not self.is_over and (record := next(records, None)) is not None:
+            if self.slice(1):
+                yield record
+
+    def slice(self, count: int) -> range:
+        """Which of the next `count` records are among them."""
+        first = min(self._skip, count)
+        self._skip -= first
+        stop = count if self._limit is None else min(count, first + self._limit)
+        if self._limit is not None:
+            self._limit -= stop - first
+        return range(first, stop)
 
 
 class _Export:
@@ -156,7 +189,9 @@ class _Export:
         self._sources, self._job, self._given = sources, job, given
         self._printer = printer
         self._start, self._stop = bounds
+        self._window = _Window(given["skip"], given["limit"])
         self._count = 0
+        self._is_cut = False
 
     def run(self, on_progress: Callable[[int], None]) -> int:
         """Write it; returns the number of records."""
@@ -170,7 +205,8 @@ class _Export:
             strict = (
                 damage.is_strict if self._job.partitions else damage.is_strict_in_files
             )
-            target.keep = not (strict and places and not whole)
+            is_nothing = places and not whole and not self._is_cut
+            target.keep = not (strict and is_nothing)
         return self._count
 
     def _is_whole(self, name: str) -> bool:
@@ -184,6 +220,7 @@ class _Export:
         file.write(rows.head())
         for name, topic, number, records in self._records():
             size = _FIRST_CHUNK_RECORDS
+            records = self._window.of(records)
             while chunk := list(itertools.islice(records, size)):
                 data = rows.encode(topic, number, chunk)
                 file.write(data)
@@ -194,11 +231,19 @@ class _Export:
 
     def _records(self) -> Iterator[tuple[str, Any, Any, Iterator[Any]]]:
         start, stop, isolation = self._start, self._stop, self._isolation
-        for p in self._job.partitions:
+        for p in self._asked(self._job.partitions):
             records = self._sources.read(p, start, stop, isolation, p.read)
             yield p.name, p.topic, p.number, records
-        for f in self._job.files:
+        for f in self._asked(self._job.files):
             yield f.name or f.path, f.topic, f.partition, f.records(start, stop)
+
+    def _asked(self, places: Sequence[_Place]) -> Iterator[_Place]:
+        """The partitions or files that may have records for the file."""
+        for place in places:
+            if self._window.is_over:
+                self._is_cut = True
+                return
+            yield place
 
     @property
     def _isolation(self) -> str:
@@ -209,15 +254,19 @@ class _Export:
     ) -> Iterator[bool]:
         start, stop = self._start, self._stop
         with ColumnWriter(self._job.target.kind, file) as writer:
-            for p in self._job.partitions:
+            for p in self._asked(self._job.partitions):
                 for batch in partition_batches(
                     self._sources, p, start, stop, self._isolation
                 ):
-                    self._count += writer.add(p.topic, p.number, batch)
+                    rows = self._window.slice(batch.num_rows)
+                    part = batch.slice(rows.start, len(rows))
+                    self._count += writer.add(p.topic, p.number, part)
                     on_progress(self._count)
+                    if self._window.is_over:
+                        break
                 yield self._is_whole(p.name)
-            for f in self._job.files:
-                records = f.records(start, stop)
+            for f in self._asked(self._job.files):
+                records = self._window.of(f.records(start, stop))
                 while chunk := list(itertools.islice(records, _CHUNK_RECORDS)):
                     self._count += writer.add_rows(f, chunk)
                     on_progress(self._count)

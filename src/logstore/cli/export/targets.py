@@ -39,8 +39,8 @@ def kind_of_name(name: str, kind: str | None) -> tuple[str, str]:
     if kind is None and extension not in KINDS:
         raise logstore.ConfigError(
             f"--output {name}: the name ends with none of "
-            f"{', '.join('.' + k for k in KINDS)} (and .gz or .zst); --kind says what "
-            f"to write",
+            f"{', '.join('.' + k for k in KINDS)} (and .gz or .zst); --format says "
+            f"what to write",
             name="--output",
             value=name,
         )

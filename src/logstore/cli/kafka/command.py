@@ -64,6 +64,9 @@ _WITHOUT_KAFKA: Final = {
     "stop_alias": "--to",
     "skip": "--skip",
     "limit": "--limit",
+    "key": "--key",
+    "assume_partitioner": "--assume-partitioner",
+    "last": "--last",
     "grep": "--grep",
     "template": "--template",
 }
@@ -183,7 +186,7 @@ def check_kafka(given: dict[str, Any]) -> None:
                 raise click.UsageError(f"{typed} goes with --kafka: give both")
         return
     for name, typed in _WITHOUT_KAFKA.items():
-        if given.get(name):
+        if given.get(name) not in (None, 0):
             raise click.UsageError(
                 f"--kafka prints whole files: {typed} has no place there"
             )

@@ -193,12 +193,14 @@ class ExclusiveLog:
         they do not count as durable."""
         self._log.set_durable(min(offset, self._log.extent.durable))
 
-    def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
+    def truncate_to(
+        self, offset: int, boundary: tuple[int, int] | None, reason: str
+    ) -> int:
         """Drop all records from `offset` on; see `truncate`."""
         # What an interrupted append has left is undone first: not after the cut, to
         # segments that are gone.
         self._log.repair()
-        return truncate(self._log, offset, boundary)
+        return truncate(self._log, offset, boundary, reason)
 
     def import_segment(self, root: Directory, staged: SegmentImport) -> None:
         """Append the records of a staged file: the file becomes a segment.

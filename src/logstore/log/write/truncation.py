@@ -26,7 +26,9 @@ from logstore.segment import Segment
 __all__ = ["truncate"]
 
 
-def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> int:
+def truncate(
+    log: LogWriter, offset: int, boundary: tuple[int, int] | None, reason: str
+) -> int:
     """Drop all records from `offset` on. The caller holds both locks.
 
     1. record the lower durable point, and that all after it is to be removed
@@ -39,6 +41,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     Args:
         boundary: (index of the segment, position) where the batch of the offset
             begins; None at the end.
+        reason: why, for the log message.
 
     Returns the new end.
     """
@@ -80,7 +83,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
         active.state, active.index, active.times = state, entries, times
         log.point.write(during, state, is_truncating=True, in_place=True)
         is_begun = True
-        _cut(log, segment, segments[index + 1 :], offset, end)
+        _cut(log, segment, segments[index + 1 :], offset, end, reason)
     except BaseException as error:
         # Half done, in memory or on disk: the next opening finds out. This comes
         # first and makes no call that could be interrupted.
@@ -150,6 +153,7 @@ def _cut(
     dropped: tuple[Segment, ...],
     offset: int,
     end: int,
+    reason: str,
 ) -> None:
     """The steps of `truncate`, after the commit. There are no records from `end` to
     `offset`."""
@@ -180,9 +184,10 @@ def _cut(
     cut_transactions(directory, segment.base_offset, offset)
     log.epochs.cut(offset)
     logger.info(
-        "%s truncated to offset %d: asked for; %d offsets dropped",
+        "%s truncated to offset %d: %s; %d offsets dropped",
         context.name,
         offset,
+        reason,
         log.extent.end - offset,
     )
     segments, start, _, _, cuts, _ = log.extent

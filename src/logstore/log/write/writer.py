@@ -235,13 +235,14 @@ class PartitionWriter:
             return delete_before(self._log, offset, reason)
 
     def truncate_to(
-        self, offset: int, find: Callable[[], tuple[int, int] | None]
+        self, offset: int, find: Callable[[], tuple[int, int] | None], reason: str
     ) -> int:
         """Drop all records from `offset` on.
 
         Args:
             find: called with the locks held; returns (index of the segment, position)
                 where the batch of the offset begins; None at the end.
+            reason: why, for the log message.
         """
         with self.sync_lock, self.lock:
             log = self._log
@@ -249,7 +250,7 @@ class PartitionWriter:
             if offset != log.extent.end:
                 context = log.context
                 context.services.state.before_cut(context.key, offset)
-            return truncate(log, offset, find())
+            return truncate(log, offset, find(), reason)
 
     def exclusive(self) -> ExclusiveLog:
         """The log, for a caller that holds both locks as long as it uses it."""

@@ -146,6 +146,36 @@ def _unowned(facts: StoreView) -> Iterator[Attention]:
         )
 
 
+def _groups(facts: StoreView) -> Iterator[Attention]:
+    """Members that keep partitions from the others of their group."""
+    for group in facts.groups:
+        for member in group.members:
+            holds = _named(member.partitions) or "no partition"
+            if member.has_ended:
+                title = f"A child of {member.name}, which has ended, holds its locks"
+                advice = "End that child, too"
+            elif member.stuck_ms >= 0:
+                title = f"A member of group {group.name} is stuck"
+                advice = f"End {member.name}: the others get its partitions at once"
+            else:
+                continue
+            late = (
+                f" It has not polled for {duration_text(member.stuck_ms)} more than it "
+                f"may (max_poll_interval_ms)."
+                if member.stuck_ms >= 0
+                else ""
+            )
+            yield Attention(
+                WARNING,
+                "group",
+                title,
+                f"{member.name} has {holds} of group {group.name}: no other member "
+                f"reads that.{late}",
+                advice,
+                where=group.name,
+            )
+
+
 def _unsynced(facts: StoreView) -> Iterator[Attention]:
     partitions = [one for one in facts.partitions if one.unsynced]
     if not partitions:
@@ -302,6 +332,7 @@ _RULES: Final[tuple[Callable[[StoreView], Iterator[Attention]], ...]] = (
     _environment,
     _unclean,
     _unowned,
+    _groups,
     _unsynced,
     _retention,
     _skew,

@@ -18,13 +18,13 @@ from logstore.io.filesystem import is_directory, open_root
 from logstore.io.layout import parse_segment_file
 from logstore.io.segment_info import newest_ms
 from logstore.log import retention
-from logstore.log.frames.units import size_text
 from logstore.maintenance.environment import doctor
 from logstore.maintenance.facts import PartitionFacts, StoreFacts, look_at
 from logstore.maintenance.finding import OFFSETS, Finding
 from logstore.maintenance.handover.broker import Broker
 from logstore.maintenance.names import foreign_text
 from logstore.maintenance.report.broker import broker_facts
+from logstore.maintenance.report.groups import groups_in
 from logstore.maintenance.report.model import (
     PartitionView,
     SegmentView,
@@ -76,6 +76,9 @@ def collect(
             facts = look_at(root, run, only, reader=config, with_headers=True)
             view = _view_of(facts, path, version)
             _add_environment(view, files)
+            if only is None:
+                with contextlib.suppress(LogStoreError):
+                    view.groups = list(groups_in(root.path))
     finally:
         root.close()
     verified = run.report()
@@ -88,13 +91,10 @@ def _add_environment(view: StoreView, files: Files) -> None:
     """The result of `doctor`; for a partition alone, without other files."""
     with contextlib.suppress(LogStoreError):
         for one in doctor(view.root, files=files).findings:
-            text = one.message
             if one.kind == "space":
-                free, total = one.values["free_bytes"], one.values["bytes"]
-                view.free_bytes = free
-                text = f"{size_text(free)} of {size_text(total)} are free"
+                view.free_bytes = one.values["free_bytes"]
             if not view.is_partition or one.kind in _OF_THE_DISK:
-                view.environment.append((one.kind, one.level, text))
+                view.environment.append((one.kind, one.level, one.message))
 
 
 # ---------------------------------------------------------------- the view

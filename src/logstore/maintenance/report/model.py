@@ -18,6 +18,8 @@ __all__ = [
     "BrokerView",
     "BrokerStep",
     "Attention",
+    "GroupView",
+    "MemberView",
     "PartitionView",
     "SegmentView",
     "Series",
@@ -37,7 +39,7 @@ class Attention:
     Attributes:
         level: ``critical`` (records are damaged, lost or about to be), ``warning`` (to
             be checked), ``info`` (worth knowing).
-        kind: ``damage``, ``unsynced``, ``retention``, ``skew``, ``clock``,
+        kind: ``damage``, ``group``, ``unsynced``, ``retention``, ``skew``, ``clock``,
             ``environment``, ``unclean``, ``unreadable``, ``transaction``.
         title: in a few words.
         detail: as sentences.
@@ -200,6 +202,49 @@ class BrokerView:
 
 
 @dataclasses.dataclass(slots=True)
+class MemberView:
+    """A member of a group that lives.
+
+    Attributes:
+        process: its id; -1 for a client of a broker.
+        name: how people call it: ``process 123``, or the client and its host.
+        has_ended: the process has ended, and a child of it holds its locks.
+        stuck_ms: for so long more than it may it has not polled; -1: it is not stuck,
+            or is a client of a broker.
+        partitions: the names of those that it has.
+    """
+
+    process: int
+    name: str
+    has_ended: bool = False
+    stuck_ms: int = -1
+    partitions: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(slots=True)
+class GroupView:
+    """A group of consumers.
+
+    Attributes:
+        protocol: ``logstore``, or that of a broker's group.
+        lags: offsets from the committed one to the end of the log, by the partition's
+            name; None: unknown.
+    """
+
+    name: str
+    protocol: str
+    state: str
+    members: list[MemberView] = dataclasses.field(default_factory=list)
+    lags: dict[str, int | None] = dataclasses.field(default_factory=dict)
+
+    @property
+    def lag(self) -> int | None:
+        """Of the partitions with a known one together; None: none has."""
+        known = [lag for lag in self.lags.values() if lag is not None]
+        return sum(known) if known else None
+
+
+@dataclasses.dataclass(slots=True)
 class StoreView:
     """All facts of a report.
 
@@ -237,6 +282,7 @@ class StoreView:
     codecs: list[Codec] = dataclasses.field(default_factory=list)
     producers: list[Producer] = dataclasses.field(default_factory=list)
     producer_count: int = 0
+    groups: list[GroupView] = dataclasses.field(default_factory=list)
     batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
     series: Series = dataclasses.field(default_factory=Series)

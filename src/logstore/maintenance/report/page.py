@@ -31,6 +31,7 @@ from logstore.maintenance.report.sections import (
     broker_section,
     codec_section,
     environment_section,
+    group_section,
     producer_section,
     sizes_section,
 )
@@ -94,6 +95,7 @@ def _sections(facts: StoreView) -> list[Html]:
         sizes_section(facts),
         codec_section(facts),
         producer_section(facts),
+        group_section(facts),
         broker_section(facts),
         environment_section(facts),
         _footer(facts),

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _PRODUCERS_MAX: Final = 40
+_GROUPS_MAX: Final = 200
 _PARTITIONS_NAMED: Final = 3
 _STEPS_MAX: Final = 40
 
@@ -147,6 +148,44 @@ def producer_section(facts: StoreView) -> Html:
         lead += f" The {_PRODUCERS_MAX} with most records:"
     return join(
         tag("h2", "Producers", id="producers"),
+        tag("p", lead, cls="lead"),
+        tag("div", table(head, rows), cls="card"),
+    )
+
+
+def group_section(facts: StoreView) -> Html:
+    """The groups of consumers: members, lag."""
+    if not facts.groups:
+        return join()
+    rows = []
+    for one in facts.groups[:_GROUPS_MAX]:
+        stuck = sum(member.stuck_ms >= 0 for member in one.members)
+        worst = max(
+            ((lag, name) for name, lag in one.lags.items() if lag is not None),
+            default=None,
+        )
+        rows.append(
+            [
+                Cell(one.name),
+                Cell(one.protocol),
+                Cell(one.state),
+                Cell.number(len(one.members)),
+                Cell.number(stuck if one.protocol == "logstore" else -1),
+                Cell.number(len(one.lags)),
+                Cell.number(-1 if one.lag is None else max(one.lag, 0)),
+                Cell("-" if worst is None else f"{worst[1]} ({number_text(worst[0])})"),
+            ]
+        )
+    head = ("Group", "Protocol", "State", "Members", "Stuck", "Partitions", "Lag",
+            "Most in")  # fmt: skip
+    lead = (
+        f"{count_text(len(facts.groups), 'group')} of consumers. The lag is the number "
+        f"of offsets from the committed one to the end of the log."
+    )
+    if len(facts.groups) > _GROUPS_MAX:
+        lead += f" The first {_GROUPS_MAX}:"
+    return join(
+        tag("h2", "Groups", id="groups"),
         tag("p", lead, cls="lead"),
         tag("div", table(head, rows), cls="card"),
     )

@@ -222,9 +222,10 @@ class StoreCheck(Check):
             run.note(
                 UNPUBLISHED,
                 path,
-                f"{path}: a publication in {count} partitions has not ended; "
-                f"readers stop before its records, and if its writer is gone, the next "
-                f"opening for writing removes them",
+                f"{path}: a publication in {count} partitions has not ended, and "
+                f"nothing of it was acknowledged, unless this is a copy; readers stop "
+                f"before its records, and if its writer is gone, the next opening for "
+                f"writing removes them",
             )
 
     def _ends_after(self, facts: StoreMetadata, key: TopicPartition, base: int) -> bool:

@@ -559,7 +559,8 @@ class Partition(ArrowSource):
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
         writer = self._appends.writer()
-        return upkeep_of(self).truncate_to(writer, as_offset("offset", offset))
+        at = as_offset("offset", offset)
+        return upkeep_of(self).truncate_to(writer, at, "asked for")
 
     def compact(
         self,

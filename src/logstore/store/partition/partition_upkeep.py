@@ -93,15 +93,15 @@ class PartitionUpkeep:
 
     # ------------------------------------------------------------ truncation
 
-    def truncate_to(self, writer: PartitionWriter, offset: int) -> int:
-        """As `Partition.truncate_to`."""
+    def truncate_to(self, writer: PartitionWriter, offset: int, reason: str) -> int:
+        """As `Partition.truncate_to`, for a reason."""
 
         def find() -> tuple[int, int] | None:
             view = self._views.now(False)
             view.check(offset)
             return None if offset == view.end_offset else self._boundary(view, offset)
 
-        return writer.truncate_to(offset, find)
+        return writer.truncate_to(offset, find, reason)
 
     def _boundary(self, view: View, offset: int) -> tuple[int, int]:
         """(index of the segment, position) at which the batch of `offset` begins."""

@@ -31,6 +31,7 @@ from logstore.io.checkpoint.recovery_report import (
     FOREIGN_PARTITION,
     ID_RENEWED,
     STATE_DAMAGED,
+    UNPUBLISHED,
     UNREADABLE,
     UNSUPPORTED,
     RecoveryAction,
@@ -123,7 +124,10 @@ class PartitionWriters:
     def record(self, action: RecoveryAction) -> None:
         """Record something that was found or repaired."""
         self.actions.append(action)
-        logger.warning("recovery: %s: %s", action.label, action.message)
+        if action.label == UNPUBLISHED:  # it costs nothing that anyone was promised
+            logger.info("recovery: %s: %s", action.label, action.message)
+        else:
+            logger.warning("recovery: %s: %s", action.label, action.message)
         if self.on_recovery is not None:
             self.on_recovery(action)
 

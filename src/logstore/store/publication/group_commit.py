@@ -277,7 +277,8 @@ class GroupCommit:
             try:
                 if failed is not None:
                     raise failed
-                target.log.truncate_to(target.base, target.place)
+                reason = "a publication failed, and its records are removed"
+                target.log.truncate_to(target.base, target.place, reason)
             except (LogStoreError, OSError) as error:
                 name = writer.context.name
                 logger.error("cannot undo a publication to %s: %s", name, error)

@@ -357,22 +357,29 @@ class OpenTopics:
         log takes no appends until the store is opened again."""
         topic, number = key
         try:
-            count = self.writer_of(key).end_offset - base
+            writer = self.writer_of(key)
+            count = writer.end_offset - base
             if count <= 0:
                 return
             partition = self.now(topic)[number]
-            partition.truncate_to(base)
+            reason = "a publication was not finished"
+            upkeep_of(partition).truncate_to(writer, base, reason)
         except TopicNotFoundError:
             raise
         except BaseException as error:
             # The next opening will cut the log here.
             self.writers.hide_from(key, base, error)
             raise
+        # The original of a copy may have finished it since the files were read.
+        meaning = "nothing of it was acknowledged"
+        if self._context.state.ownership.is_copy:
+            meaning = "the store that this is a copy of may have them"
+        records = f"{count} record{'s' * (count != 1)}"
         self.writers.record(
             RecoveryAction(
                 UNPUBLISHED, topic, number, partition.path, -1, 0, base, None,
-                f"took {count} records from offset {base} on out of {partition.name} "
-                f"again: their publication was cut short",
+                f"undid an unfinished publication, {records} from offset {base} on in "
+                f"{partition.name}; {meaning}",
             )
         )  # fmt: skip
 

@@ -135,3 +135,73 @@ def test_the_commands_change_nothing(run: Any, partition: Path) -> None:
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in [partition.parent, *partition.parent.rglob("*")]
     }
+
+
+def rows_in(path: Path) -> int:
+    """How many records an exported file has."""
+    if path.suffix == ".jsonl":
+        return len(path.read_text().splitlines())
+    if path.suffix == ".csv":
+        return len(path.read_text().splitlines()) - 1
+    if path.suffix == ".parquet":
+        return int(pytest.importorskip("pyarrow.parquet").read_table(path).num_rows)
+    with path.open("rb") as file:
+        return int(
+            pytest.importorskip("pyarrow").ipc.open_file(file).read_all().num_rows
+        )
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("skip", "limit", "count"),
+    [(0, 0, 0), (0, 4, 4), (2, 4, 4), (8, 4, 1), (9, 4, 0), (4, None, 5), (0, 99, 9)],
+)
+def test_export_writes_what_skip_and_limit_leave(
+    run: Any,
+    store: Path,
+    tmp_path: Path,
+    kind: str,
+    skip: int,
+    limit: int | None,
+    count: int,
+) -> None:
+    """Of all partitions together; the format is that which was asked for, whatever the
+    name of the file is."""
+    target = tmp_path / f"out.{kind}"
+    options = ["--skip", skip] + ([] if limit is None else ["--limit", limit])
+    assert run("export", store, "-o", target, *options).status == 0
+    assert rows_in(target) == count
+    other = tmp_path / "out"
+    assert run("export", store, "-o", other, "--format", kind, *options).status == 0
+    assert other.read_bytes() == target.read_bytes()
+    if kind == "jsonl":
+        words = ("records", store, "--format", "jsonl", *options)
+        assert target.read_text() == run(*words).out
+    file = logs_in(store / "orders-0")[0]
+    few = run("export", file, "-o", tmp_path / f"one.{kind}", "--skip", 1, "--limit", 1)
+    assert few.status == 0
+    assert rows_in(tmp_path / f"one.{kind}") == 1
+
+
+def test_export_with_a_limit_reads_no_further(
+    run: Any, store: Path, tmp_path: Path
+) -> None:
+    """Damage behind it was not asked for; that of a topic has a limit of its own."""
+    flip_bit(logs_in(store / "orders-0")[0], 8 * 30)
+    for kind in ("jsonl", "parquet"):
+        target = tmp_path / f"x.{kind}"
+        result = run("export", store, "-o", target, "--limit", 5)
+        assert (result.status, result.err) == (0, "")
+        assert rows_in(target) == 5
+    directory = f"{tmp_path}{os.sep}"
+    topics = "--topic", "clicks"
+    words = ("export", store, "--per-topic", "-o", directory, "--limit", 2)
+    assert run(*words, *topics).status == 0
+    assert rows_in(tmp_path / "clicks.jsonl") == 2
+
+
+def test_export_refuses_a_format_that_is_none(run: Any, store: Path) -> None:
+    """`text` is none: `records` prints that."""
+    result = run("export", store, "-o", "-", "--format", "text")
+    assert (result.status, "jsonl" in result.err) == (2, True)
+    assert "did you mean --format?" in run("export", store, "--kind", "csv").err

@@ -37,7 +37,7 @@ from support.cli import command
 def test_the_name_tells_the_kind(
     name: str, kind: str | None, found: tuple[str, str]
 ) -> None:
-    """Unless `--kind` does."""
+    """Unless `--format` does."""
     assert kind_of_name(name, kind) == found
 
 
@@ -99,7 +99,7 @@ def test_every_target_gets_the_lines_of_all_records(
         assert gzip.decompress(packed.read_bytes()) == data
         reader = zstandard.ZstdDecompressor().stream_reader(quick.read_bytes())
         assert reader.read() == data
-        words = ["export", str(tmp_path / "store"), "-o", "-", "--kind", kind]
+        words = ["export", str(tmp_path / "store"), "-o", "-", "--format", kind]
         done = subprocess.run(
             [sys.executable, "-m", "logstore", *words], capture_output=True, check=True
         )
@@ -109,11 +109,11 @@ def test_every_target_gets_the_lines_of_all_records(
 def test_standard_output_gets_the_rows_and_nothing_else(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
-    """As JSON lines, or what `--kind` says."""
+    """As JSON lines, or what `--format` says."""
     for kind in ("jsonl", "csv"):
         target = tmp_path / f"x.{kind}"
         assert run("export", store, "-o", target).status == 0
-        result = run("export", store, "-o", "-", "--kind", kind)
+        result = run("export", store, "-o", "-", "--format", kind)
         assert (result.status, result.err) == (0, "")
         assert result.out == target.read_text("utf-8")
     assert run("export", store, "-o", "-").out.startswith('{"schema":1,')
@@ -125,7 +125,7 @@ def test_column_files_go_to_a_pipe(store: Path, tmp_path: Path, kind: str) -> No
     pyarrow = importlib.import_module("pyarrow")
     target = tmp_path / "out"
     with target.open("wb") as file:
-        words = command("export", store, "-o", "-", "--kind", kind).args
+        words = command("export", store, "-o", "-", "--format", kind).args
         assert isinstance(words, list)
         subprocess.run(words, stdout=file, check=True)
     if kind == "parquet":
@@ -143,7 +143,7 @@ def test_one_file_a_topic(run: Any, store: Path, tmp_path: Path) -> None:
     assert len(result.lines) == 2
     directory = tmp_path / "files"
     directory.mkdir()
-    options = ("--per-topic", "--kind", "csv", "-o", directory)
+    options = ("--per-topic", "--format", "csv", "-o", directory)
     assert run("export", store, *options).status == 0
     for topic, count in (("clicks", 6), ("orders", 3)):
         lines = (tmp_path / f"of-{topic}.jsonl").read_text().splitlines()

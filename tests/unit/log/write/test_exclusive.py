@@ -65,6 +65,6 @@ def test_records_are_dropped_from_an_offset_on(
     append_records(partition, 3)
     assert partition.end_offset == 13
     with exclusive(partition) as log:
-        log.truncate_to(10, before)
+        log.truncate_to(10, before, "a test")
     assert list(partition.read()) == records
     assert partition.end_offset == 10

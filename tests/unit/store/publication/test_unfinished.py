@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import logstore
-from faults.checker import open_quietly
+from faults.checker import PATH, open_quietly
 from logstore import LogStoreError, Store
 from logstore import _native as native
 from logstore.io import layout
@@ -97,6 +97,12 @@ def node_of(nodes: Nodes, path: str) -> int:
         assert isinstance(names, dict)
         number = names[part]
     return number
+
+
+def verify(disk: MemoryDisk) -> tuple[logstore.Note, ...]:
+    report = logstore.verify(PATH, files=disk)
+    assert not report.problems
+    return report.notes
 
 
 def seen(store: Store) -> tuple[list[int], int | None]:
@@ -329,3 +335,45 @@ def test_earlier_version_refuses_the_journal(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checkpoints, "_LATER_VERSIONS", versions)
     with pytest.raises(logstore.UnsupportedError, match="version 4"):
         open_quietly(disk)
+
+
+def test_kill_while_publishing_is_told_as_what_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing of it was acknowledged, and nobody asked to cut the log: with level INFO,
+    with the number of records, and in the report of the opening."""
+    world = World(is_mixed=False)
+    files = {name: world.after[name] for name in LOGS}
+    files[JOURNAL] = world.journal("lost", is_sealed=False)
+    disk = world.left(files, same_boot=True)
+    (note,) = (n for n in verify(disk) if n.kind == "unpublished")
+    assert "nothing of it was acknowledged" in note.message
+    caplog.set_level("INFO", "logstore")
+    with open_store(PATH, files=disk) as store:
+        assert seen(store) == ([2, 2], 1)
+        actions = store.recovery_report.actions
+    messages = [
+        f"undid an unfinished publication, 2 records from offset 2 on in a-{number}; "
+        f"nothing of it was acknowledged"
+        for number in range(2)
+    ]
+    assert [action.message for action in actions] == messages
+    logged = [(one.levelname, one.getMessage()) for one in caplog.records]
+    for number, message in enumerate(messages):
+        assert ("INFO", f"recovery: unpublished: {message}") in logged
+        reason = "a publication was not finished; 2 offsets dropped"
+        assert ("INFO", f"a-{number} truncated to offset 2: {reason}") in logged
+    assert "asked for" not in caplog.text
+    assert not [text for level, text in logged if level != "INFO"]
+
+
+def test_cut_that_was_asked_for_is_told_as_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason of a cut is that of its caller."""
+    caplog.set_level("INFO", "logstore")
+    with logstore.open(tmp_path) as store:
+        log = store.create_topic("a")[0]
+        log.append_many([b"x"] * 3)
+        log.truncate_to(1)
+    assert "a-0 truncated to offset 1: asked for; 2 offsets dropped" in caplog.text

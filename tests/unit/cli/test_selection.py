@@ -1,4 +1,4 @@
-"""Where the N last records of a partition begin."""
+"""Which records are shown, and where the N last of them begin."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.cli.sources import offset_from_end
+from logstore.cli.selection import Selection, offset_from_end
 from support.cli import RECORDS, SMALL, TXN
 from support.damage import flip_bit, frames, logs_in
-from support.values import few_formats, write_store
+from support.values import few_formats, new_partition, write_store
 
 
 class Watched:
@@ -81,3 +81,78 @@ def test_last_records_are_found_without_reading_them(tmp_path: Path) -> None:
         watched.records = watched.batches = 0
         assert offset_from_end(watched, RECORDS, "read_uncommitted") == 0
         assert (watched.records, watched.batches) == (0, 0)
+
+
+def test_last_ones_that_match_are_found_back_from_the_end(tmp_path: Path) -> None:
+    """Between two offsets, too; the start if fewer match."""
+    path = write_store(tmp_path / "store", RECORDS, 2, **SMALL)
+
+    def even(record: logstore.Record) -> bool:
+        return record.offset % 2 == 0
+
+    with logstore.open(path.parent, read_only=True) as store:
+        watched: Any = Watched(store.topic("orders")[0])
+
+        def found(count: int, *between: int) -> int:
+            start, stop = between or (0, RECORDS)
+            return offset_from_end(
+                watched,
+                count,
+                "read_uncommitted",
+                start=start,
+                stop=stop,
+                matches=even,
+            )
+
+        assert found(3) == RECORDS - 6
+        assert found(3, 10, 21) == 16
+        assert found(100, 11, 21) == 11
+        assert found(0, 11, 21) == 21
+        assert found(5, 21, 11) == 21
+
+
+def test_a_key_that_is_rare_is_found_without_reading_what_is_before(
+    tmp_path: Path,
+) -> None:
+    """The log is read from the end, in parts that grow."""
+    with logstore.open(tmp_path) as store:
+        log = new_partition(store)
+        log.append_many([b"x"] * 20_000, [b"a"] * 15_000 + [b"b"] + [b"c"] * 4_999)
+    with logstore.open(tmp_path, read_only=True) as store:
+        watched: Any = Watched(store.topic("orders")[0])
+        found = offset_from_end(
+            watched, 1, "read_uncommitted", matches=lambda record: record.key == b"b"
+        )
+        assert found == 15_000
+        assert watched.records < 10_000
+
+
+@pytest.mark.parametrize(
+    ("topics", "assumes", "numbers"),
+    [((0, 1, 2, 3, 4), True, (1,)), ((0, 1), False, (0, 1)), ((1,), False, (1,))],
+)
+def test_the_partition_of_a_key_is_that_of_kafka(
+    topics: tuple[int, ...], assumes: bool, numbers: tuple[int, ...]
+) -> None:
+    """murmur2 of the key, as Kafka's own tests have it; without the option all."""
+
+    class Topic:
+        name, numbers = "orders", topics
+
+    topic: Any = Topic
+    selection = Selection(key=b"foobar", assumes_kafka=assumes)
+    if assumes:
+        # org.apache.kafka.common.utils.UtilsTest: murmur2("foobar") == -790332482
+        assert (-790332482 & 0x7FFFFFFF) % len(topics) == numbers[0]
+    assert selection.numbers(topic) == numbers
+
+
+def test_a_partition_that_is_not_here_makes_the_place_of_a_key_unknown() -> None:
+    """A broker of a cluster has some of the partitions."""
+
+    class Topic:
+        name, numbers = "orders", (0, 2)
+
+    topic: Any = Topic
+    with pytest.raises(logstore.ConfigError, match="orders has partitions 0, 2 here"):
+        Selection(key=b"k", assumes_kafka=True).numbers(topic)

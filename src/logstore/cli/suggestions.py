@@ -1,0 +1,175 @@
+"""What a word means that is no subcommand, and an option that there is not.
+
+People come with the words of other tools: kcat, Kafka's scripts, git, SQL. A suggestion
+follows from what they want, not from which name has similar letters: `cat` is `records`
+and not `compact`. Only a slip of the keys, in a name or in one of these words, is found
+by its letters. No suggestion is a command that changes anything: those that do are
+named with ``--dry-run`` or ``--help``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+# What is suggested, and the words for it.
+_COMMANDS: Final = {
+    "records": "cat consume consumer console-consumer get read show print dump fetch "
+    "messages message record view query kcat",
+    "records --grep RE": "grep search find filter",
+    "records --limit N": "head first",
+    "records --last N": "last latest",
+    "ls": "topics topic describe list dir tree partitions partition segments segment "
+    "offsets",
+    "stat": "stats count size sizes du wc summary statistics",
+    "tail -f": "follow watch stream listen",
+    "batches": "batch",
+    "index": "indexes timeindex checkpoint checkpoints",
+    "kafka-dump-log": "dump-log dumplog",
+    "export -o FILE": "convert save to-parquet to-csv to-json parquet csv json jsonl "
+    "arrow",
+    "groups list": "consumers group consumer-groups consumergroups",
+    "groups describe": "lag members committed",
+    "verify": "check fsck validate scrub test lint integrity checksum",
+    "doctor": "health status environment env diagnose",
+    "handover check": "handover migrate migration",
+    "repair --dry-run": "fix recover recovery heal mend salvage repairs",
+    "rebuild-index --dry-run": "rebuild reindex",
+    "compact --dry-run": "compaction clean cleaner gc vacuum",
+    "snapshot --help": "backup copy clone cp",
+    "groups reset --dry-run": "reset reset-offsets seek rewind",
+    "groups export --dry-run": "export-group",
+    "report -o FILE": "html page dashboard",
+    "metrics": "prometheus exporter monitor monitoring stats-prometheus",
+    "completion": "completions complete",
+    "man": "manual manpage",
+    "--help": "help usage",
+    "--version": "version",
+}
+# Of a name that is a command which changes something, only these are suggested.
+_HARMLESS: Final = {
+    "repair": "repair --dry-run",
+    "rebuild-index": "rebuild-index --dry-run",
+    "compact": "compact --dry-run",
+    "snapshot": "snapshot --help",
+    "groups reset": "groups reset --dry-run",
+    "groups export": "groups export --dry-run",
+}
+# What this tool does not do, and the words for it.
+_ELSEWHERE: Final = {
+    "appends no records": "produce producer write append put publish send push insert "
+    "import load",
+    "deletes no records and no topics": "delete rm remove drop purge truncate trim "
+    "delete-records",
+    "makes and changes no topics": "create create-topic init new mkdir alter configure "
+    "config configs set",
+}
+# Options, or subcommands, in place of an option; the first one that there is.
+_OPTIONS: Final[dict[tuple[str, ...], str]] = {
+    ("--from",): "-o --offset --offsets --start --since --after --begin --start-offset "
+    "--from-offset --from-time --timestamp --seek",
+    ("--until",): "--end --before --stop --end-offset --till --to-offset --to-time",
+    ("--limit", "--records"): "-c -n --count --max --max-messages --max-records "
+    "--num --head --messages",
+    ("--last", "--records", "records --last N"): "--tail --latest --newest",
+    ("--skip",): "--drop --omit",
+    ("--topic", "--topics"): "-t",
+    ("--partition",): "-p --partitions",
+    ("--group",): "-g -G --groups --consumer-group --group-id",
+    ("--format jsonl",): "-J -j --json --jsonl --ndjson",
+    ("--format",): "--as --kind --type --style",
+    ("--grep", "records --grep RE"): "-e --regex --regexp --pattern --filter --search "
+    "--match --where --contains",
+    ("--key", "records --key KEY"): "-k --key-filter --with-key",
+    ("--payload",): "--encoding --decode --utf8 --hex --base64 --raw --value-format",
+    ("--template",): "--printf --output-format",
+    ("--isolation read_committed",): "--committed --read-committed --isolation-level",
+    ("--on-corruption skip",): "--skip-corrupt --ignore-errors --skip-damaged "
+    "--ignore-corruption --continue",
+    ("--follow", "tail -f"): "--watch --stream -f -F",
+    ("--output",): "--out --file --outfile --dest",
+    ("--dry-run",): "--preview --simulate --plan --what-if --check --dryrun",
+    ("--deep",): "--full --thorough --all --complete",
+    ("--threads",): "-j --jobs --parallel --workers --concurrency",
+    ("--segments",): "-l --long --all -a --details --recursive -R",
+    ("--sort",): "--order --order-by --sort-by",
+    ("--verbose",): "-vv --details --all",
+    ("repair --dry-run",): "--fix --repair --heal",
+    ("ls",): "--list --describe -L",
+    ("groups list",): "--all-groups",
+    ("groups describe",): "--lag --members",
+}
+_LEAVE_OUT: Final = {
+    "a log is read from its start, without an option": "--from-beginning --earliest -C",
+    "there is no broker to connect to: PATH is the directory": (
+        "-b --bootstrap-server --broker --brokers --zookeeper --broker-list --host"
+    ),
+}
+# They make a command write, ask nothing, or replace a file: never suggested.
+_WRITING: Final = frozenset({"--yes", "--force", "--write-test"})
+# How alike two words are that differ by a slip of the keys.
+_SLIP: Final = 0.75
+
+
+def for_command(word: str, names: Sequence[str]) -> str:
+    """The end of an error about a word that is no subcommand: what was meant, or what
+    there is.
+
+    Args:
+        names: the subcommands, in the order in which they are listed.
+    """
+    for what, words in _ELSEWHERE.items():
+        if word in words.split():
+            return f"; this tool {what}: logstore.open() in Python does"
+    family = [name for name in names if name.startswith(f"{word} ")]
+    if len(family) > 1:
+        return f"; there are {', '.join(family)}"
+    meant = {name: _HARMLESS.get(name, name) for name in names}
+    for suggestion, words in _COMMANDS.items():
+        meant.update(dict.fromkeys(words.split(), suggestion))
+    found = meant.get(word) or meant.get(_slip_of(word, meant))
+    if found is None:
+        return f"; there are {', '.join(names)}"
+    return f"; did you mean {found}?"
+
+
+def for_option(option: str, names: Iterable[str]) -> str:
+    """The end of an error about an option that a subcommand does not have; "" if
+    nothing is known of it.
+
+    Args:
+        names: the options that the subcommand has.
+    """
+    has = [name for name in names if name not in _WRITING]
+    for reason, words in _LEAVE_OUT.items():
+        if option in words.split():
+            return f"; {reason}"
+    meant = {name: name for name in has}
+    for suggestions, words in _OPTIONS.items():
+        for suggestion in _that_exist(suggestions, has):
+            for word in (*suggestions, *words.split()):
+                meant.setdefault(word, suggestion)
+    found = meant.get(option) or meant.get(_slip_of(option, meant))
+    return "" if found is None else f"; did you mean {found}?"
+
+
+def _that_exist(suggestions: Sequence[str], has: Sequence[str]) -> Iterator[str]:
+    """Those that are no option, or an option that the subcommand has."""
+    for suggestion in suggestions:
+        if not suggestion.startswith("-") or suggestion.split()[0] in has:
+            yield suggestion
+
+
+def _slip_of(word: str, words: Iterable[str]) -> str:
+    """The word that was typed with a slip; "" if there is none: one that begins with
+    the same letter, and has nearly the same letters in the same order."""
+    plain = word.lstrip("-")
+    dashes = word[: len(word) - len(plain)]
+    alike = [
+        one.lstrip("-")
+        for one in words
+        if plain and one.startswith(dashes + plain[0]) and len(plain) > 2
+    ]
+    close = difflib.get_close_matches(plain, alike, 1, _SLIP)
+    return dashes + close[0] if close else ""
