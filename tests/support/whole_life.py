@@ -23,6 +23,7 @@ import logstore
 from logstore.cli.main import main
 from logstore.cli.output import Printer
 from logstore.cli.schema import dumps, payload_value
+from logstore.cli.tables import Column, print_table
 from support.damage import append_garbage, frames, logs_in, overwrite
 from support.values import FORMATS, append_records, config_of, fill
 
@@ -119,7 +120,7 @@ def load_all() -> None:
     """Import what comes at its first use: imports are not what is watched."""
     assert all(getattr(logstore, name) for name in logstore.__all__)
     importlib.import_module("logstore.cli.run")
-    Printer(io.StringIO()).table(["name"], [["value"]])
+    print_table(Printer(io.StringIO()), [Column("name", str)], ["value"])
     dumps({})
     payload_value(b"", "base64")
 

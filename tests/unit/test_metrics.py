@@ -164,7 +164,9 @@ def test_metrics_read_each_state_of_an_idle_partition_once(
 
 
 def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
-    """They come while other threads hold all locks of the partitions."""
+    """They come while other threads hold all locks of the partitions; those of groups,
+    too."""
+    with_group(store)
     writer = store._topics.writers.loaded["orders", 0]
     done = threading.Event()
     found: list[dict[str, Any]] = []
@@ -179,6 +181,7 @@ def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
         assert done.wait(20)
     thread.join()
     assert row(found[0], 0)["log_end_offset"] == 40
+    assert found[0]["consumer_groups"][0]["partitions"][0]["lag"] == 10
 
 
 def test_failed_partition_is_not_writable(tmp_path: Path) -> None:

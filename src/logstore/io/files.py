@@ -426,6 +426,14 @@ class Files(ByteLocks, Links):
         """The effective user id of this process."""
         return os.geteuid()
 
+    def user_tables(self) -> tuple[str, str]:
+        """The contents of /etc/passwd and /etc/group ("" without them). No service for
+        names is asked: that would take a socket."""
+        try:
+            return read_text("/etc/passwd"), read_text("/etc/group")
+        except OSError:
+            return "", ""
+
     def resource_limits(self) -> tuple[int | None, int | None]:
         """(open files, bytes of a file) that this process may have; None: no limit."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -8,9 +8,7 @@ systems".
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
-import pwd
 import re
 from typing import Final, NamedTuple
 
@@ -187,32 +185,12 @@ def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
     Root always may, so a directory of root is as good as one of this user.
     """
     if info.uid not in (user, ROOT_USER, -1):
-        return (
-            f"it belongs to user {user_text(info.uid)}, and this process is user "
-            f"{user_text(user)}"
-        )
+        return f"it belongs to user {info.uid}, and this process is user {user}"
     if info.mode & 0o002:
         return f"everybody may write to it (mode {info.mode:04o})"
     if info.mode & 0o020 and not group_access:
-        group = group_text(info.gid)
-        return f"its group, {group}, may write to it (mode {info.mode:04o})"
+        return f"its group, {info.gid}, may write to it (mode {info.mode:04o})"
     return ""
-
-
-def user_text(uid: int) -> str:
-    """A user as people know them: ``kafka (1001)``; the number if it has no name."""
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
-    except (KeyError, OverflowError):
-        return str(uid)
-
-
-def group_text(gid: int) -> str:
-    """A group likewise."""
-    try:
-        return f"{grp.getgrgid(gid).gr_name} ({gid})"
-    except (KeyError, OverflowError):
-        return str(gid)
 
 
 # Files of a log directory's root that no other program uses. (`.lock` is not among
@@ -429,7 +407,7 @@ def _check_owner(
     if not why:
         return
     if info.uid not in (user, ROOT_USER, -1):
-        what = f"Run as user {user_text(info.uid)}"
+        what = f"Run as user {info.uid}"
     elif info.mode & 0o002:
         what = "Take the permission away (chmod o-w)"
     else:

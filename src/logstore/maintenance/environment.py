@@ -232,17 +232,23 @@ class _Doctor:
         values = {"uid": info.uid, "gid": info.gid, "mode": f"{info.mode:04o}"}
         why = filesystem.who_else(info, self.files.user(), group_access=False)
         if why:
-            text = f"not opened for writing without a setting: {why}"
+            text = f"not opened for writing without a setting: {why}; {self._owner()}"
             level = PROBLEM if info.mode & 0o002 else NOTE
             yield self._say("owner", level, text, values)
             return
-        letters = stat.filemode(info.mode)[1:]
-        text = (
-            f"user {filesystem.user_text(info.uid)}, group "
-            f"{filesystem.group_text(info.gid)}, mode {info.mode:04o} ({letters})"
-        )
+        text = self._owner()
         wider = info.mode & ~DIRECTORY_MODE & 0o777
         yield self._say("owner", NOTE if wider else OK, text, values)
+
+    def _owner(self) -> str:
+        """The owner and the mode of the directory, as people know them."""
+        info = self.root.info()
+        users, groups = self.files.user_tables()
+        letters = stat.filemode(info.mode)[1:]
+        return (
+            f"user {_named(users, info.uid)}, group {_named(groups, info.gid)}, mode "
+            f"{info.mode:04o} ({letters})"
+        )
 
     def lock(self) -> Iterator[Finding]:
         try:
@@ -329,6 +335,16 @@ class _Doctor:
         with contextlib.suppress(OSError):
             return directory.stat(name)
         return None
+
+
+def _named(table: str, number: int) -> str:
+    """A user or group with its name, from a table as /etc/passwd: ``kafka (1001)``; the
+    number alone if the table does not have it."""
+    for line in table.splitlines():
+        name, *rest = line.split(":")
+        if rest[1:2] == [str(number)]:
+            return f"{name} ({number})"
+    return str(number)
 
 
 # Kind, severity and text of the findings about files.

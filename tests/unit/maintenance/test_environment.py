@@ -12,7 +12,6 @@ import pytest
 
 import logstore
 from logstore.io.files import Files
-from logstore.io.filesystem import group_text, user_text
 from logstore.maintenance.environment import doctor
 
 
@@ -113,10 +112,24 @@ def test_sizes_numbers_and_owners_are_for_people(path: Path) -> None:
     assert "mode 0700 (rwx------)" in found["owner"].message
 
 
-def test_a_user_without_a_name_is_a_number() -> None:
+class Nameless(Files):
+    """A machine whose tables have no such user, or which has none."""
+
+    tables = "", ""
+
+    def user_tables(self) -> tuple[str, str]:
+        return self.tables
+
+
+@pytest.mark.parametrize("table", ["", "other:x:3999999999:1::/:\n", "bad\n:\n\n"])
+def test_a_user_without_a_name_is_a_number(path: Path, table: str) -> None:
     """As in a container."""
-    assert user_text(3_999_999_999) == "3999999999"
-    assert group_text(3_999_999_999) == "3999999999"
+    files = Nameless()
+    files.tables = table, table
+    (owner,) = [
+        one for one in doctor(path, files=files).findings if one.kind == "owner"
+    ]
+    assert owner.message.startswith(f"user {os.geteuid()}, group {os.getegid()}, ")
 
 
 @pytest.mark.parametrize("name", ["__cluster_metadata-0", "remote-log-index-cache"])
