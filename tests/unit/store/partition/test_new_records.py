@@ -243,7 +243,8 @@ def test_sleep_ends_although_reports_may_be_lost(
     new_records = NewRecords(root_of(reader))
     settle(new_records, reader.topic("orders")[0])
     begun = time.monotonic()
-    assert not new_records.wait(views, None)
-    assert not new_records.wait(views, LONG_S)
+    for seconds in (None, LONG_S):
+        while new_records.wait(views, seconds):
+            pass  # the writer may sync in the background
     assert time.monotonic() - begun < LONG_S
     new_records.close()
