@@ -130,9 +130,9 @@ def run(java_home: str, tmp_path: Path) -> Callable[..., Any]:
         )
         assert done.returncode == 0, done.stderr[-4000:]
         result = json.loads(done.stdout.splitlines()[-1])
-        result["warnings"] = [
-            line for line in done.stderr.splitlines() if "option reader is auto" in line
-        ]
+        # spark-submit gives both of the program's outputs as its own standard output.
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        result["warnings"] = [line for line in lines if "option reader is auto" in line]
         return result
 
     return run
