@@ -19,6 +19,7 @@ import logstore
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 ROOT = Path(__file__).parents[3]
 CONNECTOR = ROOT / "connectors" / "spark"
 SETTINGS = (
@@ -42,6 +43,8 @@ for setting in sys.argv[2:]:
 # The rows that both readers and the option find, or the error; whether a class loader
 # of the driver has what is in the user's jar; the jars that executors fetch.
 TRY = """
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+
 def outcome(name, **options):
     try:
         reader = spark.read.format(name).option("subscribe", "orders")
@@ -63,6 +66,7 @@ result = {
     "driver": loader.getResource("of-the-user.txt") is not None,
     "user's": "of-the-user" in jars,
     "ours": jars.count("logstore-jvm.jar"),
+    "sockets": spark.sparkContext.getConf().get(SOCKETS, ""),
 }
 spark.stop()
 print(json.dumps(result))
@@ -176,8 +180,9 @@ def test_jars_of_the_user_stay_beside_ours(
     options: tuple[object, ...] = ()
     settings: list[str] = []
     environment = {}
+    sockets = "spark.python.unix.domain.socket.enabled"
     if given == "--jars":
-        options = ("--jars", user_jar)
+        options = ("--jars", user_jar, "--conf", f"{sockets}=false")
     elif given == "--packages":
         # Where Maven has it on this machine: nothing is downloaded.
         folder = tmp_path / "home/.m2/repository/org/example/of-the-user/1.0"
@@ -200,6 +205,11 @@ def test_jars_of_the_user_stay_beside_ours(
     assert result["user's"]
     # A setting of the builder comes too late for the driver, whoever makes it.
     assert result["driver"] == (given != "builder")
+    # So does this setting, which has a default here from Spark 4.1 on.
+    if given == "--jars":
+        assert result["sockets"] == "false"
+    elif program is DEFAULTS and VERSION >= (4, 1):
+        assert result["sockets"] == "true"
 
 
 @pytest.mark.thorough
