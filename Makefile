@@ -69,7 +69,7 @@ DOCS_STAMP := $(VENV)/.stamp-docs
 TEST_STAMP := $(VENV)/.stamp-test
 BENCH_STAMP := $(VENV)/.stamp-bench
 
-BUILD_JAR := connectors/spark/java/build_jar.py
+BUILD_JAR := connectors/spark/pyspark_logstore/jvm/build_jar.py
 
 # Build requirements go into the environment: a rebuild of the C core then takes
 # seconds and no network.  They are the ones of pyproject.toml.

@@ -67,7 +67,7 @@ class Bug(NamedTuple):
             text = text.replace(old, new)
         file.write_text(text, encoding="utf-8")
         build = {
-            ".java": f"{_CONNECTOR}java/build_jar.py",
+            ".java": f"{_CONNECTOR}pyspark_logstore/jvm/build_jar.py",
             ".c": "logstore/_native/build_ffi.py",
         }.get(file.suffix)
         if build:

@@ -8,7 +8,7 @@ from faults.planted_bug import Bug
 BUGS_OF_JAVA = (
     Bug(
         "zeros are the end of what Java reads",
-        "connectors/spark/java/logstore/spark/TaskReader.java",
+        "connectors/spark/pyspark_logstore/jvm/java/logstore/spark/TaskReader.java",
         (("                if (stop != Decoder.Stop.END) {",
           "                if (stop == Decoder.Stop.ZEROS) {\n"
           "                    closeFile();\n                    continue;\n"
@@ -17,7 +17,7 @@ BUGS_OF_JAVA = (
     ),
     Bug(
         "a gap up to the end of a range is believed without a look behind it",
-        "connectors/spark/java/logstore/spark/TaskReader.java",
+        "connectors/spark/pyspark_logstore/jvm/java/logstore/spark/TaskReader.java",
         (("decoder.isPlausible(buffer, rows) && decoder.isInOrder(buffer, limit);",
           "decoder.isPlausible(buffer, rows);"),),
         "java",
@@ -38,7 +38,7 @@ BUGS_OF_JAVA = (
     ),
     Bug(
         "Java believes its plan though the log has changed",
-        "connectors/spark/java/logstore/spark/TaskReader.java",
+        "connectors/spark/pyspark_logstore/jvm/java/logstore/spark/TaskReader.java",
         (("        if (!range.guard.holds() && !stands()) {", "        if (false) {"),),
         "java",
     ),

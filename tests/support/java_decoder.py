@@ -251,7 +251,10 @@ def verdict_of_c(given: Input) -> Verdict:
 
 
 BUILD: Final = runpy.run_path(
-    str(Path(__file__).resolve().parents[2] / "connectors/spark/java/build_jar.py")
+    str(
+        Path(__file__).resolve().parents[2]
+        / "connectors/spark/pyspark_logstore/jvm/build_jar.py"
+    )
 )
 
 

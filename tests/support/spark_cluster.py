@@ -164,19 +164,22 @@ class Cluster:
         self._daemons.append(daemon)
         return daemon
 
-    def start_workers(self, *names: str, prefix: Sequence[str] = ()) -> None:
+    def start_workers(
+        self, *names: str, prefix: Sequence[str] = (), env: Mapping[str, str] = {}
+    ) -> None:
         """Start workers, one core each, and wait until the master knows them.
 
         Their tasks find the name in the environment as ``TEST_WORKER``.
 
         Args:
             prefix: a command that runs the command that follows it.
+            env: variables that they have besides.
         """
         for name in names:
             options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g"]
             options += ["--work-dir", str(self._directory / name), self.url]
-            env = {"TEST_WORKER": name}
-            self.workers[name] = self._start(name, "Worker", options, env, prefix)
+            given = {**env, "TEST_WORKER": name}
+            self.workers[name] = self._start(name, "Worker", options, given, prefix)
         for name in names:
             self.workers[name].await_line(r"Successfully registered with master")
 
@@ -186,16 +189,23 @@ class Cluster:
         *arguments: str,
         cwd: Path,
         while_running: Callable[[Session], None] | None = None,
+        submit_with: Sequence[str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a driver to its end: what it printed, and what it complained about.
 
         Args:
             program: Python; ``sys.argv[1]`` is the master.
             while_running: called once the driver runs.
+            submit_with: options of spark-submit, which runs it; None: it runs alone.
         """
         script, output, errors = (cwd / f"driver.{end}" for end in ("py", "out", "err"))
         script.write_text(program)
-        command = [sys.executable, str(script), self.url, *arguments]
+        command = [str(script), self.url, *arguments]
+        if submit_with is None:
+            command = [sys.executable, *command]
+        else:
+            submit = str(self._home / "bin" / "spark-submit")
+            command = [submit, "--master", self.url, *submit_with, *command]
         driver = Session(command, self.env, output, errors)
         try:
             if while_running is not None:

@@ -5,32 +5,69 @@ does not say whether a stream is read; it calls no method of a stream's sink bef
 query runs (4.0 to 4.3). Nor can a source choose another one: the option ``reader`` is
 looked at here, too. So a wrong option of a stream would only be visible as a failed
 query. PySpark's own readers and writers know the options when they are called; this
-module makes them check those of the format ``logstore``, and of no other.
+module makes them check those of the formats ``logstore`` and ``logstore-jvm``, and of
+no other: the options themselves, and what they name in the store.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pyspark_logstore.jvm import jar_path
+from pyspark_logstore.jvm import FORMAT_OF_JAVA, ONLY_READS
+from pyspark_logstore.jvm.session import add_reader
 from pyspark_logstore.option_values import refuse
-from pyspark_logstore.read.options import parse
+from pyspark_logstore.read.options import SourceOptions, parse
 from pyspark_logstore.write.options import parse_sink
 
 __all__ = ["check_early", "has_reader"]
 
 logger = logging.getLogger("logstore.spark")
 
-FORMAT_OF_JAVA: Final = "logstore-jvm"
+FORMAT: Final = "logstore"
 
-Check = Callable[[Mapping[str, str], Any], object]
-_GIVEN: Final = "_logstore_given"  # options given to a reader or writer so far
-_FORMAT: Final = ""  # its key there: no option has this name
+# Checks what was given to a reader or writer with the format; returns the format that
+# is used instead, "" for the same one.
+Check = Callable[["Given", Any], str]
+_GIVEN: Final = "_logstore_given"  # what was given to a reader or writer so far
 _IS_WRAPPED: Final = "_logstore_checks"
+
+
+class Given:
+    """What was given to a reader or writer.
+
+    Attributes:
+        options: as Spark has them: names in lower case, without None values.
+        format: the name of the source or sink, in lower case.
+        schema: of a reader; None if none was given.
+    """
+
+    def __init__(self) -> None:
+        self.options: dict[str, str] = {}
+        self.format = ""
+        self.schema: Any = None
+
+    def copy(self) -> Given:
+        """With options of its own."""
+        other = Given()
+        other.options.update(self.options)
+        other.format, other.schema = self.format, self.schema
+        return other
+
+    def record(self, options: Mapping[str, Any]) -> None:
+        """Add options."""
+        for name, value in options.items():
+            if value is not None:
+                is_flag = isinstance(value, bool)
+                text = str(value).lower() if is_flag else str(value)
+                self.options[name.lower()] = text
+
+    def use(self, source: object) -> None:
+        """Set the format."""
+        self.format = str(source).lower()
 
 
 def check_early() -> None:
@@ -39,9 +76,72 @@ def check_early() -> None:
     from pyspark.sql.readwriter import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-    _add(DataFrameReader, "load", lambda given, _: parse(given, streaming=False))
-    _add(DataStreamReader, "load", lambda given, _: parse(given, streaming=True))
+    _add(DataFrameReader, "load", functools.partial(_check_source, streaming=False))
+    _add(DataStreamReader, "load", functools.partial(_check_source, streaming=True))
     _add(DataStreamWriter, "start", _check_sink)
+
+
+def _check_source(given: Given, reader: Any, *, streaming: bool) -> str:
+    """Check what is to be read; which reader reads it.
+
+    Raises:
+        ConfigError, StoreNotFoundError, StorageError: as `parse`, `check_source` and
+            the readers; or the session does not have the reader that is asked for.
+    """
+    options = parse(given.options, streaming=streaming)
+    if given.format == FORMAT_OF_JAVA:
+        reason = add_reader(reader._spark)
+        if reason:
+            refuse("format", given.format, reason)
+        is_java = True
+    else:
+        is_java = has_reader(given.options, reader)
+    _check_readable(
+        options, given.schema, reader._spark, streaming=streaming, is_java=is_java
+    )
+    return FORMAT_OF_JAVA if is_java else FORMAT
+
+
+def _check_readable(
+    options: SourceOptions, schema: Any, session: Any, *, streaming: bool, is_java: bool
+) -> None:
+    # These import pyarrow.
+    from pyspark_logstore.read.checks import check_source
+    from pyspark_logstore.read.columns import check_schema, source_schema
+    from pyspark_logstore.read.stream import StreamReader
+
+    if schema is None:
+        schema = source_schema(include_headers=options.include_headers)
+    elif isinstance(schema, str):
+        schema = _parsed(schema)
+    check_schema(schema)
+    if streaming and not is_java:
+        StreamReader(schema, options)  # what this version of Spark does not have
+    check_source(options, streaming=streaming, directory=_directory_of(session))
+
+
+def _parsed(schema: str) -> Any:
+    from pyspark.sql.types import _parse_datatype_string
+
+    return _parse_datatype_string(schema)
+
+
+def _directory_of(session: Any) -> str:
+    """Where relative paths begin for Spark: `os.chdir` does not change that."""
+    return str(session._jvm.java.lang.System.getProperty("user.dir"))
+
+
+def _check_sink(given: Given, writer: Any) -> str:
+    # These import pyarrow.
+    from pyspark_logstore.write.router import check_sink_schema
+    from pyspark_logstore.write.target import check_target
+
+    if given.format == FORMAT_OF_JAVA:
+        refuse("format", given.format, ONLY_READS)
+    options = parse_sink(given.options, streaming=True)
+    check_sink_schema(writer._df.schema, options.topic)
+    check_target(options, _directory_of(writer._spark))
+    return FORMAT
 
 
 def has_reader(given: Mapping[str, str], reader: Any) -> bool:
@@ -55,7 +155,7 @@ def has_reader(given: Mapping[str, str], reader: Any) -> bool:
     choice = str(given.get("reader", "python")).strip().lower()
     if choice == "python":
         return False
-    reason = _why_not_java(reader)
+    reason = add_reader(reader._spark)
     if not reason:
         return True
     if choice == "jvm":
@@ -69,62 +169,47 @@ def has_reader(given: Mapping[str, str], reader: Any) -> bool:
 _is_warned = False
 
 
-def _why_not_java(reader: Any) -> str:
-    """Why a session does not have the reader in Java; "" if it has."""
-    jar = jar_path()
-    if jar is None:
-        return (
-            "logstore was built without the reader in Java; install a JDK 17 or later "
-            "and pyspark, and then logstore with pip install --no-build-isolation"
-        )
-    context = reader._spark.sparkContext
-    if os.path.basename(jar) not in str(context._jsc.sc().listJars()):
-        return "call logstore.spark.register(spark) to add the reader in Java"
-    return ""
-
-
-def _check_sink(given: Mapping[str, str], writer: Any) -> None:
-    # Imports pyarrow.
-    from pyspark_logstore.write.router import check_sink_schema
-
-    options = parse_sink(given, streaming=True)
-    check_sink_schema(writer._df.schema, options.topic)
-
-
 def _add(kind: type, last: str, check: Check) -> None:
-    """Make the methods of a class record their options, and `last` check them."""
+    """Make the methods of a class record what they are given, and `last` check it."""
     if hasattr(kind, _IS_WRAPPED):
         return
     setattr(kind, _IS_WRAPPED, True)
-    _replace(kind, "format", lambda given, source: given.update({_FORMAT: source}))
-    _replace(kind, "option", lambda given, key, value: _record(given, {key: value}))
-    _replace(kind, "options", lambda given, **options: _record(given, options))
+    _replace(kind, "format", lambda given, source: given.use(source))
+    _replace(kind, "option", lambda given, key, value: given.record({key: value}))
+    _replace(kind, "options", lambda given, **options: given.record(options))
+    if hasattr(kind, "schema"):
+        _replace(kind, "schema", lambda given, schema: setattr(given, "schema", schema))
     for name in ("foreach", "foreachBatch"):  # these do not write to a store
         if hasattr(kind, name):
-            _replace(kind, name, lambda given, f: given.pop(_FORMAT, None))
+            _replace(kind, name, lambda given, f: given.use(""))
     original = getattr(kind, last)
+    takes = inspect.signature(original)
 
     @functools.wraps(original)
-    def checked(self: Any, path: Any = None, *others: Any, **named: Any) -> Any:
-        given = dict(_given(self))
-        rest = dict(named)
-        source = rest.pop("format", None) or (others[0] if others else None)
+    def checked(self: Any, *arguments: Any, **named: Any) -> Any:
+        call = takes.bind(self, *arguments, **named)
+        rest = dict(call.arguments)
+        rest.pop("self")
+        rest.update(rest.pop("options", {}))
+        given = _given(self).copy()
+        source = rest.pop("format", None)
         if source is not None:
-            given[_FORMAT] = source
-        for name in ("schema", "outputMode", "partitionBy", "queryName"):
+            given.use(source)
+        schema = rest.pop("schema", None)
+        if schema is not None:
+            given.schema = schema
+        for name in ("outputMode", "partitionBy", "queryName"):
             rest.pop(name, None)
-        _record(given, rest)
-        if isinstance(path, str):
-            _record(given, {"path": path})
-        if str(given.pop(_FORMAT, "")).lower() == "logstore":
-            check(given, self)
-            if last == "load" and has_reader(given, self):
-                self.format(FORMAT_OF_JAVA)
-                if "format" in named:
-                    named["format"] = FORMAT_OF_JAVA
-                elif others:
-                    others = (FORMAT_OF_JAVA, *others[1:])
-        return original(self, path, *others, **named)
+        if not isinstance(rest.get("path"), str):
+            rest.pop("path", None)
+        given.record(rest)
+        if given.format in (FORMAT, FORMAT_OF_JAVA):
+            used = check(given, self)
+            if used != given.format:
+                self.format(used)
+                if source is not None:
+                    call.arguments["format"] = used
+        return original(*call.args, **call.kwargs)
 
     setattr(kind, last, checked)
 
@@ -141,14 +226,6 @@ def _replace(kind: type, name: str, record: Callable[..., object]) -> None:
     setattr(kind, name, wrapper)
 
 
-def _given(builder: Any) -> dict[str, Any]:
-    given: dict[str, Any] = builder.__dict__.setdefault(_GIVEN, {})
+def _given(builder: Any) -> Given:
+    given: Given = builder.__dict__.setdefault(_GIVEN, Given())
     return given
-
-
-def _record(given: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Record options as Spark does: names in lower case, without None values."""
-    for name, value in options.items():
-        if value is not None:
-            is_flag = isinstance(value, bool)
-            given[name.lower()] = str(value).lower() if is_flag else str(value)

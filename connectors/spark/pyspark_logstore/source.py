@@ -28,16 +28,21 @@ class DefaultSource(DataSource):
         """The columns of Spark's Kafka source. Not called if the user gives a schema,
         which must be a selection of them.
 
-        At `load()` Spark calls only this method, so it checks the options as well.
+        At `load()` Spark calls only this method, so it checks the options as well, and
+        what they name in the store.
 
         Raises:
-            ConfigError: an option is invalid, in a batch query and in a stream.
+            ConfigError: an option is invalid, in a batch query and in a stream; or
+                names what the store does not have.
+            StoreNotFoundError: there is no store.
         """
+        from pyspark_logstore.read.checks import check_source
         from pyspark_logstore.read.columns import source_schema
-        from pyspark_logstore.read.options import check_any, check_reader
+        from pyspark_logstore.read.options import check_reader, parse_any
 
-        check_any(self.options)
+        options, streaming = parse_any(self.options)
         check_reader(self.options)
+        check_source(options, streaming=streaming)
         asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         return source_schema(include_headers=asked)
 

@@ -98,6 +98,8 @@ class Identity(NamedTuple):
         return f"inode {self.inode}{names}"
 
 
+NO_IDENTITY: Final = Identity(-1)
+
 # docs/format.md, `.logstore-owner` and `meta.properties`. Their size is limited here so
 # that any other file does no harm.
 OWNER: Final = ".logstore-owner"
@@ -171,7 +173,7 @@ def _broker(text: str) -> str:
 class OpenStore:
     """A store that is open for reading, with the recorded partition directories."""
 
-    def __init__(self, path: str, identity: Identity) -> None:
+    def __init__(self, path: str, identity: Identity = NO_IDENTITY) -> None:
         self.path = path
         self.identity = identity
         self.process = os.getpid()
@@ -342,9 +344,9 @@ class StoreCache:
             StoreNotFoundError, StorageError: there is none, or it cannot be read.
         """
         try:
-            identity = identity_of(path, names=True) or Identity(-1)
+            identity = identity_of(path, names=True) or NO_IDENTITY
         except OSError:
-            identity = Identity(-1)  # opening it raises the error
+            identity = NO_IDENTITY  # opening it raises the error
         opened = self._open.get(path)
         if opened is not None and (
             not opened.identity.is_same(identity) or opened.process != os.getpid()

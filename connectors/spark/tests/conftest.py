@@ -180,8 +180,8 @@ def make_topic(writer: logstore.Store) -> Callable[..., logstore.Topic]:
 
 # The methods that `check_early` replaces.
 WRAPPED = {
-    "DataFrameReader": ("format", "option", "options", "load"),
-    "DataStreamReader": ("format", "option", "options", "load"),
+    "DataFrameReader": ("format", "schema", "option", "options", "load"),
+    "DataStreamReader": ("format", "schema", "option", "options", "load"),
     "DataStreamWriter": (
         "format",
         "option",

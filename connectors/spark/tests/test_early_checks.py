@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from logstore import ConfigError
+import logstore
+from logstore import ConfigError, StoreNotFoundError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -22,13 +26,22 @@ class Called(Exception):
     """Spark got to do it."""
 
 
-def make_reader() -> Any:
+def check_options(given: Any, reader: Any) -> str:
+    """The check of a stream's source, without the store."""
+    parse(given.options, streaming=True)
+    return str(given.format)
+
+
+def make_reader(check: Any = check_options) -> Any:
     """A class with the methods of PySpark's readers, wrapped."""
 
     class Reader:
         _df: Any = None
 
         def format(self, source: str) -> Any:
+            return self
+
+        def schema(self, schema: Any) -> Any:
             return self
 
         def option(self, key: str, value: Any) -> Any:
@@ -47,13 +60,17 @@ def make_reader() -> Any:
             raise Called(path, format, schema, options)
 
     for _ in range(2):
-        early_checks._add(Reader, "load", lambda given, _: parse(given, streaming=True))
+        early_checks._add(Reader, "load", check)
     return Reader()
 
 
-def make_writer(schema: Any = FRAME) -> Any:
+def make_writer(schema: Any = FRAME, directory: str = os.curdir) -> Any:
+    system = SimpleNamespace(getProperty={"user.dir": directory}.__getitem__)
+    java = SimpleNamespace(lang=SimpleNamespace(System=system))
+
     class Writer:
         _df = type("Frame", (), {"schema": schema})
+        _spark = SimpleNamespace(_jvm=SimpleNamespace(java=java))
 
         def format(self, source: str) -> Any:
             return self
@@ -123,6 +140,56 @@ def test_start_checks_options_and_columns_of_the_sink() -> None:
         make_writer(empty).format("logstore").option("topic", "a").start("out")
     with pytest.raises(Called):
         make_writer().format("logstore").option("topic", "a").start("out")
+
+
+def test_check_is_given_the_schema_and_chooses_the_format() -> None:
+    """Wherever they are given."""
+    seen = []
+
+    def check(given: Any, reader: Any) -> str:
+        seen.append(given.schema)
+        return "logstore-jvm"
+
+    with pytest.raises(Called) as caught:
+        make_reader(check).format("logstore").schema("value binary").load("data")
+    assert caught.value.args == ("data", None, None, {})
+    with pytest.raises(Called) as caught:
+        make_reader(check).load("data", "logstore", "key binary")
+    assert caught.value.args == ("data", "logstore-jvm", "key binary", {})
+    assert seen == ["value binary", "key binary"]
+
+
+def test_start_checks_the_store_and_the_topic(tmp_path: Path) -> None:
+    """A relative path begins where Spark was started. What does not exist is created,
+    unless that is forbidden; nothing is created by the check."""
+    writer = make_writer(directory=str(tmp_path)).format("logstore")
+    with pytest.raises(Called):
+        writer.start("out", topic="a")
+    with pytest.raises(StoreNotFoundError, match=str(tmp_path / "out")):
+        writer.start("out", topic="a", createTopic="false")
+    with pytest.raises(ConfigError, match="bad topic name 'a/b'"):
+        writer.start("out", topic="a/b")
+    columns = types.StructType().add("value", "binary").add("topic", "string")
+    by_column = make_writer(columns, str(tmp_path)).format("logstore")
+    with pytest.raises(StoreNotFoundError):
+        by_column.start("out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(StoreNotFoundError, match="file"):
+        writer.start("file", topic="a")
+    with logstore.open(tmp_path / "data") as store:
+        old = store.create_topic("old", config=logstore.TopicConfig(message_format=0))
+        old[0].append(b"value")
+    with pytest.raises(ConfigError, match="message_format=0"):
+        writer.start("data", topic="old")
+    with pytest.raises(ConfigError, match="no such topic, and createTopic=false; its"):
+        writer.start("data", topic="new", createTopic="false")
+    with pytest.raises(Called):
+        writer.start("data", topic="new")
+    with pytest.raises(StoreNotFoundError, match="directory of a partition"):
+        writer.start("data/old-0", topic="a")
+    with pytest.raises(ConfigError, match="write with the format logstore"):
+        make_writer().format("logstore-jvm").start("data", topic="new")
 
 
 def test_pysparks_own_classes_are_wrapped_once(checked_early: None) -> None:

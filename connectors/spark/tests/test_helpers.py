@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 import logstore.spark
 from logstore.spark import LagListener, lags_of, register, session_defaults
 from pyspark_logstore import DefaultSource
+from pyspark_logstore.jvm.missing import MissingReader
 
 PROGRESS: dict[str, Any] = {
     "id": "11-22",
@@ -60,71 +61,122 @@ def test_listener_keeps_the_newest_lags_until_the_query_ends() -> None:
 
 
 class Builder:
-    """Remembers its settings."""
+    """Remembers its settings, and makes a session of Spark Connect."""
 
-    def __init__(self) -> None:
-        self.settings: dict[str, str] = {}
+    def __init__(self, **options: str) -> None:
+        self._options: dict[str, str] = {**options}
+        self.session: Any = object()
 
     def config(self, name: str, value: str) -> Builder:
-        self.settings[name] = value
+        self._options[name] = value
         return self
+
+    def getOrCreate(self) -> Any:
+        return self.session
+
+
+class Session:
+    """A classic session; what is done to it is remembered."""
+
+    def __init__(self, master: str = "local[2]", finds: bool = False) -> None:
+        self.properties: dict[str, str] = {}
+        self.registered: list[Any] = []
+        system = SimpleNamespace(setProperty=self.properties.__setitem__)
+        java = SimpleNamespace(lang=SimpleNamespace(System=system))
+        self._sc = SimpleNamespace(
+            master=master, pythonExec="python3", _jvm=SimpleNamespace(java=java)
+        )
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+        manager = SimpleNamespace(dataSourceExists=lambda name: finds)
+        state = SimpleNamespace(dataSourceManager=lambda: manager)
+        self._jsparkSession = SimpleNamespace(sessionState=lambda: state)
+
+
+@pytest.fixture
+def no_machine(monkeypatch: pytest.MonkeyPatch, checked_early: None) -> None:
+    """No Java machine runs, and no Python is named."""
+    monkeypatch.setattr(logstore.spark, "_is_running", lambda: False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "restored in the end")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+
+
+SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 def test_session_runs_this_python(
-    monkeypatch: pytest.MonkeyPatch, checked_early: None
+    monkeypatch: pytest.MonkeyPatch, no_machine: None
 ) -> None:
     """Unless the environment says which; with Unix sockets where there are any."""
-    monkeypatch.setenv("PYSPARK_PYTHON", "restored in the end")
-    monkeypatch.delenv("PYSPARK_PYTHON")
     builder = Builder()
     assert session_defaults(builder) is builder
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "another")
     session_defaults(builder)
     assert os.environ["PYSPARK_PYTHON"] == "another"
-    monkeypatch.setattr(logstore.spark, "jar_path", lambda: None)
-    sockets = "spark.python.unix.domain.socket.enabled"
-    for version, expected in (("4.0.5", {}), ("4.1.0", {sockets: "true"})):
+    for version, expected in (("4.0.5", {}), ("4.1.0", {SOCKETS: "true"})):
         monkeypatch.setattr(logstore.spark.pyspark, "__version__", version)
-        assert session_defaults(Builder()).settings == expected
+        assert session_defaults(Builder())._options == expected
 
 
+def test_session_keeps_the_settings_of_the_user(no_machine: None) -> None:
+    """Jars, and the sockets."""
+    given = {"spark.jars": "/a.jar,/b.jar", SOCKETS: "false"}
+    assert session_defaults(Builder(**given))._options == given
+
+
+@pytest.mark.parametrize("reason", ["", "none was built"])
 @pytest.mark.parametrize(
     ("master", "named", "changed"),
-    [("local[2]", "", True), ("local[2]", "python3.12", False), ("yarn", "", False)],
+    [
+        ("local[2]", "", True),
+        ("local[2]", sys.executable, True),
+        ("local[2]", "python3.12", False),
+        ("yarn", "", False),
+    ],
 )
 def test_registering_sets_the_python_of_local_workers(
     master: str,
     named: str,
     changed: bool,
+    reason: str,
     monkeypatch: pytest.MonkeyPatch,
     checked_early: None,
 ) -> None:
-    """Unless the environment says which, and never for other hosts."""
+    """Unless the environment says which, and never for other hosts. Without the reader
+    in Java its name is registered, too."""
     monkeypatch.setenv("PYSPARK_PYTHON", named)
-    properties: dict[str, str] = {}
-    system = SimpleNamespace(setProperty=properties.__setitem__)
-    java = SimpleNamespace(lang=SimpleNamespace(System=system))
-    context = SimpleNamespace(
-        master=master, pythonExec="python3", _jvm=SimpleNamespace(java=java)
-    )
-    registered: list[Any] = []
-    statements: list[str] = []
-    source = SimpleNamespace(register=registered.append)
-    monkeypatch.setattr(logstore.spark, "jar_path", lambda: "/it's/a.jar")
-    register(SimpleNamespace(_sc=context, dataSource=source, sql=statements.append))
-    assert registered == [DefaultSource]
-    assert statements == [r"ADD JAR '/it\'s/a.jar'"]
-    assert properties == ({"logstore.python": sys.executable} if changed else {})
-    assert context.pythonExec == (sys.executable if changed else "python3")
+    monkeypatch.setattr(logstore.spark, "add_reader", lambda session: reason)
+    session = Session(master)
+    register(session)
+    missing = [MissingReader] if reason else []
+    assert session.registered == [DefaultSource, *missing]
+    python = sys.executable if changed else "python3"
+    assert session._sc.pythonExec == python
+    assert session.properties == {
+        "logstore.python": sys.executable,
+        "logstore.worker.python": python,
+    }
 
 
-def test_session_gets_the_jar_after_those_that_it_has(
-    monkeypatch: pytest.MonkeyPatch, checked_early: None
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("finds", [False, True])
+def test_session_of_a_running_machine_is_told_what_it_cannot_inherit(
+    running: bool, finds: bool, monkeypatch: pytest.MonkeyPatch, no_machine: None
 ) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
-    monkeypatch.setattr(logstore.spark, "jar_path", lambda: "/x/logstore-jvm.jar")
-    builder = Builder()
-    builder._options = {"spark.jars": "/a.jar,/b.jar"}
-    session_defaults(builder)
-    assert builder.settings["spark.jars"] == "/a.jar,/b.jar,/x/logstore-jvm.jar"
+    """The reader in Java in any case; the formats, if Spark has not found them."""
+    added: list[Any] = []
+    monkeypatch.setattr(logstore.spark, "add_reader", lambda s: added.append(s) or "")
+    builder = session_defaults(Builder())
+    monkeypatch.setattr(logstore.spark, "_is_running", lambda: running)
+    builder.session = Session(finds=finds)
+    assert builder.getOrCreate() is builder.session
+    assert added == [builder.session]
+    registers = running and not finds
+    assert builder.session.registered == ([DefaultSource] if registers else [])
+    assert builder.session._sc.pythonExec == sys.executable
+
+
+def test_session_of_spark_connect_is_not_changed(no_machine: None) -> None:
+    """Its server is another process, perhaps elsewhere."""
+    builder = session_defaults(Builder())
+    assert builder.getOrCreate() is builder.session

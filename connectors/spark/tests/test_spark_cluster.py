@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,9 @@ spark = (
     .config("spark.sql.shuffle.partitions", "1")
     .config("spark.scheduler.minRegisteredResourcesRatio", "1")
     .config("spark.sql.warehouse.dir", os.path.join(folder, "warehouse"))
-    .config("spark.jars", logstore.spark.jar_path() or "")
     .getOrCreate()
 )
+logstore.spark.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 deadline = time.monotonic() + 60
 executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus
@@ -368,6 +369,111 @@ def test_sink_writes_each_row_once_though_a_worker_dies(
     printed(result)
     assert "Lost executor" in result.stderr
     assert copied(tmp_path)[0] == all_values(topic)
+
+
+# A program as users submit it: its functions are in a module of their own, and it says
+# nothing about jars.
+SUBMITTED = """
+import json, sys
+import logstore.spark
+from pyspark.sql import SparkSession, functions as F
+from of_the_user import place
+
+path, choice = sys.argv[2:4]
+builder = logstore.spark.session_defaults(SparkSession.builder)
+spark = builder.getOrCreate()
+
+def read(reader):
+    return (
+        reader.format("logstore").option("subscribe", "orders").option("reader", choice)
+        .option("startingOffsets", "earliest").option("minPartitions", 8).load(path)
+    )
+
+where = F.udf(place)
+frame = read(spark.read).select("partition", "offset", where("offset").alias("worker"))
+rows = [tuple(row) for row in frame.collect()]
+(
+    read(spark.readStream).select("value")
+    .writeStream.format("logstore").option("topic", "copy")
+    .option("checkpointLocation", path + "-checkpoint").trigger(availableNow=True)
+    .start(path + "-copy").awaitTermination()
+)
+damaged = None
+try:
+    damage = spark.read.format("logstore").option("subscribe", "damaged")
+    damage.option("reader", choice).load(path).collect()
+except Exception as error:
+    damaged = str(error)
+jars = str(spark.sparkContext._jsc.sc().listJars())
+plan = str(frame._jdf.queryExecution().toString())
+spark.stop()
+print(json.dumps([rows, jars, "logstore-jvm" in plan, damaged]))
+"""
+
+MODULE = """
+import os, time
+
+def place(_):
+    time.sleep(0.001)
+    return os.environ["TEST_WORKER"]
+"""
+
+
+@pytest.mark.thorough
+def test_program_that_is_submitted_reads_and_writes(
+    make_cluster: Callable[..., Cluster],
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    tmp_path: Path,
+    source: str,
+) -> None:
+    """By spark-submit with --py-files and --jars: the executors get the reader in Java
+    beside the user's jar. What it leaves to Python runs the Python that the driver
+    names, and that the workers' own environment does not."""
+    topic = make_topic(partitions=PARTITIONS, count=COUNT)
+    expected = everything(topic)
+    damaged = make_topic("damaged", count=100)[0]
+    writer.close()
+    log = max(Path(damaged.path).glob("*.log"), key=lambda log: log.stat().st_size)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    log.write_bytes(data)
+    (tmp_path / "of_the_user.py").write_text(MODULE)
+    archive, jar = tmp_path / "modules.zip", tmp_path / "of-the-user.jar"
+    for path, name in ((archive, "of_the_user.py"), (jar, "of-the-user.txt")):
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr(name, MODULE)
+    (tmp_path / "of_the_user.py").unlink()
+    cluster = make_cluster("a", "b", env={"PYSPARK_PYTHON": ""})
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.cores.max": "2",  # for which the first task waits
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.log.level": "ERROR",
+    }
+    options = ["--py-files", str(archive), "--jars", str(jar)]
+    for setting in settings.items():
+        options += ["--conf", "=".join(setting)]
+    choice = "jvm" if source == "logstore-jvm" else "python"
+    result = cluster.run(
+        SUBMITTED, writer.path, choice, cwd=tmp_path, submit_with=options
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    # spark-submit prints, too.
+    rows, jars, is_java, error = json.loads(result.stdout.splitlines()[-1])
+    assert in_log(rows) == expected
+    assert workers_of(rows) == {"a", "b"}
+    assert is_java == (choice == "jvm")
+    assert "of-the-user.jar" in jars
+    assert "CorruptRecordError" in error
+    with logstore.open(f"{writer.path}-copy", read_only=True) as store:
+        values = sorted(r.value or b"" for p in store.topic("copy") for r in p.read())
+    assert values == sorted(b"orders-%d@%d" % place for place in expected)
 
 
 FAILING_SINK = """

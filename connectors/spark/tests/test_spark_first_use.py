@@ -84,6 +84,66 @@ def test_load_finds_a_wrong_option_by_itself(spark: Any, tmp_path: Path) -> None
             reader.option("startingOfsets", "earliest").load()
 
 
+def wrong_places(folder: Path) -> list[tuple[dict[str, str], str]]:
+    """Options that name what is not there, and a part of the error."""
+    fill(folder / "data")
+    (folder / "other").mkdir()
+    (folder / "other" / "file").write_text("text")
+    return [
+        ({"path": f"{folder}/none", "subscribe": "orders"}, "there is no store at"),
+        ({"path": f"{folder}/other", "subscribe": "orders"}, "there is no store at"),
+        ({"path": f"{folder}/data", "subscribe": "bills"}, "has no topic bills"),
+        ({"path": f"{folder}/data", "assign": '{"orders": [9]}'}, "orders-9"),
+    ]
+
+
+def test_load_finds_by_itself_what_is_not_there(
+    spark: Any, tmp_path: Path, source: str
+) -> None:
+    """Also in a session that knows nothing of logstore, for both readers."""
+    for options, error in wrong_places(tmp_path):
+        for read in (spark.read, spark.readStream):
+            with pytest.raises(Exception, match=error):
+                read.format(source).options(**options).load()
+    # What does not exist yet may come.
+    options = {"path": str(tmp_path / "data"), "subscribePattern": "later.*"}
+    assert spark.read.format(source).options(**options).load().count() == 0
+    spark.readStream.format(source).options(**options).load()
+
+
+def test_load_raises_the_error_of_what_is_not_there(
+    spark: Any, tmp_path: Path, checked_early: None, source: str
+) -> None:
+    """Where `session_defaults` or `register` was called: also with a schema, with the
+    class of the error."""
+    for options, error in wrong_places(tmp_path):
+        for read in (spark.read, spark.readStream):
+            reader = read.format(source).schema("value binary").options(**options)
+            with pytest.raises((ConfigError, logstore.StoreNotFoundError), match=error):
+                reader.load()
+    data = {"path": str(tmp_path / "data"), "subscribe": "orders"}
+    for read in (spark.read, spark.readStream):
+        with pytest.raises(ConfigError, match="a column value string"):
+            read.format(source).schema("value string").options(**data).load()
+        with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+            read.format(source).options(**data).load(startingOfsets="earliest")
+    with pytest.raises(ConfigError, match="not named: orders-1, orders-2, orders-3"):
+        spark.read.format(source).options(**data).load(
+            startingOffsets='{"orders": {"0": 1}}'
+        )
+    frame = spark.readStream.format(source).options(**data).load()
+    with pytest.raises(logstore.StoreNotFoundError):
+        frame.writeStream.format("logstore").option("createTopic", False).start(
+            str(tmp_path / "out"), topic="clean"
+        )
+    with pytest.raises(ConfigError, match="bad topic name"):
+        frame.writeStream.format("logstore").start(str(tmp_path / "out"), topic="a b")
+    with pytest.raises(ConfigError, match="it only reads"):
+        frame.writeStream.format("logstore-jvm").start(str(tmp_path / "out"))
+    assert not spark.streams.active
+    assert not (tmp_path / "out").exists()
+
+
 def test_load_and_start_raise_config_errors(
     spark: Any, tmp_path: Path, checked_early: None
 ) -> None:

@@ -382,6 +382,7 @@ def test_option_chooses_the_reader(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     from pyspark_logstore import early_checks
+    from pyspark_logstore.jvm import NOT_BUILT
 
     path = os.path.dirname(make_topic(count=10)[0].path)
 
@@ -394,12 +395,12 @@ def test_option_chooses_the_reader(
     assert JVM not in plan("python")
     assert JVM in plan("jvm")
     assert JVM in plan("auto")
-    monkeypatch.setattr(early_checks, "jar_path", lambda: None)
+    monkeypatch.setattr(early_checks, "add_reader", lambda session: NOT_BUILT)
     monkeypatch.setattr(early_checks, "_is_warned", False)
     assert JVM not in plan("auto")
     assert JVM not in plan("auto")
     warnings = [r.getMessage() for r in caplog.records if "reader" in r.getMessage()]
     assert len(warnings) == 1
-    assert "install a JDK" in warnings[0]
-    with pytest.raises(logstore.ConfigError, match="install a JDK"):
+    assert "the command `python -m logstore.spark` builds it" in warnings[0]
+    with pytest.raises(logstore.ConfigError, match="python -m logstore"):
         plan("jvm")

@@ -1,6 +1,7 @@
 """A query is killed again and again: the driver with Java, or Python's workers, at
-random and in the middle of a publication; besides, tasks fail when they have staged
-their rows. Every row is there once, in order.
+random and in the middle of a publication; or the service that has the store open, to
+which the query hands in; besides, tasks fail when they have staged their rows. Every
+row is there once, in order.
 
 ``LOGSTORE_SPARK_KILLS`` says how often (4), ``LOGSTORE_SPARK_SEED`` in which manner.
 
@@ -23,6 +24,7 @@ import pytest
 
 import logstore
 from support.killed_query import KilledQuery, kill, run_until_stopped
+from support.store_owner import StoreOwner
 
 ROWS = 1000
 # Even: the rows of a key are all of one task, of which there are two.
@@ -38,6 +40,7 @@ VICTIMS = (
     "driver",
     "driver in a publication",
 )
+VICTIMS_WITH_OWNER = (*VICTIMS, "owner", "owner in a publication")
 
 
 def failing_source() -> Any:
@@ -124,28 +127,35 @@ def ends(path: Path) -> list[int]:
 @pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("victims", [VICTIMS, VICTIMS_WITH_OWNER], ids=["", "owner"])
 def test_query_that_is_killed_writes_every_row_once(
-    java_home: str, tmp_path: Path
+    victims: tuple[str, ...], java_home: str, tmp_path: Path
 ) -> None:
-    """Every row once, in order within a key; in between, nobody sees half a batch."""
+    """Every row once, in order within a key; in between, nobody sees half a batch. With
+    a service that has the store, and without one."""
     kills = int(os.environ.get("LOGSTORE_SPARK_KILLS", "4"))
     rng = random.Random(int(os.environ.get("LOGSTORE_SPARK_SEED", "1")))
     if java_home:
         os.environ["JAVA_HOME"] = java_home
     out = tmp_path / "out"
     done: Counter[str] = Counter()
+    owner = StoreOwner(out)
     with open(tmp_path / "log", "wb") as log:
         query = KilledQuery(Path(__file__), tmp_path, log)
         try:
             while sum(done.values()) < kills:
+                # A query goes on without it, too.
+                if victims is VICTIMS_WITH_OWNER and rng.random() < 0.8:
+                    owner.start()
                 go_on(query, out)
-                victim = rng.choice(VICTIMS)
-                if strike(query, victim, out, rng):
+                victim = rng.choice(victims)
+                if strike(query, owner, victim, out, rng):
                     done[victim] += 1
             go_on(query, out)
             assert query.stop() == 0
         finally:
             query.end()
+            owner.kill()
     found = check(out)
     failures = tmp_path / "failures"
     failed = failures.read_text().count("\n\n") if failures.exists() else 0
@@ -173,7 +183,9 @@ def journal(out: Path) -> tuple[int, int]:
     return info.st_ino, info.st_size
 
 
-def strike(query: KilledQuery, victim: str, out: Path, rng: random.Random) -> bool:
+def strike(
+    query: KilledQuery, owner: StoreOwner, victim: str, out: Path, rng: random.Random
+) -> bool:
     """Kill somebody; False where the moment for it did not come."""
     if victim.endswith("publication"):
         deadline, before = time.monotonic() + 10, journal(out)
@@ -182,6 +194,8 @@ def strike(query: KilledQuery, victim: str, out: Path, rng: random.Random) -> bo
                 return False
     else:
         time.sleep(rng.random() * 1.5)
+    if victim.startswith("owner"):
+        return owner.kill()
     if victim.startswith("driver"):
         query.kill_driver()
         return True

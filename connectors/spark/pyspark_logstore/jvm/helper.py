@@ -20,9 +20,10 @@ from logstore import LogStoreError, TopicPartition
 from pyspark_logstore.jvm.conditions import Condition, narrowed
 from pyspark_logstore.jvm.plans import plan_json, rest_of, stands, task_from
 from pyspark_logstore.read.batch import BatchReader
+from pyspark_logstore.read.checks import check_source
 from pyspark_logstore.read.columns import arrow_schema, check_schema, source_schema
 from pyspark_logstore.read.offsets import Offsets, backlog, from_json
-from pyspark_logstore.read.options import SourceOptions, check_any, parse
+from pyspark_logstore.read.options import SourceOptions, parse, parse_any
 from pyspark_logstore.read.stream import StreamReader
 from pyspark_logstore.stores import settled, store_at
 
@@ -59,9 +60,11 @@ class Helper:
     # ------------------------------------------------------------------ both
 
     def describe(self, request: Request) -> Any:
-        """The columns, after a check of the options and of the schema given."""
+        """The columns, after a check of the options, of what they name in the store,
+        and of the schema given."""
         options = request["options"]
-        check_any(options)
+        parsed, streaming = parse_any(options)
+        check_source(parsed, streaming=streaming)
         if request["schema"]:
             schema = _schema(request["schema"])
             check_schema(schema)

@@ -248,22 +248,22 @@ def _values_of(
     """The value of the option for each partition: an offset, -1, -2, or a time."""
     if bound.timestamp_ms is not None:
         return dict.fromkeys(partitions, _Time(bound.timestamp_ms))
+    check_names(bound, partitions)
     if bound.timestamps_ms is not None:
-        _check_names(bound, bound.timestamps_ms, partitions)
         return {p: _Time(ms) for p, ms in bound.timestamps_ms.items()}
     if bound.offsets is not None:
-        _check_names(bound, bound.offsets, partitions)
         return dict(bound.offsets)
     keyword = EARLIEST if bound.keyword == "earliest" else LATEST
     return dict.fromkeys(partitions, keyword)
 
 
-def _check_names(
-    bound: Bound,
-    given: Iterable[TopicPartition],
-    partitions: Iterable[TopicPartition],
-) -> None:
-    given, existing = set(given), set(partitions)
+def check_names(bound: Bound, partitions: Iterable[TopicPartition]) -> None:
+    """Raise `ConfigError` unless an option that has a value for each partition names
+    exactly these."""
+    values = bound.offsets if bound.timestamps_ms is None else bound.timestamps_ms
+    if values is None:
+        return
+    given, existing = set(values), set(partitions)
     if given != existing:
         missing = ", ".join(map(str, sorted(existing - given))) or "none"
         unknown = ", ".join(map(str, sorted(given - existing))) or "none"

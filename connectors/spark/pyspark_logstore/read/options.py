@@ -26,9 +26,9 @@ __all__ = [
     "Bound",
     "Selection",
     "SourceOptions",
-    "check_any",
     "check_reader",
     "parse",
+    "parse_any",
     "path_of",
 ]
 
@@ -217,8 +217,9 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     )
 
 
-def check_any(given: Mapping[str, str]) -> None:
-    """Check the options of a query that may be a batch query or a stream.
+def parse_any(given: Mapping[str, str]) -> tuple[SourceOptions, bool | None]:
+    """The options of a query that may be a batch query or a stream, and whether it is a
+    stream; None: it may be either.
 
     Raises:
         ConfigError: they are valid for neither; or, if an option is for only one of
@@ -228,14 +229,13 @@ def check_any(given: Mapping[str, str]) -> None:
     for_batch = not names.isdisjoint(name.lower() for name in BATCH_ONLY)
     for_stream = not names.isdisjoint(name.lower() for name in STREAM_ONLY)
     if for_stream and not for_batch:
-        parse(given, streaming=True)
-        return
+        return parse(given, streaming=True), True
     try:
-        parse(given, streaming=False)
+        return parse(given, streaming=False), False if for_batch else None
     except ConfigError:
         if for_batch:
             raise
-        parse(given, streaming=True)
+        return parse(given, streaming=True), True
 
 
 def check_reader(given: Mapping[str, str]) -> None:

@@ -9,10 +9,10 @@ connect them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -23,22 +23,17 @@ import logstore
 from logstore import (
     ConfigError,
     LogStoreError,
-    PublicationConflictError,
     Staged,
     Store,
-    StoreLockedError,
-    StoreNotFoundError,
+    TopicExistsError,
 )
-from pyspark_logstore.option_values import refuse
 from pyspark_logstore.stores import check_store, identity_of
-from pyspark_logstore.write.memory import (
-    CopiedCheckpointError,
-    Memory,
-    Turn,
-    bytes_of,
-)
+from pyspark_logstore.write.access import with_store
+from pyspark_logstore.write.commit import Commit, RewoundError
+from pyspark_logstore.write.memory import CopiedCheckpointError, bytes_of
 from pyspark_logstore.write.options import SinkOptions
 from pyspark_logstore.write.router import Router, check_sink_schema
+from pyspark_logstore.write.target import check_target
 
 __all__ = [
     "BatchWriter",
@@ -53,11 +48,6 @@ logger = logging.getLogger("logstore.spark")
 
 STREAM_IDENTITY: Final = "spark-query:"
 BATCH_IDENTITY: Final = "spark-txn:"
-# Staged files of this age no longer belong to a running batch.
-STAGED_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
-# Between two attempts to get the lock.
-PAUSE_S: Final = 0.01
-PAUSE_S_MAX: Final = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,18 +64,6 @@ class StagedTask(api.WriterCommitMessage):
     batch_id: int = -1
     run_id: str = ""
     bytes: int = 0
-
-
-class RewoundError(PublicationConflictError):
-    """The sink has published a later batch of the query, or a later version."""
-
-    def __init__(self, error: PublicationConflictError) -> None:
-        super().__init__(error.identity, error.sequence, error.last)
-        self.args = (
-            f"{error}. The checkpoint was set back, or copied from another query's; or "
-            f"txnVersion is an old one. A new checkpoint, or another txnAppId, writes "
-            f"these rows; allowRewind=true leaves out what comes before",
-        )
 
 
 class _Sink:
@@ -110,44 +88,20 @@ class _Sink:
     def _prepare(self, *, with_headers: bool) -> None:
         """Create the store and the topic, or check that they exist."""
         options = self._options
-        try:
-            with logstore.open(self._path, read_only=True) as store:
-                if not options.topic or options.topic in store.topics():
-                    _check_format(store, options.topic)
-                    return
-                topics = ", ".join(store.topics()) or "none"
-        except StoreNotFoundError:
-            if not options.topic or not options.create_topic:
-                raise
-        else:
-            if not options.create_topic:
-                refuse(
-                    "topic",
-                    options.topic,
-                    f"the store {self._path} has no such topic, and createTopic=false; "
-                    f"its topics: {topics}",
-                )
+        if not check_target(options):
+            return
         config = options.topic_config(with_headers=with_headers)
-        with self._open_for_writing(create=True) as store:
+
+        def create(store: Store) -> None:
             if options.topic not in store.topics():
                 store.create_topic(options.topic, options.partitions, config)
 
-    def _open_for_writing(self, *, create: bool = False) -> Store:
-        """The store, opened as soon as its current writer releases it."""
-        timeout_ms = self._options.lock_timeout_ms
-        deadline = time.monotonic() + timeout_ms / 1000
-        pause = PAUSE_S
-        while True:
-            try:
-                return logstore.open(
-                    self._path, create=create, config=self._options.store_config
-                )
-            except StoreLockedError as error:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise _still_locked(error, timeout_ms) from error
-            time.sleep(min(pause, remaining))
-            pause = min(2 * pause, PAUSE_S_MAX)
+        def ask_for(store: Store, wait_ms: int) -> None:
+            # Another query may have been faster.
+            with contextlib.suppress(TopicExistsError):
+                store.create_topic(options.topic, options.partitions, config)
+
+        with_store(self._path, options, create, ask_for, create=True)
 
     def _publish(
         self,
@@ -162,30 +116,17 @@ class _Sink:
             run_id: of the query; None for a batch write, for which the application
                 guarantees that it is the same.
         """
-        staged = [message.staged for message in messages]
-        if not any(one.logs for one in staged):
+        commit = Commit(
+            staged=[message.staged for message in messages],
+            bytes=sum(message.bytes for message in messages),
+            identity=identity,
+            sequence=sequence,
+            run_id=run_id,
+            allow_rewind=self._options.allow_rewind,
+        )
+        if not commit.has_rows:
             return  # a batch without rows: a repetition has nothing to do either
-        records = sum(one.records for one in staged)
-        size = sum(message.bytes for message in messages)
-        with self._open_for_writing() as store:
-            memory = Memory((), size)
-            if identity:
-                # No other process publishes while the store is open for writing.
-                last = store.last_publication(identity)
-                turn = Turn(identity, sequence, records, size, run_id)
-                memory = turn.check(last, allow_rewind=self._options.allow_rewind)
-            try:
-                store.publish(
-                    staged, identity=identity, sequence=sequence, note=memory.to_note()
-                )
-            except PublicationConflictError as error:
-                if not self._options.allow_rewind:
-                    raise RewoundError(error) from error
-                logger.warning("allowRewind: what was staged is left out: %s", error)
-                store.discard_staged(staged)
-            store.discard_staged(
-                identity=identity, before=sequence, older_than_ms=STAGED_AGE_MS_MAX
-            )
+        with_store(self._path, self._options, commit.publish, commit.hand_in)
 
     def _discard(self, messages: Iterable[StagedTask | None]) -> None:
         """Remove staged files. Published rows are in the logs, and stay."""
@@ -230,7 +171,10 @@ class BatchWriter(_Sink, api.DataSourceArrowWriter):
         """Publish the staged rows of the tasks.
 
         Raises:
-            StoreLockedError: another writer still has the store after ``lockTimeout``.
+            StoreLockedError: another process still has the store after
+                ``lockTimeout``, and takes no requests, or does not answer.
+            PublicationTimeoutError: it has begun, and has not answered. The same
+                commit, repeated, publishes once.
             RewoundError: a later ``txnVersion`` was published.
         """
         self._publish(_whole(messages), *self._identity(), run_id=None)
@@ -252,7 +196,10 @@ class _StreamSink(_Sink):
         """Publish the staged rows of the tasks, unless they were published before.
 
         Raises:
-            StoreLockedError: another writer still has the store after ``lockTimeout``.
+            StoreLockedError: another process still has the store after
+                ``lockTimeout``, and takes no requests, or does not answer.
+            PublicationTimeoutError: it has begun, and has not answered. The same
+                commit, repeated, publishes once.
             RewoundError: the query has published a later batch.
             CopiedCheckpointError: another query has published under the same id.
         """
@@ -300,16 +247,6 @@ if hasattr(api, "DataSourceStreamArrowWriter"):  # since 4.1
     StreamWriter = StreamArrowWriter
 
 
-def _check_format(store: Store, topic: str) -> None:
-    if topic and store.topic(topic).config.message_format == 0:
-        raise ConfigError(
-            f"option topic={topic!r}: the topic has message_format=0, which has no "
-            f"place for what the sink needs; allowed are 1 and 2",
-            name="topic",
-            value=topic,
-        )
-
-
 def _task_number() -> int:
     context = TaskContext.get()
     return 0 if context is None else int(context.partitionId())
@@ -349,16 +286,3 @@ def _whole(messages: Sequence[Any]) -> list[StagedTask]:
             "they have staged; nothing was published"
         )
     return list(messages)
-
-
-def _still_locked(error: StoreLockedError, timeout_ms: int) -> StoreLockedError:
-    pid = error.holder_pid
-    who = f"process {pid}" if pid else "another process"
-    return StoreLockedError(
-        f"store {error.path} is open for writing in {who}, for {timeout_ms / 1000:g} s "
-        f"now (option lockTimeout); nothing was published. Close it there, or let that "
-        f"process open it only for as long as it writes. A query that is started again "
-        f"on its checkpoint goes on with this batch",
-        path=error.path,
-        holder_pid=pid,
-    )

@@ -64,12 +64,18 @@ def helper() -> Iterator[Asked]:
     asked.process.stdout.close()
 
 
-def test_errors_are_answers_and_the_next_request_is_answered(helper: Asked) -> None:
+def test_errors_are_answers_and_the_next_request_is_answered(
+    helper: Asked, writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    make_topic()
     wrong = helper.ask("describe", options={"path": "/x"}, schema=None)
     assert wrong["error"]["type"] == "ConfigError"
     assert "subscribe" in wrong["error"]["message"]
-    options = {"path": "/x", "subscribe": "t"}
+    options = {"path": writer.path, "subscribe": "orders"}
     assert helper.ask("describe", options=options, schema=None)["schema"] == SCHEMA
+    options = {"path": "/x", "subscribe": "orders"}
+    gone = helper.ask("describe", options=options, schema=None)
+    assert gone["error"]["type"] == "StoreNotFoundError"
     gone = helper.ask("plan", options=options, schema=SCHEMA, conditions=[])
     assert gone["error"]["type"] == "StoreNotFoundError"
 

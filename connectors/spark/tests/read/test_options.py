@@ -13,8 +13,8 @@ from pyspark_logstore.read.options import (
     BOTH,
     STREAM_ONLY,
     SourceOptions,
-    check_any,
     parse,
+    parse_any,
 )
 
 MINIMAL = {"path": "data", "subscribe": "orders"}
@@ -411,7 +411,7 @@ def test_wrong_option_is_found_also_where_nobody_knows_of_a_stream(
 ) -> None:
     """As Spark asks at `load()`."""
     with pytest.raises(ConfigError) as caught:
-        check_any({"path": "data", **options})
+        parse_any({"path": "data", **options})
     assert caught.value.name == name
 
 
@@ -431,6 +431,6 @@ def test_option_that_is_right_for_one_of_them_is_let_through(
     options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """And a stream's is not said to be ignored."""
-    check_any({"path": "data", "subscribe": "a", **options})
+    parse_any({"path": "data", "subscribe": "a", **options})
     if "endingOffsets" not in options:
         assert not caplog.records

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError, StoreLockedError, StoreNotFoundError
+from support.store_owner import StoreOwner
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -295,20 +293,20 @@ def test_commit_removes_what_earlier_batches_left(
     assert written(path) == [b"1"]
 
 
-def test_batch_without_rows_needs_no_lock(
-    writer: logstore.Store, micro_batch: Any
-) -> None:
+def test_batch_without_rows_needs_no_lock(tmp_path: Path, micro_batch: Any) -> None:
     """Nor has it to be remembered."""
-    path = Path(writer.path)
-    writer.create_topic("orders")
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        store.create_topic("orders")
     micro_batch(0)
-    message = stream_writer(path).write(iter(()))
-    stream_writer(path, lockTimeout="0").commit([message], 0)
-    stream_writer(path, lockTimeout="0").commit([], 0)
-    with pytest.raises(StoreLockedError):
-        stream_writer(path, lockTimeout="0").commit(
-            [stream_writer(path).write(rows(b"a"))], 0
-        )
+    with StoreOwner(path, takes_requests=False):
+        message = stream_writer(path).write(iter(()))
+        stream_writer(path, lockTimeout="0").commit([message], 0)
+        stream_writer(path, lockTimeout="0").commit([], 0)
+        with pytest.raises(StoreLockedError):
+            stream_writer(path, lockTimeout="0").commit(
+                [stream_writer(path).write(rows(b"a"))], 0
+            )
 
 
 def test_task_that_does_not_know_its_batch_stages_nothing(tmp_path: Path) -> None:
@@ -336,46 +334,31 @@ def test_messages_of_other_batches_are_not_published(
 
 # ------------------------------------------------------------------ the lock
 
-HOLD = """
-import sys, time
-import logstore
-with logstore.open(sys.argv[1]) as store:
-    print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
 
-
-@contextlib.contextmanager
-def held(path: Path, seconds: float) -> Iterator[int]:
-    """Another process has the store open for writing; gives its pid."""
-    command = [sys.executable, "-c", HOLD, str(path), str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        yield process.pid
-    finally:
-        process.kill()
-        process.communicate()
-
-
+@pytest.mark.parametrize("is_broker", [False, True])
 def test_commit_waits_for_the_lock_and_then_says_who_has_it(
-    tmp_path: Path, micro_batch: Any
+    is_broker: bool, tmp_path: Path, micro_batch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And leaves everything so that the batch can be done again."""
+    """And leaves everything so that the batch can be done again. It says once that it
+    waits."""
     path = tmp_path / "data"
     micro_batch(0)
     message = stream_writer(path).write(rows(b"a"))
-    with held(path, 60) as pid:
+    with StoreOwner(path, takes_requests=False, is_broker=is_broker) as owner:
         begun = time.monotonic()
         with pytest.raises(StoreLockedError) as caught:
-            stream_writer(path, lockTimeout="300ms").commit([message], 0)
-        assert time.monotonic() - begun >= 0.3
-        assert caught.value.holder_pid == pid
-        for word in (f"process {pid}", "0.3 s", "lockTimeout", str(path), "goes on"):
+            stream_writer(path, lockTimeout="1300ms").commit([message], 0)
+        assert time.monotonic() - begun >= 1.3
+        assert caught.value.holder_pid == owner.pid
+        for word in (
+            f"process {owner.pid}", "1.3 s", "lockTimeout", str(path), "goes on",
+            "it takes no requests",
+        ):  # fmt: skip
             assert word in str(caught.value)
         stream_writer(path).abort([message], 0)
+        texts = [r.getMessage() for r in caplog.records]
+        (wait,) = [text for text in texts if "waiting for its lock" in text]
+        assert f"process {owner.pid}, which takes no requests" in wait
     assert staged_files(path) == []
     message = stream_writer(path).write(rows(b"a"))
     stream_writer(path).commit([message], 0)
@@ -389,20 +372,25 @@ def test_commit_succeeds_when_the_lock_comes_in_time(
     path = tmp_path / "data"
     micro_batch(0)
     message = stream_writer(path).write(rows(b"a"))
-    with held(path, 0.5):
+    with StoreOwner(path, takes_requests=False) as owner:
+        timer = threading.Timer(0.5, owner.stop)
+        timer.start()
         stream_writer(path, lockTimeout="60s").commit([message], 0)
+        timer.join()
     assert written(path) == [b"a"]
 
 
 def test_planning_waits_for_the_lock_only_where_something_is_to_be_made(
-    writer: logstore.Store,
+    tmp_path: Path,
 ) -> None:
     """A topic that is there needs no lock; one that is not, does."""
-    path = Path(writer.path)
-    writer.create_topic("orders")
-    batch_writer(path, lockTimeout="0")
-    with pytest.raises(StoreLockedError, match="lockTimeout"):
-        batch_writer(path, topic="new", lockTimeout="0")
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        store.create_topic("orders")
+    with StoreOwner(path, takes_requests=False):
+        batch_writer(path, lockTimeout="0")
+        with pytest.raises(StoreLockedError, match="lockTimeout"):
+            batch_writer(path, topic="new", lockTimeout="0")
 
 
 def test_two_sinks_of_one_store_take_turns(tmp_path: Path) -> None:

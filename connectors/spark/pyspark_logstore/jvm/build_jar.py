@@ -1,11 +1,15 @@
-"""Compiles the reader in Java: ``python connectors/spark/java/build_jar.py``.
+"""Compiles the reader in Java.
 
 It needs ``javac`` 17 or later, from JAVA_HOME or the search path, and the jars of an
 installed pyspark, or of SPARK_HOME. The jar runs on Spark 4.0 to 4.3 and Java 17 or
 later, whatever it was compiled with. Without them nothing is built, and it says so:
-logstore then works without the format ``logstore-jvm``. A jar of the same sources that
-is there already stays: wheels of a release are built in images without a JDK, and the
-jar before, once. With ``--required`` it is an error if there is none in the end.
+logstore then works without the format ``logstore-jvm``; ``python -m logstore.spark``
+builds the jar later. A jar of the same sources that is there already stays: wheels of a
+release are built in images without a JDK, and the jar before, once.
+
+The build of logstore runs this file (`setup.py`), also as a program (`Makefile`): it
+imports nothing of logstore. With ``--required`` it is an error if there is no jar in
+the end.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-JAR = HERE.parent / "pyspark_logstore" / "jvm" / "logstore-jvm.jar"
+SOURCES = HERE / "java"
+JAR = HERE / "logstore-jvm.jar"
 PROVIDER = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 SOURCE = "logstore.spark.LogSource"
 RELEASE = "17"
@@ -45,6 +51,8 @@ def find_jars() -> Path | None:
     homes = [
         Path(place) for place in (found and found.submodule_search_locations) or ()
     ]
+    # A build that pip isolates does not import what is installed beside it.
+    homes.append(Path(sysconfig.get_path("purelib"), "pyspark"))
     if os.environ.get("SPARK_HOME"):
         homes.append(Path(os.environ["SPARK_HOME"]))
     return next((home / "jars" for home in homes if (home / "jars").is_dir()), None)
@@ -61,7 +69,7 @@ def build(target: Path = JAR) -> str:
     if javac is None:
         reason = "there is no javac: install a JDK 17 or later, or set JAVA_HOME"
     elif jars is None:
-        reason = "pyspark is not installed where logstore is built"
+        reason = "there are no jars of Spark: install pyspark, or set SPARK_HOME"
     if javac is None or jars is None:
         if is_current(target):
             return ""
@@ -71,7 +79,7 @@ def build(target: Path = JAR) -> str:
     with tempfile.TemporaryDirectory() as folder:
         command = [javac, "--release", RELEASE, WARNINGS, "-Werror", "-g:none"]
         command += ["-d", folder, "-cp", f"{jars}/*", *sources]
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, stdout=sys.stderr)
         partial = target.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as jar:
             _add(jar, MANIFEST, _manifest())
@@ -92,13 +100,13 @@ def is_current(target: Path) -> bool:
 
 
 def _sources() -> list[Path]:
-    return sorted(HERE.glob("logstore/*/*.java"))
+    return sorted(SOURCES.glob("logstore/*/*.java"))
 
 
 def _manifest() -> bytes:
     digest = hashlib.sha256()
     for source in _sources():
-        digest.update(f"{source.relative_to(HERE)}\n".encode() + source.read_bytes())
+        digest.update(f"{source.relative_to(SOURCES)}\n".encode() + source.read_bytes())
     # A line has at most 72 bytes.
     text = f"Manifest-Version: 1.0\r\nSources: {digest.hexdigest()[:40]}\r\n\r\n"
     return text.encode()

@@ -13,6 +13,7 @@ final class ReaderFactory implements PartitionReaderFactory {
 
     private final StructType schema;
     private final String options;
+    private final String python = Helper.pythonOfWorkers();
 
     ReaderFactory(StructType schema, String options) {
         this.schema = schema;
@@ -26,6 +27,7 @@ final class ReaderFactory implements PartitionReaderFactory {
 
     @Override
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+        Helper.usePython(python);
         return new TaskReader((Task) partition, schema, options);
     }
 

@@ -14,7 +14,6 @@ import java.util.Deque;
 import java.util.List;
 import org.apache.arrow.memory.RootAllocator;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
-import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.api.python.PythonUtils;
 
@@ -28,6 +27,7 @@ final class Helper implements AutoCloseable {
     private static final Deque<Helper> IDLE = new ArrayDeque<>();
     private static final int IDLE_MAX = 4;
     private static final String MODULE = "pyspark_logstore.jvm.helper";
+    private static final String PYTHON = "logstore.python";
 
     private final Process process;
     private final InputStream in;
@@ -101,22 +101,38 @@ final class Helper implements AutoCloseable {
     }
 
     private static String python() {
-        SparkEnv env = SparkEnv.get();
-        if (env != null) {
-            SparkConf conf = env.conf();
-            for (String name : List.of("spark.logstore.python", "spark.pyspark.python")) {
-                String value = conf.get(name, "");
-                if (!value.isEmpty()) {
-                    return value;
-                }
-            }
-        }
-        String property = System.getProperty("logstore.python", "");
+        String property = System.getProperty(PYTHON, "");
         if (!property.isEmpty()) {
             return property;
         }
-        String value = System.getenv("PYSPARK_PYTHON");
-        return value == null || value.isEmpty() ? "python3" : value;
+        String value = configuredPython();
+        return value.isEmpty() ? "python3" : value;
+    }
+
+    /** The Python that is configured for this process; "" if none is. */
+    private static String configuredPython() {
+        SparkEnv env = SparkEnv.get();
+        String value = env == null ? "" : env.conf().get("spark.pyspark.python", "");
+        if (value.isEmpty()) {
+            value = System.getenv("PYSPARK_PYTHON");
+        }
+        return value == null ? "" : value;
+    }
+
+    /**
+     * In the driver: the Python that executors run, as Spark's own functions do; "" if the driver does not
+     * know it. {@code logstore.spark.register} sets the property.
+     */
+    static String pythonOfWorkers() {
+        String property = System.getProperty("logstore.worker.python", "");
+        return property.isEmpty() ? configuredPython() : property;
+    }
+
+    /** In an executor: run this Python, which the driver has named. The driver has one of its own. */
+    static void usePython(String python) {
+        if (!python.isEmpty() && System.getProperty(PYTHON, "").isEmpty()) {
+            System.setProperty(PYTHON, python);
+        }
     }
 
     /**
