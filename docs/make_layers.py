@@ -134,7 +134,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "store.topic": (
         ("merging", "routing"),
         ("topic",),
-        ("open_topics",),
+        ("open_topics", "topic_tables"),
         ("topic_changes",),
     ),
     "store.publication": (

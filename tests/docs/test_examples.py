@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import nbformat
 import pyarrow.parquet as pq
@@ -278,15 +279,33 @@ def test_data_frames_agree() -> None:
     assert sum(map(int, counts)) == 3000
 
 
-def test_notebook_runs_and_is_kept_without_outputs() -> None:
-    """All cells, in order, in a kernel of its own."""
-    notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+def run_notebook(name: str) -> list[Any]:
+    """The cells of code of a notebook that is kept without outputs, run in order in a
+    kernel of its own."""
+    notebook = nbformat.read(EXAMPLES / name, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not any(cell.outputs for cell in cells)
     client = NotebookClient(notebook, timeout=120, kernel_name="python3")
     client.execute(cwd=str(EXAMPLES))
+    return cells
+
+
+def test_notebook_runs() -> None:
+    """It writes, reads, and finds damage."""
+    cells = run_notebook("notebook.ipynb")
     printed = "".join(
         output.get("text", "") for cell in cells for output in cell.outputs
     )
     assert "1440 records\n" in printed
     assert "1439 records left, 1 lost\n" in printed
+
+
+def test_notebook_of_operations_runs_and_plots() -> None:
+    """Throughput, sizes and lag; and the tables of a store, a topic and groups."""
+    pytest.importorskip("matplotlib")
+    cells = run_notebook("operations.ipynb")
+    shown = [output.get("data", {}) for cell in cells for output in cell.outputs]
+    assert sum("image/png" in data for data in shown) == 3
+    pages = [data["text/html"] for data in shown if "text/html" in data]
+    assert any("payments" in page for page in pages)
+    assert any("reports" in page and "lag" in page for page in pages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
 arrow = pytest.importorskip("logstore.record.arrow")
 batches = pytest.importorskip("logstore.record.arrow_batches")
 

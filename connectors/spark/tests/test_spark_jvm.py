@@ -37,7 +37,7 @@ def jar() -> None:
 def random_store(path: Path, rng: random.Random) -> logstore.Store:
     """Topics of all formats, with small segments; some with their head deleted, or
     their tail cut and grown again; some records have no time, no key, no value."""
-    store = logstore.open(path)
+    store, times = logstore.open(path), range(10**6, 2 * 10**6)
     for topic in "ab"[: rng.randrange(1, 3)]:
         magic, codec = rng.choice(FORMATS)
         config = logstore.TopicConfig(
@@ -60,7 +60,7 @@ def random_store(path: Path, rng: random.Random) -> logstore.Store:
                         for _ in range(count)
                     ],
                     [rng.choice([None, b"", b"key"]) for _ in range(count)],
-                    [rng.randrange(10**6, 2 * 10**6) for _ in range(count)],
+                    [rng.choice([-1, *rng.choices(times, k=4)]) for _ in range(count)],
                     **({"headers": headers} if magic == 2 else {}),
                 )
             if len(partition) > 5 and rng.random() < 0.3:
@@ -103,6 +103,7 @@ def random_query(rng: random.Random, *, is_damaged: bool) -> Callable[[Any], Any
             f"timestamp >= {time}",
             f"timestamp < {time}",
             f"timestamp = {time}",
+            "timestamp is null",
             "key IS NOT NULL",
             "length(value) > 20",
         ],

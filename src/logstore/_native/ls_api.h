@@ -230,7 +230,7 @@ typedef struct ls_arrow_rows {
     int64_t *timestamp;
     int32_t *timestamp_type;
     uint8_t *timed;          /* bits: which timestamps are not null; valid only where untimed is not 0 */
-    int64_t untimed;         /* timestamps that are null (magic 0), so far; 0 if `timed` is NULL */
+    int64_t untimed;         /* timestamps that are null (LS_NO_TIMESTAMP), so far; 0 if `timed` is NULL */
     ls_arrow_column key;
     ls_arrow_column value;
 } ls_arrow_rows;

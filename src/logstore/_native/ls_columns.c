@@ -150,28 +150,26 @@ static void ls_columns_put(const uint8_t *buf, const int32_t *pos, const int32_t
     column->nulls += ls_columns_validity(len, n, column->validity, at);
 }
 
-/* Timestamp types widened, and bits of the timestamps that are none (magic 0); either may be not wanted. */
-static void ls_columns_put_types(const int8_t *types, int64_t n, ls_arrow_rows *rows, int64_t at)
+/* Bits of the timestamps that are none: in magic 0, and where a producer has given none. */
+static void ls_columns_put_timed(const int64_t *timestamps, int64_t n, ls_arrow_rows *rows, int64_t at)
 {
-    for (int64_t i = 0; rows->timestamp_type != NULL && i < n; i++) {
-        rows->timestamp_type[at + i] = types[i];
-    }
     int none = 0;
     for (int64_t i = 0; i < n; i++) {
-        none |= types[i] < 0;
+        none |= timestamps[i] == LS_NO_TIMESTAMP;
     }
     /* A bitmap that says nothing is not written: rows->untimed 0 says it, too. */
-    if (rows->timed == NULL || (!none && rows->untimed == 0)) {
+    if (!none && rows->untimed == 0) {
         return;
     }
     if (rows->untimed == 0) {
         memset(rows->timed, 0xff, (size_t)(at / 8 + 1));
     }
     for (int64_t i = 0; i < n; i++) {
+        int is_untimed = timestamps[i] == LS_NO_TIMESTAMP;
         uint8_t mask = (uint8_t)(1u << ((at + i) & 7));
         uint8_t *byte = &rows->timed[(at + i) >> 3];
-        *byte = (uint8_t)(types[i] < 0 ? *byte & ~mask : *byte | mask);
-        rows->untimed += types[i] < 0;
+        *byte = (uint8_t)(is_untimed ? *byte & ~mask : *byte | mask);
+        rows->untimed += is_untimed;
     }
 }
 
@@ -193,8 +191,11 @@ int64_t ls_fill_rows(const ls_columns *columns, int64_t first, int64_t n, const 
     if (rows->timestamp != NULL) {
         memcpy(rows->timestamp + at, columns->timestamp + first, (size_t)n * sizeof *rows->timestamp);
     }
-    if (rows->timestamp_type != NULL || rows->timed != NULL) {
-        ls_columns_put_types(columns->timestamp_type + first, n, rows, at);
+    if (rows->timed != NULL) {
+        ls_columns_put_timed(columns->timestamp + first, n, rows, at);
+    }
+    for (int64_t i = 0; rows->timestamp_type != NULL && i < n; i++) {
+        rows->timestamp_type[at + i] = columns->timestamp_type[first + i];
     }
     ls_columns_put(buf, columns->key_pos + first, columns->key_len + first, n, &rows->key, at);
     ls_columns_put(buf, columns->value_pos + first, columns->value_len + first, n, &rows->value, at);

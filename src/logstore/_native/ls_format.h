@@ -20,6 +20,9 @@ enum {
     LS_FRAME_MIN_BYTES = LS_FRAME_HEADER_BYTES + 1 /* Kafka stops where fewer are left */
 };
 
+/* The timestamp of a record without one. */
+enum { LS_NO_TIMESTAMP = -1 };
+
 /* Magic 0 and 1: one message.  Magic 1 has a timestamp, so the key stands further on. */
 enum {
     LS_MESSAGE_CRC_POS = LS_FRAME_PREFIX_BYTES,

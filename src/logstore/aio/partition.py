@@ -176,7 +176,12 @@ class Partition:
     fetch = same(BlockingPartition.fetch)
     read_batches = same(BlockingPartition.read_batches)
     read_arrow = same(BlockingPartition.read_arrow)
+    _repr_html_ = same(BlockingPartition._repr_html_)
     to_dataset = same(BlockingPartition.to_dataset)
+    to_table = same(BlockingPartition.to_table)
+    to_pandas = same(BlockingPartition.to_pandas)
+    to_polars = same(BlockingPartition.to_polars)
+    head = same(BlockingPartition.head)
     offset_for_time = same(BlockingPartition.offset_for_time)
     last_stable_offset = same(BlockingPartition.last_stable_offset)
 

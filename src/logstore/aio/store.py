@@ -256,6 +256,8 @@ class Store:
 
     topics = same(BlockingStore.topics)
     metrics = same(BlockingStore.metrics)
+    _repr_html_ = same(BlockingStore._repr_html_)
+    to_dataset = same(BlockingStore.to_dataset)
     stage = same(BlockingStore.stage)
     published = same(BlockingStore.published)
     last_publication = same(BlockingStore.last_publication)

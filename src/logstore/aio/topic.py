@@ -113,7 +113,12 @@ class Topic:
     __arrow_c_stream__ = same(BlockingTopic.__arrow_c_stream__)
     read = same(BlockingTopic.read)
     read_arrow = same(BlockingTopic.read_arrow)
+    _repr_html_ = same(BlockingTopic._repr_html_)
     to_dataset = same(BlockingTopic.to_dataset)
+    to_table = same(BlockingTopic.to_table)
+    to_pandas = same(BlockingTopic.to_pandas)
+    to_polars = same(BlockingTopic.to_polars)
+    head = same(BlockingTopic.head)
 
     # ------------------------------------------------------------ appends
 

@@ -81,7 +81,7 @@ def record_text(row: Row, payload: str) -> str:
         parts.append(escape(f"{row.topic}-{row.partition}"))
     parts += [
         str(record.offset),
-        time_text(record.timestamp_ms) if record.timestamp_type >= 0 else "-",
+        time_text(record.timestamp_ms),
         f"key={payload_text(record.key, payload)}",
         f"value={payload_text(record.value, payload)}",
     ]

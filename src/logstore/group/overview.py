@@ -22,6 +22,7 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import TopicPartition
+from logstore.log.frames.notebook import Cell, shown
 from logstore.store.inside import lowered_in_copy
 from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
@@ -115,6 +116,24 @@ class Groups(list[Group]):
     def __init__(self, found: Iterable[Group] = ()) -> None:
         super().__init__(found)
         self.problems: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a table of the groups, and their problems."""
+        number = Cell.number
+        rows = [
+            [
+                Cell(one.group),
+                Cell(one.state),
+                number(len(one.members)),
+                number(sum(m.stuck_ms is not None for m in one.members)),
+                number(len(one.partitions)),
+                number(-1 if one.lag is None else one.lag),
+            ]
+            for one in self
+        ]
+        head = ("group", "state", "members", "stuck", "partitions", "lag")
+        title = "\n".join([f"{len(self)} consumer groups", *self.problems])
+        return shown(title, head, rows)
 
 
 def groups(path: str | os.PathLike[str]) -> Groups:

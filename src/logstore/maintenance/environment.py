@@ -20,8 +20,8 @@ from logstore.io.directory import Directory
 from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
 from logstore.io.lock import description, holder_of, time_text
 from logstore.io.lock_record import state_of
+from logstore.log.frames.units import number_text, size_text
 from logstore.maintenance.finding import ENVIRONMENT, NOTE, OK, PROBLEM, Finding
-from logstore.maintenance.units import number_text, size_text
 
 __all__ = ["EnvironmentFinding", "EnvironmentReport", "doctor"]
 

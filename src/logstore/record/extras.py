@@ -14,6 +14,8 @@ __all__ = [
     "arrow_module",
     "arrow_routing_module",
     "frames_module",
+    "pandas_module",
+    "polars_module",
 ]
 
 
@@ -41,6 +43,30 @@ def arrow_routing_module() -> Any:
 def frames_module(name: str) -> Any:
     """`logstore.log.frames.<name>`. Raises: as `arrow_module`."""
     return _pyarrow(f"logstore.log.frames.{name}")
+
+
+def pandas_module() -> Any:
+    """pandas, which is in no extra of logstore.
+
+    Raises:
+        UnsupportedError: it is not installed.
+    """
+    try:
+        return importlib.import_module("pandas")
+    except ModuleNotFoundError as error:
+        raise _not_installed("pandas") from error
+
+
+def polars_module() -> Any:
+    """polars. Raises: as `pandas_module`."""
+    try:
+        return importlib.import_module("polars")
+    except ModuleNotFoundError as error:
+        raise _not_installed("polars") from error
+
+
+def _not_installed(name: str) -> UnsupportedError:
+    return UnsupportedError(f"this needs {name}; install it with `pip install {name}`")
 
 
 def _pyarrow(name: str) -> Any:

@@ -121,7 +121,8 @@ _complete(
 
     Attributes:
         offset: its place in the partition.
-        timestamp_ms: Unix milliseconds; -1 if there is none (magic 0).
+        timestamp_ms: Unix milliseconds; -1 if there is none: in magic 0, and where a
+            producer has given none.
         key: bytes, or None for a null key (an empty key is ``b""``).
         value: bytes, or None for a null value.
         headers: (name, value or None) pairs in the order written; magic 2 only.

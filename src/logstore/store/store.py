@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from logstore import _native as native
 from logstore._native.locks import logger
@@ -47,12 +47,14 @@ from logstore.store.fork_and_exit import open_stores
 from logstore.store.hand_in.keeper import Kept
 from logstore.store.hand_in.sharing import Sharing
 from logstore.store.lifetime import Lifetime
-from logstore.store.measures import group_rows, store_row
+from logstore.store.measures import store_row
+from logstore.store.partition.arrow_source import dataset_options
 from logstore.store.partition.partitions import RecoveryProgress
 from logstore.store.publication.producer import NamedProducers, Producer
 from logstore.store.publication.publication import (
     Publication,
     PublicationRequest,
+    check_is_named,
     check_own_identity,
     own_request,
 )
@@ -60,6 +62,10 @@ from logstore.store.publishing import Publishing
 from logstore.store.topic.open_topics import OpenTopics
 from logstore.store.topic.topic import Topic
 from logstore.store.topic.topic_changes import TopicChanges
+from logstore.store.topic.topic_tables import dataset_of, page_of
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 __all__ = ["Store"]
 
@@ -100,19 +106,12 @@ class Store:
         topics = self._topics = OpenTopics(context, publications)
         topics.writers.on_recovery = on_recovery
         self._changes = topics.changes = TopicChanges(context, topics, journal)
-        changes = self._changes
         self._publishing = Publishing(
             context,
             topics,
             publications,
             journal,
-            lambda asked: changes.create(
-                asked.name,
-                asked.partitions,
-                asked.config,
-                exist_ok=asked.exist_ok,
-                topic_id=asked.id,
-            ),
+            self._changes.create_for_others,
         )
         self._publishing.hand_in.ends_when_failed = self._is_keeper
         self._sharing: Sharing | None = None
@@ -140,6 +139,10 @@ class Store:
         mode = "read-only" if self.read_only else "read-write"
         mode = "shared" if self._is_shared else mode
         return f"<logstore.Store {self.path} ({mode})>"
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: a table of the topics."""
+        return page_of(self)
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling(self, self.path)
@@ -278,8 +281,7 @@ class Store:
         return reports
 
     def metrics(self) -> dict[str, Any]:
-        """The store, its partitions and its consumer groups in numbers, as plain values
-        (docs/metrics.md).
+        """The store and what is in it in numbers, as plain values (docs/metrics.md).
 
         Cheap: it walks over no log, recovers nothing and waits for no append, sync or
         read. Values that are not known without that are None. `logstore.metrics` writes
@@ -298,13 +300,11 @@ class Store:
             free_bytes = self._context.root.free_bytes()
         state = self._context.state
         ownership = state.ownership_now() if self.read_only else state.ownership
-        rows = self._topics.rows()
         return store_row(
-            self.path,
-            rows,
-            group_rows(self, self._context.root, rows),
+            self,
+            self._context.root,
+            self._topics.rows(),
             time_ms=self._context.files.now_ms(),
-            read_only=self.read_only,
             is_clean=ownership.is_clean and not ownership.is_writing,
             free_bytes=free_bytes,
             waiting_bytes=self._context.waiting_bytes(),
@@ -329,6 +329,29 @@ class Store:
         if partitioner is not None:
             topic.partitioner = partitioner
         return topic
+
+    def to_dataset(
+        self,
+        topics: str | Iterable[str] | None = None,
+        *,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.dataset.Dataset:
+        """The records of topics as one dataset, as `Topic.to_dataset` has those of one.
+        Each scan reads the topics that there are then.
+
+        Args:
+            topics: a name, a pattern (``"orders-*"``; also ``?`` and ``[...]``), or
+                several; None: all.
+            threads, durable_only, isolation, on_corruption: as in `Topic.to_dataset`.
+
+        Raises:
+            TopicNotFoundError: there is no topic of a name that is no pattern.
+        """
+        options = dataset_options(durable_only, isolation, on_corruption)
+        return dataset_of(self, topics, threads, options)
 
     def create_topic(
         self,
@@ -545,13 +568,7 @@ class Store:
         self, request: PublicationRequest, timeout_ms: int | None
     ) -> Publication:
         """As `submit`, also under the identity of a group."""
-        if not request.identity:
-            raise ConfigError(
-                "a publication that is handed in needs an identity, by which it is "
-                "known whether it was published; nothing was done",
-                name="identity",
-                value=request.identity,
-            )
+        check_is_named(request)
         if self._sharing is not None:
             return self._sharing.submit(request, timeout_ms)
         self._topics.check_writable("publish")
@@ -568,8 +585,7 @@ class Store:
         return None if last is None else last.sequence
 
     def last_publication(self, identity: str) -> Publication | None:
-        """The last publication of an identity, without its offsets, which are not kept;
-        None: none. Raises: as `published`."""
+        """The last one of an identity, or None; no offsets. Raises: as `published`."""
         self._context.check_open()
         return self._publishing.last(identity)
 

@@ -29,7 +29,7 @@ class Filled:
         kinds = [kind for _, _, kind in records]
         self.arrays = {
             "offset": ffi.new("int64_t[]", [1000 + i for i in range(n)] or [0]),
-            "timestamp": ffi.new("int64_t[]", [5000 - i for i in range(n)] or [0]),
+            "timestamp": ffi.new("int64_t[]", self.times(kinds) or [0]),
             "key_pos": ffi.new("int32_t[]", [p for p, _ in places[::2]] or [0]),
             "key_len": ffi.new("int32_t[]", [n for _, n in places[::2]] or [0]),
             "value_pos": ffi.new("int32_t[]", [p for p, _ in places[1::2]] or [0]),
@@ -59,6 +59,13 @@ class Filled:
                 column.offsets = self.ends[which]
                 column.data = self.data[which].at_end(b"\xee" * self.room)
                 column.data_capacity = self.room
+
+    @staticmethod
+    def times(kinds):
+        """Some have none: those of magic 0, and others."""
+        return [
+            -1 if kind < 0 or i % 7 == 3 else 5000 - i for i, kind in enumerate(kinds)
+        ]
 
     def fill(self, first=0, n=None):
         n = self.columns.count - first if n is None else n
@@ -116,16 +123,18 @@ def test_fill_rows_appends_records(seed, bits, view):
     rows, n = filled.rows, len(records)
     assert rows.count == n
     assert list(rows.offset[0:n]) == list(range(1000, 1000 + n))
-    assert list(rows.timestamp[0:n]) == [5000 - i for i in range(n)]
-    assert list(rows.timestamp_type[0:n]) == [kind for _, _, kind in records]
+    kinds = [kind for _, _, kind in records]
+    times = Filled.times(kinds)
+    assert list(rows.timestamp[0:n]) == times
+    assert list(rows.timestamp_type[0:n]) == kinds
     for which, column in enumerate((rows.key, rows.value)):
         wanted = [record[which] for record in records]
         assert filled.payload(which) == wanted
         assert column.nulls == wanted.count(None)
         assert column.apart == (sum(len(w or b"") > 12 for w in wanted) if view else 0)
-    assert rows.untimed == sum(kind < 0 for _, _, kind in records)
-    for i, (_, _, kind) in enumerate(records):
-        assert rows.timed[i // 8] >> i % 8 & 1 == (kind >= 0)
+    assert rows.untimed == times.count(-1)
+    for i, time in enumerate(times):
+        assert rows.timed[i // 8] >> i % 8 & 1 == (time >= 0)
 
 
 @pytest.mark.parametrize("view", [False, True])
@@ -135,7 +144,10 @@ def test_fill_rows_of_every_length_copies_exactly(view):
     filled = Filled([(v, v[::-1], 0) for v in values], view=view)
     assert filled.fill() == 80
     assert filled.payload(0) == filled.payload(1) == values
-    assert filled.rows.untimed == 0
+    assert filled.rows.untimed == 11  # each seventh
+    times = Filled([(b"k", b"v", 0)] * 3)
+    assert times.fill() == 3
+    assert times.rows.untimed == 0
 
 
 def test_fill_rows_takes_as_many_as_there_is_room_for():

@@ -13,7 +13,7 @@ import logstore
 from logstore import _native as native
 from logstore.store.partition import partition_views
 from support.arrow import batches as arrow_batches
-from support.arrow import pa
+from support.arrow import pa, pc
 from support.values import (
     config_of,
     every_format,
@@ -125,12 +125,22 @@ def test_arrow_batches_stay_valid_after_the_store_is_closed(tmp_path: Path) -> N
 
 @every_magic
 def test_untimed_records_are_null_timestamps(tmp_path: Path, magic: int) -> None:
-    """Magic 0 has no timestamp: null; a stored -1 is not taken for 1969."""
+    """Magic 0 has no timestamp: null; a stored -1 is not taken for 1969. Also in views,
+    datasets and parts of batches."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(magic))
-        topic[0].append_many([b"a", b"b"], timestamps_ms=[5, 6])
-        column = topic[0].read_arrow().read_all().column("timestamp")
-        assert column.null_count == (2 if magic == 0 else 0)
+        topic[0].append_many([b"a"] * 20, timestamps_ms=[5, -1, 0, -1] * 5)
+        expected = [None if t < 0 or magic == 0 else t for t in [5, -1, 0, -1] * 5]
+        for table in (
+            topic[0].read_arrow().read_all(),
+            topic[0].read_arrow(view=True).read_all(),
+            topic.to_dataset().to_table(),
+        ):
+            assert table.column("timestamp").cast("int64").to_pylist() == expected
+        part = topic[0].read_arrow(start=3, batch_records=5).read_all()
+        assert part.column("timestamp").cast("int64").to_pylist() == expected[3:]
+        none = pc.field("timestamp").is_null()
+        assert topic.to_dataset().count_rows(filter=none) == expected.count(None)
 
 
 # ---------------------------------------------------------------- large columns

@@ -447,6 +447,7 @@ def test_store_shows_what_its_documentation_promises_and_nothing_else(
         "snapshot",
         "stage",
         "submit",
+        "to_dataset",
         "topic",
         "topics",
     }

@@ -89,7 +89,7 @@ def _row(source: FileSource, record: logstore.Record) -> dict[str, Any]:
         "topic": source.topic,
         "partition": source.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp_ms if record.timestamp_type >= 0 else None,
+        "timestamp": None if record.timestamp_ms == -1 else record.timestamp_ms,
         "timestampType": int(record.timestamp_type),
         "key": record.key,
         "value": record.value,

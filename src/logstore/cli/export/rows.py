@@ -198,7 +198,7 @@ class CsvRows:
         )
 
     def _stamp(self, record: logstore.Record) -> bytes:
-        if record.timestamp_type < 0:
+        if record.timestamp_ms == -1:
             return b""
         if self._times == "ms":
             return b"%d" % record.timestamp_ms

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from logstore.config import check_int
-from logstore.log.frames.columns import check_columns, requested_columns, schema_of
+from logstore.log.frames.columns import requested_columns, schema_of
 from logstore.log.frames.log import Log
+from logstore.log.frames.payloads import Payloads
 from logstore.log.frames.pieces import cut_to_size, segments_of
 from logstore.log.frames.stream import reader_over, usable_threads
 from logstore.record.arrow_batches import check_view
@@ -25,24 +26,27 @@ def read_arrow(
     limit: int | None = None,
     *,
     view: bool = False,
+    text: bool = False,
+    json: Mapping[str, str] | None = None,
 ) -> Any:
     """A `pyarrow.RecordBatchReader` over logs, one after the other.
 
     Args:
         threads: how many read at the same time; None: as `usable_threads` returns.
         limit, view: as in `reader_over`.
+        text, json: as in `Payloads`.
 
     Raises:
         ConfigError, TypeError: a column, or a number, is invalid.
         UnsupportedError: this pyarrow has no views.
     """
     check_view(view)
-    names = check_columns(columns)
+    payloads = Payloads(columns, text=text, json=json, view=view)
     check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
     count = usable_threads(threads)
     pieces = [piece for log in logs for piece in segments_of(log)]
     ranges = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
-    return reader_over(ranges, names, batch_records, count, limit, view)
+    return reader_over(ranges, payloads, batch_records, count, limit, view)
 
 
 def exported_schema(columns: Sequence[str]) -> object:

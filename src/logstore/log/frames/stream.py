@@ -11,6 +11,7 @@ from logstore.config import check_int
 from logstore.io.parallel import Task, Workers
 from logstore.log.frames.columns import SourceColumns, schema_of
 from logstore.log.frames.log import Log
+from logstore.log.frames.payloads import Payloads
 from logstore.log.frames.pieces import Piece, segments_of
 from logstore.log.read import reader
 from logstore.record.arrow_batches import BatchMaker, Memory, stream_of
@@ -39,7 +40,7 @@ def usable_threads(threads: int | None) -> int:
 
 def reader_over(
     pieces: Iterable[Piece],
-    columns: Sequence[str],
+    payloads: Payloads,
     batch_records: int,
     threads: int,
     limit: int | None = None,
@@ -48,16 +49,20 @@ def reader_over(
     """A `pyarrow.RecordBatchReader` over pieces; it reads nothing before it is used.
 
     Args:
+        payloads: which columns, and what becomes of keys and values.
         view: keys and values as views of the bytes that were read.
         limit: the most records to return from all pieces; None: all. With a limit one
             thread reads, and no further than the batch with the last of them.
     """
-    if limit is None:
-        batches = batches_of(pieces, columns, batch_records, threads, view=view)
-    else:
-        size = max(1, min(batch_records, limit))
-        batches = _first(batches_of(pieces, columns, size, 1, view=view), limit)
-    return stream_of(schema_of(columns, view), batches)
+    if limit is not None:
+        batch_records, threads = max(1, min(batch_records, limit)), 1
+    shape = None if payloads.changes_nothing else payloads.apply
+    batches = batches_of(
+        pieces, payloads.columns, batch_records, threads, shape, view=view
+    )
+    if limit is not None:
+        batches = _first(batches, limit)
+    return stream_of(payloads.schema, batches)
 
 
 def _first(batches: Iterator[Any], limit: int) -> Iterator[Any]:

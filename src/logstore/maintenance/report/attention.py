@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterator
 from shlex import quote
 from typing import Final
 
+from logstore.log.frames.units import (
+    count_text,
+    duration_text,
+    number_text,
+    percent_text,
+    size_text,
+    time_text,
+)
 from logstore.maintenance.report.model import (
     CRITICAL,
     INFO,
@@ -14,14 +22,6 @@ from logstore.maintenance.report.model import (
     PartitionView,
     StoreView,
     TopicView,
-)
-from logstore.maintenance.units import (
-    count_text,
-    duration_text,
-    number_text,
-    percent_text,
-    size_text,
-    time_text,
 )
 
 __all__ = ["findings_of"]

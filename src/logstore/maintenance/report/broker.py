@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from logstore.log.frames.units import count_text, size_text
 from logstore.maintenance.facts import StoreFacts
 from logstore.maintenance.finding import (
     CHANGES,
@@ -17,7 +18,6 @@ from logstore.maintenance.finding import (
     Finding,
 )
 from logstore.maintenance.report.model import BrokerStep, BrokerView, StoreView
-from logstore.maintenance.units import count_text, size_text
 
 __all__ = ["broker_facts"]
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from logstore.maintenance.report.markup import Html, join, raw, tag
-from logstore.maintenance.report.model import PartitionView, SegmentView, Series
-from logstore.maintenance.report.series import group_of
-from logstore.maintenance.units import (
+from logstore.log.frames.markup import Html, join, raw, tag
+from logstore.log.frames.units import (
     count_text,
     number_text,
     size_text,
     time_text,
 )
+from logstore.maintenance.report.model import PartitionView, SegmentView, Series
+from logstore.maintenance.report.series import group_of
 
 __all__ = ["blocks_of", "icon", "pattern", "segment_map", "spark", "time_chart"]
 

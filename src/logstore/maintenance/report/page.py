@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from logstore.log.frames.markup import Html, join, raw, tag
+from logstore.log.frames.tables import Cell, table
+from logstore.log.frames.units import (
+    count_text,
+    duration_text,
+    number_text,
+    size_text,
+    time_text,
+)
 from logstore.maintenance.report.charts import icon, pattern, spark, time_chart
-from logstore.maintenance.report.markup import Html, join, raw, tag
 from logstore.maintenance.report.model import (
     CRITICAL,
     WARNING,
@@ -28,15 +36,7 @@ from logstore.maintenance.report.sections import (
     sizes_section,
 )
 from logstore.maintenance.report.style import SCRIPT, SCRIPT_HASH, STYLE
-from logstore.maintenance.report.tables import Cell, table
 from logstore.maintenance.report.topics import MapScale, topic_section
-from logstore.maintenance.units import (
-    count_text,
-    duration_text,
-    number_text,
-    size_text,
-    time_text,
-)
 
 __all__ = ["page_of", "title_of"]
 

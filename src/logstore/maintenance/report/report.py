@@ -12,9 +12,9 @@ from typing import Any, Final
 from logstore.config import StoreConfig
 from logstore.errors import storage_error
 from logstore.io.files import Files
+from logstore.log.frames.markup import printable
 from logstore.maintenance.report.attention import findings_of
 from logstore.maintenance.report.collect import Progress, collect
-from logstore.maintenance.report.markup import printable
 from logstore.maintenance.report.model import Attention, StoreView
 from logstore.maintenance.report.page import page_of, title_of
 from logstore.maintenance.verify import VerifyReport

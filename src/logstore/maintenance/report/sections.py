@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from logstore.maintenance.report.charts import icon
-from logstore.maintenance.report.markup import Html, join, tag
-from logstore.maintenance.report.model import StoreView
-from logstore.maintenance.report.tables import Cell, table
-from logstore.maintenance.sampling import Codec
-from logstore.maintenance.units import (
+from logstore.log.frames.markup import Html, join, tag
+from logstore.log.frames.tables import Cell, table
+from logstore.log.frames.units import (
     count_text,
     number_text,
     percent_text,
     size_text,
 )
+from logstore.maintenance.report.charts import icon
+from logstore.maintenance.report.model import StoreView
+from logstore.maintenance.sampling import Codec
 
 __all__ = [
     "broker_section",

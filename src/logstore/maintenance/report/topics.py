@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from logstore.maintenance.report.charts import segment_map
-from logstore.maintenance.report.markup import Html, join, tag
-from logstore.maintenance.report.model import PartitionView, StoreView, TopicView
-from logstore.maintenance.report.series import quantile_edges
-from logstore.maintenance.report.style import AGES
-from logstore.maintenance.report.tables import Cell, table
-from logstore.maintenance.units import (
+from logstore.log.frames.markup import Html, join, tag
+from logstore.log.frames.tables import Cell, table
+from logstore.log.frames.units import (
     count_text,
     number_text,
     size_text,
     time_text,
 )
+from logstore.maintenance.report.charts import segment_map
+from logstore.maintenance.report.model import PartitionView, StoreView, TopicView
+from logstore.maintenance.report.series import quantile_edges
+from logstore.maintenance.report.style import AGES
 
 __all__ = ["MapScale", "topic_section"]
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
+from logstore.errors import LogStoreError
 from logstore.log.frames.log import Log
 from logstore.log.read.options import ReadOptions
 from logstore.record.arguments import check_choice
-from logstore.record.extras import frames_module
+from logstore.record.extras import frames_module, pandas_module, polars_module
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
     import pyarrow.dataset
 
-__all__ = ["ArrowSource"]
+    from logstore.log.read.corruption import OnCorruption
+
+__all__ = ["ArrowSource", "dataset_options"]
+
+
+_HEAD: Final = ("partition", "start offset", "end offset", "segments", "bytes")
 
 
 class ArrowSource(abc.ABC):
@@ -28,6 +37,52 @@ class ArrowSource(abc.ABC):
     @abc.abstractmethod
     def _table_name(self) -> str:
         """Its name, which messages of a dataset show."""
+
+    @abc.abstractmethod
+    def read_arrow(
+        self, start: Any = None, stop: Any = None, columns: Sequence[str] = ()
+    ) -> pyarrow.RecordBatchReader:
+        """The records as a stream of Arrow's, with these columns."""
+
+    def _partitions_now(self) -> Sequence[Any]:
+        """Its partitions, in order."""
+        return (self,)
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: a table of its partitions. None if they cannot be looked at:
+        then a notebook shows the text."""
+        try:
+            partitions = self._partitions_now()
+            segments = [one.segments for one in partitions]
+            ends = [(one.start_offset, one.end_offset) for one in partitions]
+        except LogStoreError:
+            return None
+        notebook = frames_module("notebook")
+        number, size = notebook.Cell.number, notebook.Cell.size
+        rows = [
+            [
+                number(one.number),
+                number(start),
+                number(end),
+                number(len(some)),
+                size(sum(segment.size_bytes for segment in some)),
+            ]
+            for one, some, (start, end) in zip(partitions, segments, ends, strict=True)
+        ]
+        page: str = notebook.shown(repr(self), _HEAD, rows)
+        return page
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be an array of numpy's, or a ``pd.DataFrame(...)``, which would
+        have the partitions, or nothing, for its rows.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"{self!r} is no array of numbers. Its records are in to_pandas(), "
+            f"to_polars() and to_table()"
+        )
 
     def __arrow_c_schema__(self) -> object:
         """The columns of `__arrow_c_stream__`, as a PyCapsule."""
@@ -54,6 +109,101 @@ class ArrowSource(abc.ABC):
             requested_schema,
         )
 
+    def to_table(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        columns: Sequence[str] | None = None,
+        *,
+        text: bool = False,
+        json: Mapping[str, str] | None = None,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: OnCorruption = "raise",
+        limit: int | None = None,
+    ) -> pyarrow.Table:
+        """The records as a ``pyarrow.Table``, all in memory. `read_arrow` reads one
+        batch after the other, `to_dataset` only what a condition selects.
+
+        Args:
+            columns: as in `read_arrow`; None: offset, timestamp, key, value, and before
+                them, of a topic, topic and partition.
+            text: keys and values as ``string``; what is no UTF-8 in them becomes
+                U+FFFD.
+            json: names of members of the JSON objects in the values, and the type of
+                each: string, int32, int64, double or bool. After the other columns
+                there is one for each, null where the value is no JSON object, or has no
+                such member, or has one of another type.
+            threads: how many read at the same time, 1 to 64; None: one for each
+                processor, 8 at most.
+            start, stop, durable_only, isolation, on_corruption, limit: as in
+                `read_arrow`.
+
+        Raises: as `read_arrow`, and what it raises while it reads.
+        """
+        options: dict[str, Any] = {
+            "text": text,
+            "json": json,
+            "threads": frames_module("stream").usable_threads(threads),
+            "durable_only": durable_only,
+            "isolation": isolation,
+            "on_corruption": on_corruption,
+            "limit": limit,
+        }
+        names = self._COLUMNS if columns is None else columns
+        return self.read_arrow(start, stop, names, **options).read_all()
+
+    def to_pandas(
+        self, /, start: Any = None, stop: Any = None, **options: Any
+    ) -> pandas.DataFrame:
+        """The records as a ``pandas.DataFrame``.
+
+        Keys and values are objects of bytes, which take several times the memory: with
+        ``text=True`` they are text. Columns of ``json=...`` have pandas' types for
+        numbers with nulls (``Int64``, ``boolean``).
+
+        Args:
+            start, stop, options: as in `to_table`.
+
+        Raises: as `to_table`.
+            UnsupportedError: pandas is not installed.
+        """
+        package = pandas_module()
+        table = self.to_table(start, stop, **options)
+        frame: pandas.DataFrame = table.to_pandas()
+        # A column of floats, as pandas has for integers with nulls, has no large ones.
+        kinds = frames_module("payloads").nullable_kinds(package)
+        for name in options.get("json") or ():
+            frame[name] = table[name].to_pandas(types_mapper=kinds.get)
+        return frame
+
+    def to_polars(
+        self, /, start: Any = None, stop: Any = None, **options: Any
+    ) -> polars.DataFrame:
+        """The records as a ``polars.DataFrame``.
+
+        Args:
+            start, stop, options: as in `to_table`.
+
+        Raises: as `to_table`.
+            UnsupportedError: polars is not installed.
+        """
+        package, table = polars_module(), self.to_table(start, stop, **options)
+        frame: polars.DataFrame = package.DataFrame(table)
+        return frame
+
+    def head(self, /, n: int = 10, **options: Any) -> pyarrow.Table:
+        """The first `n` records, as a ``pyarrow.Table``; of a topic, those of its first
+        partition come first.
+
+        Args:
+            options: as in `to_table`.
+
+        Raises: as `to_table`.
+        """
+        return self.to_table(limit=n, **options)
+
     def to_dataset(
         self,
         *,
@@ -77,10 +227,15 @@ class ArrowSource(abc.ABC):
             on_corruption: ``"skip"`` leaves out damaged data. Scans are in threads of
                 their own, so it takes no function.
         """
-        check_choice("on_corruption", on_corruption, ("raise", "skip"))
-        options = ReadOptions.of(durable_only, isolation, on_corruption)
+        options = dataset_options(durable_only, isolation, on_corruption)
+        return frames_module("dataset").LogDataset(
+            lambda: self._logs_now(options), self._table_name(), threads
+        )
 
-        def logs() -> list[Log]:
-            return self._logs_now(options)
 
-        return frames_module("dataset").LogDataset(logs, self._table_name(), threads)
+def dataset_options(
+    durable_only: bool, isolation: str, on_corruption: str
+) -> ReadOptions:
+    """How the scans of a dataset read. Raises: ConfigError, TypeError."""
+    check_choice("on_corruption", on_corruption, ("raise", "skip"))
+    return ReadOptions.of(durable_only, isolation, on_corruption)

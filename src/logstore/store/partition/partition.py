@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from logstore.config import check_kind
@@ -59,8 +59,7 @@ class Partition(ArrowSource):
     Attributes:
         config: the settings of its topic. If `Topic.configure` raised an error that
             says so: the ones before.
-        topic_id: distinguishes the topics that have had its name; "" for one without an
-            id.
+        topic_id: distinguishes topics that have had its name; "" for one without an id.
     """
 
     _COLUMNS = ("offset", "timestamp", "key", "value")
@@ -168,8 +167,7 @@ class Partition(ArrowSource):
         from records deleted at its start. It may have been cut there since, and have
         grown again. 0: it is another log.
 
-        None if this is unknown: the log has been cut more than thirty times since, or
-        its cuts are no longer recorded.
+        None if unknown: it was cut more than thirty times since, or no cut is recorded.
         """
         check_kind("mark", mark, LogMark)
         return self._reads.unchanged_below(mark)
@@ -317,13 +315,15 @@ class Partition(ArrowSource):
         isolation: str = "read_uncommitted",
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
+        text: bool = False,
+        json: Mapping[str, str] | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records as a ``pyarrow.RecordBatchReader``.
 
         Args:
             start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
-            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
-                magic 0), key, value (binary), timestampType (int32), headers
+            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null if
+                there is none), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at most. It ends sooner if its keys
                 or its values would have more than 8 MiB.
@@ -332,12 +332,13 @@ class Partition(ArrowSource):
                 part of it is in use, it keeps these bytes in memory, up to 6 MiB.
             threads: how many read at the same time, 1 to 64; the order stays the same.
                 With `limit`, or a function as `on_corruption`, one reads.
+            text, json: as in `to_table`.
 
         Raises: as `read`; damage is raised after the batches before it.
         """
         options = ReadOptions.of(durable_only, isolation, on_corruption, limit)
         return self._reads.arrow(
-            start, stop, columns, batch_records, options, view, threads
+            start, stop, columns, batch_records, options, view, threads, text, json
         )
 
     def byte_ranges(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -160,6 +160,8 @@ class PartitionReads:
         options: ReadOptions,
         view: bool,
         threads: int,
+        text: bool,
+        json: Mapping[str, str] | None,
     ) -> pyarrow.RecordBatchReader:
         """As `Partition.read_arrow`."""
         arrow = arrow_batches_module()
@@ -174,12 +176,19 @@ class PartitionReads:
             )
         if threads != 1:
             frames_module("stream").usable_threads(threads)
-            if options.limit is None and not options.policy.asks:
-                log = self._views.log_of(start, stop, options)
-                interchange = frames_module("interchange")
-                return interchange.read_arrow(
-                    [log], names, batch_records, threads, view=view
-                )
+        if options.limit is not None or options.policy.asks:
+            threads = 1
+        if threads != 1 or text or json is not None:
+            return frames_module("interchange").read_arrow(
+                [self._views.log_of(start, stop, options)],
+                names,
+                batch_records,
+                threads,
+                options.limit,
+                view=view,
+                text=text,
+                json=json,
+            )
         log_view, first, end, decoder = self._views.reading(
             start, stop, options, with_headers="headers" in names
         )

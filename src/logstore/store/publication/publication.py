@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "Publication",
     "PublicationRequest",
+    "check_is_named",
     "check_own_identity",
     "own_request",
     "request_of",
@@ -198,6 +199,17 @@ def request_of(
             value=identity,
         )
     return PublicationRequest(tuple(logs), identity, sequence, note, metadata, pinned)
+
+
+def check_is_named(request: PublicationRequest) -> None:
+    """Raise `ConfigError` unless it can be asked whether a request was published."""
+    if not request.identity:
+        raise ConfigError(
+            "a publication that is handed in needs an identity, by which it is "
+            "known whether it was published; nothing was done",
+            name="identity",
+            value=request.identity,
+        )
 
 
 def own_request(

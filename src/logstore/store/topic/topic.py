@@ -443,6 +443,8 @@ class Topic(ArrowSource):
         isolation: str = "read_uncommitted",
         on_corruption: OnCorruption = "raise",
         limit: int | None = None,
+        text: bool = False,
+        json: Mapping[str, str] | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
         by partition, all of them as they are at the call.
@@ -458,6 +460,7 @@ class Topic(ArrowSource):
                 With `limit`, or a function as `on_corruption`, one reads.
             durable_only, isolation, on_corruption: as in `Partition.read`.
             limit: records at most, of all partitions together; None: all.
+            text, json: as in `Partition.read_arrow`.
 
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
@@ -467,7 +470,14 @@ class Topic(ArrowSource):
         if options.policy.asks:
             threads = min(threads, 1)
         reader: pyarrow.RecordBatchReader = interchange.read_arrow(
-            logs, columns, batch_records, threads, options.limit, view=view
+            logs,
+            columns,
+            batch_records,
+            threads,
+            options.limit,
+            view=view,
+            text=text,
+            json=json,
         )
         return reader
 
@@ -490,6 +500,9 @@ class Topic(ArrowSource):
 
     def _table_name(self) -> str:
         return self.name
+
+    def _partitions_now(self) -> Sequence[Any]:
+        return self.partitions
 
     def apply_retention(
         self,

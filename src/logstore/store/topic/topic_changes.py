@@ -36,6 +36,7 @@ from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
+from logstore.log.write.calls import Creation
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 from logstore.store.catalog.topic_settings import BegunCreation, leading
@@ -69,6 +70,16 @@ class TopicChanges:
     @property
     def _catalog(self) -> Catalog:
         return self._topics.catalog
+
+    def create_for_others(self, asked: Creation) -> None:
+        """Create the topic that another process asks for. Raises: as `create`."""
+        self.create(
+            asked.name,
+            asked.partitions,
+            asked.config,
+            exist_ok=asked.exist_ok,
+            topic_id=asked.id,
+        )
 
     def create(
         self,

@@ -200,7 +200,7 @@ def test_csv_loses_nothing(records: list[logstore.Record]) -> None:
             found = [(k, None if v is None else v.encode()) for k, v in pairs]
         assert tuple(found) == record.headers
         assert values["offset"] == str(record.offset)
-        stamp = None if record.timestamp_type < 0 else str(record.timestamp_ms)
+        stamp = None if record.timestamp_ms == -1 else str(record.timestamp_ms)
         assert values["timestamp"] == stamp
 
 

@@ -557,7 +557,7 @@ public final class Decoder {
     }
 
     private static long time(byte[] data, int pos, int magic) {
-        return magic == 0 ? -1 : Bytes.int64(data, pos + 18);
+        return magic == 0 ? Rows.NO_TIMESTAMP : Bytes.int64(data, pos + 18);
     }
 
     private static void put(

@@ -12,12 +12,15 @@ public final class Rows {
     public static final int HEADERS = 8;
     public static final int ALL = 15;
 
+    /** There is none in magic 0, nor where a producer has given none. */
+    public static final long NO_TIMESTAMP = -1;
+
     /** What the places refer to. */
     public byte[] data;
 
     public int count;
     public long[] offset;
-    /** Milliseconds since 1970; -1 in magic 0. */
+    /** Milliseconds since 1970, or {@link #NO_TIMESTAMP}. */
     public long[] timestamp;
     /** -1 none (magic 0), 0 set by the producer, 1 set by the log. */
     public byte[] timestampType;

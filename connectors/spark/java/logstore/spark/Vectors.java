@@ -209,10 +209,9 @@ final class Vectors {
             return nulls;
         }
 
-        /** Records of magic 0 have no time. */
         @Override
         public boolean isNullAt(int row) {
-            return rows.timestampType[row] < 0;
+            return rows.timestamp[row] == Rows.NO_TIMESTAMP;
         }
 
         @Override

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from logstore.maintenance.report.markup import Child, Html, tag
-from logstore.maintenance.units import number_text, size_text, time_text
+from logstore.log.frames.markup import Child, Html, tag
+from logstore.log.frames.units import number_text, size_text, time_text
 
 __all__ = ["Cell", "table"]
 

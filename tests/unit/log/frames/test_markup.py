@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.maintenance.report.markup import Html, join, printable, tag
+from logstore.log.frames.markup import Html, join, printable, tag
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\n\t\x1b[31m\u202e"
 

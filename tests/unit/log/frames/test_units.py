@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.maintenance.units import (
+from logstore.log.frames.units import (
     count_text,
     duration_text,
     percent_text,

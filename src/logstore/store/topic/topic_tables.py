@@ -1,0 +1,109 @@
+"""What makes the topics of a store one table: a dataset, and what a notebook shows."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from logstore.config import check_kind
+from logstore.errors import LogStoreError, TopicNotFoundError
+from logstore.log.frames.log import Log
+from logstore.log.read.options import ReadOptions
+from logstore.record.arguments import as_items
+from logstore.record.extras import frames_module
+from logstore.store.topic.topic import Topic
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+__all__ = ["dataset_of", "page_of"]
+
+
+class Source(Protocol):
+    """A store, as far as its topics are shown."""
+
+    @property
+    def path(self) -> str: ...
+
+    def topics(self) -> list[str]: ...
+
+    def topic(self, name: str) -> Topic: ...
+
+    def metrics(self) -> dict[str, Any]: ...
+
+
+def dataset_of(
+    store: Source,
+    topics: str | Iterable[str] | None,
+    threads: int | None,
+    options: ReadOptions,
+) -> pyarrow.dataset.Dataset:
+    """As `Store.to_dataset`."""
+    wanted = _Choice(topics)
+    wanted.among(store.topics())
+
+    def logs() -> list[Log]:
+        chosen = map(store.topic, wanted.among(store.topics()))
+        return [log for topic in chosen for log in topic._logs_now(options)]
+
+    return frames_module("dataset").LogDataset(logs, f"store {store.path}", threads)
+
+
+def page_of(store: Source) -> str | None:
+    """A table of the topics, as HTML; None if the store is closed."""
+    try:
+        found = store.metrics()["partitions"]
+    except LogStoreError:
+        return None
+    notebook = frames_module("notebook")
+    number, size = notebook.Cell.number, notebook.Cell.size
+    rows = []
+    for name, some in itertools.groupby(found, lambda row: row["topic"]):
+        sizes = [row["size_bytes"] or 0 for row in some]
+        rows.append([notebook.Cell(name), number(len(sizes)), size(sum(sizes))])
+    page: str = notebook.shown(repr(store), ("topic", "partitions", "bytes"), rows)
+    return page
+
+
+class _Choice:
+    """Names of topics, and patterns of names.
+
+    Args:
+        topics: as in `Store.to_dataset`.
+    """
+
+    def __init__(self, topics: str | Iterable[str] | None) -> None:
+        given = ("*",) if topics is None else topics
+        self._given = tuple(as_items("topics", _listed(given), of="names"))
+        for name in self._given:
+            check_kind("topics", name, str)
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Those of some names that are chosen, in their order.
+
+        Raises:
+            TopicNotFoundError: one that is no pattern is not among them.
+        """
+        there = list(names)
+        for name in self._given:
+            if name not in there and not _PATTERN.search(name):
+                raise TopicNotFoundError(
+                    f"no topic {name!r}; there are: {', '.join(there) or 'none'}",
+                    topic=name,
+                )
+        return [
+            name
+            for name in there
+            if any(fnmatch.fnmatchcase(name, given) for given in self._given)
+        ]
+
+
+# What makes a pattern of a name: topics have none of it in theirs.
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+
+def _listed(topics: str | Iterable[str]) -> Iterable[str]:
+    return (topics,) if isinstance(topics, str) else topics
