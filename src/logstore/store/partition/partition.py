@@ -559,8 +559,7 @@ class Partition(ArrowSource):
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
         writer = self._appends.writer()
-        at = as_offset("offset", offset)
-        return upkeep_of(self).truncate_to(writer, at, "asked for")
+        return upkeep_of(self).truncate_to(writer, as_offset("offset", offset))
 
     def compact(
         self,
