@@ -73,7 +73,7 @@ for case, (first, second) in CASES.items():
     how = ["--isolation", "read_committed", "--on-corruption", "skip"]
     for command in (
         ["records", part, "--format", "jsonl"],
-        ["export", root, "--kind", "jsonl", "-o", "-"],
+        ["export", root, "--format", "jsonl", "-o", "-"],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "logstore.cli", *command, *how],

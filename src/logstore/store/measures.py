@@ -20,7 +20,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
-__all__ = ["IdleLogs", "at_measuring", "group_rows", "log_row", "store_row"]
+__all__ = ["IdleLogs", "at_measuring", "log_row", "store_row"]
 
 # Version of the dictionary. It rises when a key changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
@@ -41,7 +41,7 @@ def at_measuring(measure: _GroupRows) -> None:
     _measure.append(measure)
 
 
-def group_rows(
+def _group_rows(
     store: Any, root: Directory, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The numbers of the groups of a store.
@@ -173,12 +173,11 @@ def _of_files(
 
 
 def store_row(
-    path: str,
+    store: Any,
+    root: Directory,
     rows: list[dict[str, Any]],
-    groups: dict[str, Any],
     *,
     time_ms: int,
-    read_only: bool,
     is_clean: bool,
     free_bytes: int | None,
     waiting_bytes: int,
@@ -193,9 +192,9 @@ def store_row(
     }
     return {
         "schema_version": SCHEMA_VERSION,
-        "path": path,
+        "path": store.path,
         "time_ms": time_ms,
-        "read_only": read_only,
+        "read_only": store.read_only,
         "is_clean": is_clean,
         "topic_count": len({row["topic"] for row in rows}),
         "partition_count": len(rows),
@@ -208,5 +207,5 @@ def store_row(
         "waiting_bytes": waiting_bytes,
         "open_files": open_files,
         "partitions": rows,
-        **groups,
+        **_group_rows(store, root, rows),
     }

@@ -42,7 +42,7 @@ from logstore.store.fork_and_exit import open_stores
 from logstore.store.hand_in.keeper import Kept
 from logstore.store.hand_in.sharing import Sharing
 from logstore.store.lifetime import Lifetime
-from logstore.store.measures import group_rows, store_row
+from logstore.store.measures import store_row
 from logstore.store.partition.arrow_source import dataset_options
 from logstore.store.partition.partitions import RecoveryProgress
 from logstore.store.publication.producer import NamedProducers, Producer
@@ -276,8 +276,7 @@ class Store:
         return reports
 
     def metrics(self) -> dict[str, Any]:
-        """The store, its partitions and its consumer groups in numbers, as plain values
-        (docs/metrics.md).
+        """The store and what is in it in numbers, as plain values (docs/metrics.md).
 
         Cheap: it walks over no log, recovers nothing and waits for no append, sync or
         read. Values that are not known without that are None. `logstore.metrics` writes
@@ -296,13 +295,11 @@ class Store:
             free_bytes = self._context.root.free_bytes()
         state = self._context.state
         ownership = state.ownership_now() if self.read_only else state.ownership
-        rows = self._topics.rows()
         return store_row(
-            self.path,
-            rows,
-            group_rows(self, self._context.root, rows),
+            self,
+            self._context.root,
+            self._topics.rows(),
             time_ms=self._context.files.now_ms(),
-            read_only=self.read_only,
             is_clean=ownership.is_clean and not ownership.is_writing,
             free_bytes=free_bytes,
             waiting_bytes=self._context.waiting_bytes(),

@@ -94,7 +94,7 @@ def shown(run: Any, command: str, path: Path, mode: str, isolation: str) -> Any:
     """(offsets of the records that a command prints, offsets that it lists as missing,
     its status)."""
     how = ("--on-corruption", mode, "--isolation", isolation)
-    target = ("--kind", "jsonl", "-o", "-")
+    target = ("--format", "jsonl", "-o", "-")
     options = ("--format", "jsonl") if command == "records" else target
     result = run(command, path, *options, *how)
     missing = re.findall(r"missing: t-0 offsets (\d+)(?:\.\.(\d+))? ", result.err)

@@ -68,8 +68,8 @@ def test_report_leaves_what_is_no_file_in_its_place(run: Any, partition: Path) -
         ["report"],
         ["report", "-o", "-"],
         ["verify", "--format", "html"],
-        ["export", "-o", "-", "--kind", "parquet"],
-        ["export", "-o", "-", "--kind", "arrow"],
+        ["export", "-o", "-", "--format", "parquet"],
+        ["export", "-o", "-", "--format", "arrow"],
     ],
     ids=" ".join,
 )

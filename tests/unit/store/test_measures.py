@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import logstore
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.store.measures import log_row, store_row
 from support.damage import crash
 from support.values import config_of, fill
@@ -68,7 +71,7 @@ def test_partition_of_a_killed_store_has_the_sizes_of_its_files(
         assert row["log_end_offset"] is None
 
 
-def test_store_has_the_sums_of_what_is_known() -> None:
+def test_store_has_the_sums_of_what_is_known(tmp_path: Path) -> None:
     error = logstore.StorageError("broken", path="/a", action="read")
     known = {"size_bytes": 7, "segments": 2, "unsynced_records": 0}
     partitions = [
@@ -76,10 +79,14 @@ def test_store_has_the_sums_of_what_is_known() -> None:
         log_row("a", 1, error),
         log_row("b", 0, {**known, "flushes": 3, "flush_seconds": 0.5}),
     ]
+    store = SimpleNamespace(path="/a", read_only=False)
+    root = Directory.open_root(Files(), str(tmp_path))
     row = store_row(
-        "/a", partitions, time_ms=1, read_only=False, is_clean=True, free_bytes=None,
+        store, root, partitions, time_ms=1, is_clean=True, free_bytes=None,
         waiting_bytes=0, open_files=0,
     )  # fmt: skip
+    root.close()
+    assert (row["path"], row["read_only"], row["consumer_groups"]) == ("/a", False, [])
     assert (row["size_bytes"], row["segments"]) == (14, 4)
     assert (row["topic_count"], row["partition_count"]) == (2, 3)
     assert row["offline_partitions"] == 1

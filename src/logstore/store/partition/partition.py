@@ -558,8 +558,8 @@ class Partition(ArrowSource):
             UnsupportedError: `offset` is inside a batch; names the two nearest.
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
-        writer, at = self._appends.writer(), as_offset("offset", offset)
-        return upkeep_of(self).truncate_to(writer, at, "asked for")
+        writer = self._appends.writer()
+        return upkeep_of(self).truncate_to(writer, as_offset("offset", offset))
 
     def compact(
         self,

@@ -93,8 +93,10 @@ class PartitionUpkeep:
 
     # ------------------------------------------------------------ truncation
 
-    def truncate_to(self, writer: PartitionWriter, offset: int, reason: str) -> int:
-        """As `Partition.truncate_to`, for a reason."""
+    def truncate_to(
+        self, writer: PartitionWriter, offset: int, reason: str = "asked for"
+    ) -> int:
+        """As `Partition.truncate_to`, for that reason or another one."""
 
         def find() -> tuple[int, int] | None:
             view = self._views.now(False)
