@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -173,7 +172,7 @@ def _main() -> None:
     if jar_path() is None:
         try:
             reason = build_jar.build()
-        except subprocess.CalledProcessError as error:
+        except build_jar.CompileError as error:
             reason = f"its sources do not compile (status {error.returncode})"
         except OSError as error:
             reason = (

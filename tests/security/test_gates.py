@@ -51,10 +51,15 @@ FORBIDDEN_MODULES = {
     "zipfile": "archives",
 }
 # What is needed of them here opens no connection: event loops, waiting for several
-# descriptors at the one seam, and the escapes of names.
+# descriptors at the one seam, and the escapes of names. The compiler of Java runs when
+# logstore is installed, or when a user asks for it by a command of its own, and gets
+# nothing but the sources of the package.
+_BUILD_JAR = "connectors/spark/pyspark_logstore/jvm/build_jar.py"
 ALLOWED_MODULES = {
     "asyncio": "src/logstore/aio/",
     "select": "src/logstore/io/files.py",
+    "subprocess": _BUILD_JAR,
+    "zipfile": _BUILD_JAR,
     "urllib.parse": "src/logstore/io/layout.py",
 }
 # Import by name: what they are given must be a constant. Those of logstore hand it on.

@@ -26,6 +26,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+# The sources do not compile.
+CompileError = subprocess.CalledProcessError
+
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "java"
 JAR = HERE / "logstore-jvm.jar"
@@ -51,7 +54,7 @@ def find_jars() -> Path | None:
     homes = [
         Path(place) for place in (found and found.submodule_search_locations) or ()
     ]
-    # A build that pip isolates does not import what is installed beside it.
+    # A build that pip isolates does not import the packages of the environment.
     homes.append(Path(sysconfig.get_path("purelib"), "pyspark"))
     if os.environ.get("SPARK_HOME"):
         homes.append(Path(os.environ["SPARK_HOME"]))
@@ -62,7 +65,7 @@ def build(target: Path = JAR) -> str:
     """Make the jar; returns why it was not made, else "".
 
     Raises:
-        subprocess.CalledProcessError: the sources do not compile.
+        CompileError: the sources do not compile.
     """
     javac, jars = find_javac(), find_jars()
     reason = ""

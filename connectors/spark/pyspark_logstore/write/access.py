@@ -23,7 +23,7 @@ logger = logging.getLogger("logstore.spark")
 
 Result = TypeVar("Result")
 
-# After so long it is looked again who has the lock: another owner may take requests.
+# After this time the holder of the lock is looked up again: it may take requests.
 # `logstore.open` says nothing about a wait that is shorter than a second.
 _LOOK_MS: Final = 500
 

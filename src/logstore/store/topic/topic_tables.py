@@ -101,7 +101,7 @@ class _Choice:
         ]
 
 
-# What makes a pattern of a name: topics have none of it in theirs.
+# A name with one of these is a pattern: topics have none of them in their names.
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
