@@ -14,9 +14,21 @@ __all__ = [
     "arrow_module",
     "arrow_routing_module",
     "frames_module",
+    "import_module",
     "pandas_module",
     "polars_module",
 ]
+
+
+def import_module(name: str) -> Any:
+    """A module, imported at its first use; also inside of another import, by a signal
+    handler or a finalizer."""
+    try:
+        return importlib.import_module(name)
+    except KeyError:
+        # Python 3.11 and older: a finalizer has imported something while this thread
+        # took the lock of the module (gh-106176).
+        return importlib.import_module(name)
 
 
 def arrow_module() -> Any:
@@ -52,7 +64,7 @@ def pandas_module() -> Any:
         UnsupportedError: it is not installed.
     """
     try:
-        return importlib.import_module("pandas")
+        return import_module("pandas")
     except ModuleNotFoundError as error:
         raise _not_installed("pandas") from error
 
@@ -60,7 +72,7 @@ def pandas_module() -> Any:
 def polars_module() -> Any:
     """polars. Raises: as `pandas_module`."""
     try:
-        return importlib.import_module("polars")
+        return import_module("polars")
     except ModuleNotFoundError as error:
         raise _not_installed("polars") from error
 
@@ -81,7 +93,7 @@ def _pyarrow(name: str) -> Any:
         )
     try:
         _importing.append(thread)
-        return importlib.import_module(name)
+        return import_module(name)
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"

@@ -8,7 +8,6 @@ reads the state file, once. docs/metrics.md explains each number.
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +17,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import LOG, TopicPartition, group_files, parse_segment_file
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.writer import PartitionWriter
+from logstore.record.extras import import_module
 from logstore.segment import Segment
 
 __all__ = ["IdleLogs", "at_measuring", "log_row", "store_row"]
@@ -55,7 +55,7 @@ def _group_rows(
         has_groups = bool(group_files(root.names()))
     if has_groups:
         # It calls `at_measuring`; most programs have no groups.
-        importlib.import_module("logstore.group.measures")
+        import_module("logstore.group.measures")
     for measure in _measure if has_groups else ():
         found, count = measure(store, rows)
         groups += found

@@ -8,7 +8,6 @@ skipped.
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -27,6 +26,7 @@ from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.log.write.writer import PartitionWriter
+from logstore.record.extras import import_module
 from logstore.store.context import StoreContext
 from logstore.store.publication.publisher import Publisher
 from logstore.store.topic.open_topics import OpenTopics
@@ -107,7 +107,7 @@ def adopt_copy(context: StoreContext, topics: OpenTopics, publisher: Publisher) 
 
     if has_positions:
         # It calls `at_adoption`; most programs have no copy with groups.
-        importlib.import_module("logstore.group.consumer.lowering")
+        import_module("logstore.group.consumer.lowering")
     for lower in _lower:
         failed = lower(root, publisher, lowered_to, topics.writers.record)
         for key, reason in failed.items():

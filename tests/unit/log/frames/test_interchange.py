@@ -462,6 +462,25 @@ def test_pyarrow_that_cannot_be_opened_is_a_named_error(
     assert topic[0].read_arrow().read_all().num_rows == 10
 
 
+def test_import_that_python_has_lost_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11 loses one in which a finalizer or signal handler imports something
+    (gh-106176)."""
+    topic = topic_of(tmp_path, count=10)
+    monkeypatch.delitem(sys.modules, "logstore.record.arrow_batches", raising=False)
+    real, lost = importlib.import_module, [KeyError(140_258_431_810_432)]
+
+    def import_module(name: str) -> Any:
+        if lost:
+            raise lost.pop()
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    assert topic[0].read_arrow().read_all().num_rows == 10
+    assert not lost
+
+
 # ---------------------------------------------------------------- compaction
 
 
