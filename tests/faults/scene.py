@@ -71,7 +71,11 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
             ]
             log.settle(start, found, is_ended=ended, where=where)
         for plan in published:
-            logs = [log.name for log, _ in plan.appends if not log.is_gone]
+            logs = [
+                log.name
+                for log, _ in plan.appends
+                if not log.is_gone and log.name not in plan.cut_in
+            ]
             there = [name for name in logs if plan.came.get(name)]
             if 0 < len(there) < len(logs):
                 raise Broken(f"half of {plan} is in {where}: only {there}")

@@ -129,6 +129,8 @@ class Plan:
         is_shaken: its log was truncated while it was in flight.
         doubts: how often calls on each topic had been cut short when it began.
         came: how many of its records were found, by the name of the log.
+        cut_in: names of logs that were truncated since, while it was not known whether
+            it was done: its records may be gone from them.
         is_whole: all of its logs get theirs, or none.
         group: whose consumer it uses; "": none.
         failed: called when it has raised, with whether it may have been done.
@@ -159,6 +161,7 @@ class Plan:
         self.is_shaken = False
         self.doubts: Counter[str] = Counter()
         self.came: dict[str, int] = {}
+        self.cut_in: set[str] = set()
         self.group = ""
         self.failed: Callable[[bool], None] = lambda is_done: None
 

@@ -222,6 +222,8 @@ class SceneState:
         if plan.cut:
             log, end = plan.cut
             log.values = {o: v for o, v in list(log.values.items()) if o < end}
+            for other in log.loose:
+                other.cut_in.add(log.name)
             # Who is under way may have come before or after it.
             for other in self.flying:
                 if other is plan:
