@@ -276,7 +276,7 @@ def test_limit_of_bytes_and_a_minimum_with_a_delay_are_kept(
 
 @pytest.mark.parametrize(
     ("found", "advice"),
-    [(None, "install a JDK"), ("/elsewhere/other.jar", "logstore.spark.register")],
+    [(None, "a JDK"), ("/elsewhere/other.jar", "--jars /elsewhere/other.jar")],
     ids=["not built", "not in the session"],
 )
 def test_auto_falls_back_with_exactly_one_warning(
@@ -290,8 +290,11 @@ def test_auto_falls_back_with_exactly_one_warning(
 ) -> None:
     """For batch queries and streams together; `jvm` is an error, `python` is silent."""
     from pyspark_logstore import early_checks
+    from pyspark_logstore.jvm import session
 
-    monkeypatch.setattr(early_checks, "jar_path", lambda: found)
+    monkeypatch.setattr(session, "jar_path", lambda: found)
+    monkeypatch.setattr(session, "_is_known", lambda context: False)
+    monkeypatch.setattr(session, "_add_to_driver", lambda session, jar: None)
     monkeypatch.setattr(early_checks, "_is_warned", False)
 
     def load(choice: str, reader: Any) -> str:

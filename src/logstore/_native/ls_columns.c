@@ -150,12 +150,19 @@ static void ls_columns_put(const uint8_t *buf, const int32_t *pos, const int32_t
     column->nulls += ls_columns_validity(len, n, column->validity, at);
 }
 
+static void ls_columns_put_types(const int8_t *types, int64_t n, int32_t *restrict out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = types[i];
+    }
+}
+
 /* Bits of the timestamps that are none: in magic 0, and where a producer has given none. */
 static void ls_columns_put_timed(const int64_t *timestamps, int64_t n, ls_arrow_rows *rows, int64_t at)
 {
-    int none = 0;
+    int64_t none = 0;
     for (int64_t i = 0; i < n; i++) {
-        none |= timestamps[i] == LS_NO_TIMESTAMP;
+        none |= -(int64_t)(timestamps[i] == LS_NO_TIMESTAMP);
     }
     /* A bitmap that says nothing is not written: rows->untimed 0 says it, too. */
     if (!none && rows->untimed == 0) {
@@ -194,8 +201,8 @@ int64_t ls_fill_rows(const ls_columns *columns, int64_t first, int64_t n, const 
     if (rows->timed != NULL) {
         ls_columns_put_timed(columns->timestamp + first, n, rows, at);
     }
-    for (int64_t i = 0; rows->timestamp_type != NULL && i < n; i++) {
-        rows->timestamp_type[at + i] = columns->timestamp_type[first + i];
+    if (rows->timestamp_type != NULL) {
+        ls_columns_put_types(columns->timestamp_type + first, n, rows->timestamp_type + at);
     }
     ls_columns_put(buf, columns->key_pos + first, columns->key_len + first, n, &rows->key, at);
     ls_columns_put(buf, columns->value_pos + first, columns->value_len + first, n, &rows->value, at);
