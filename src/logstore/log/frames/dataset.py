@@ -20,7 +20,6 @@ from logstore.record.arrow_batches import stream_of
 
 __all__ = ["IS_COMPLETE", "LogDataset", "LogScanner"]
 
-_TIME: Final = SCHEMA["timestamp"].type
 # Decoded bytes of a batch, about.
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_RECORDS_MAX: Final = 1 << 16
@@ -91,7 +90,7 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         """
         if self._condition is not None:
             filter = self._condition if filter is None else self._condition & filter
-        condition = None if filter is None else _condition(filter, self.schema)
+        condition = None if filter is None else Filter(filter, self.schema)
         names = self._needed(columns, condition)
         chosen = ALL_COLUMNS if columns is None else columns
         shape = Shape(schema_of(names), chosen, filter)
@@ -213,18 +212,6 @@ class LogScanner:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows as an Arrow stream, in a PyCapsule."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
-
-
-def _condition(filter: Any, schema: Any) -> Filter:
-    try:
-        return Filter(filter, schema)
-    except pa.ArrowNotImplementedError as error:
-        if str(_TIME) not in str(error):
-            raise
-        raise pa.ArrowNotImplementedError(
-            f"{error}. The column timestamp has times in UTC: compare it with an aware "
-            f"time, as datetime.datetime(2026, 11, 29, tzinfo=datetime.timezone.utc)"
-        ) from error
 
 
 def _pieces(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
+from logstore.log.frames.columns import SCHEMA
 from logstore.log.frames.log import Log
 from logstore.log.frames.pieces import Piece, later_than, latest_in, segments_of
 
@@ -26,7 +27,7 @@ _FORMAT: Final = ds.IpcFileFormat()
 _FILES: Final = fs.LocalFileSystem()
 # Milliseconds: the end of the year 9999. No lower bound beyond it is sought.
 _TIME_MAX: Final = 253_402_300_800_000
-_TIME: Final = pa.timestamp("ms", tz="UTC")
+_TIME: Final = SCHEMA["timestamp"].type
 
 
 def columns_in(expression: Any, schema: Any) -> frozenset[str]:
@@ -67,7 +68,16 @@ class Filter:
     def __init__(self, expression: Any, schema: Any) -> None:
         self._expression = expression
         self._schema = schema
-        self.columns = columns_in(expression, schema)
+        try:
+            self.columns = columns_in(expression, schema)
+        except pa.ArrowNotImplementedError as error:
+            if str(_TIME) not in str(error):
+                raise
+            raise pa.ArrowNotImplementedError(
+                f"{error}. The column timestamp has times in UTC: compare it with an "
+                f"aware time, as datetime.datetime(2026, 11, 29, "
+                f"tzinfo=datetime.timezone.utc)"
+            ) from error
 
     def pieces(self, logs: Sequence[Log]) -> list[Piece]:
         """The parts of some logs that must be read: a piece for each segment that can
