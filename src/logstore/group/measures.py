@@ -66,7 +66,7 @@ def _row(group: Group) -> dict[str, Any]:
         "state": group.state,
         "generation": group.generation,
         "members": len(group.members),
-        "stuck_members": sum(one.stuck_ms is not None for one in group.members),
+        "stuck_members": group.stuck,
         "partitions": [
             {
                 "topic": one.topic,

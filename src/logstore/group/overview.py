@@ -105,6 +105,11 @@ class Group(GroupRows):
     members: tuple[LiveMember, ...]
     partitions: tuple[GroupPartition, ...]
 
+    @property
+    def stuck(self) -> int:
+        """How many of its members are stuck."""
+        return sum(one.stuck_ms is not None for one in self.members)
+
 
 class Groups(list[Group]):
     """The groups of a store, by id.
@@ -125,7 +130,7 @@ class Groups(list[Group]):
                 Cell(one.group),
                 Cell(one.state),
                 number(len(one.members)),
-                number(sum(m.stuck_ms is not None for m in one.members)),
+                number(one.stuck),
                 number(len(one.partitions)),
                 number(-1 if one.lag is None else one.lag),
             ]
