@@ -121,7 +121,8 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("inside", "opening"),
     ),
     "store.catalog": (
-        ("identifying", "topic_ids", "topic_settings"),
+        ("identifying", "message_format", "topic_ids"),
+        ("topic_settings",),
         ("deleted_directories", "known_ids"),
         ("topics",),
     ),

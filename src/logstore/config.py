@@ -86,7 +86,8 @@ class StoreConfig:
             if it is less. If that fails, the next call raises the error.
         compaction_ms: how often the store compacts the topics whose ``cleanup_policy``
             has "compact", where their settings ask for it (milliseconds; 0: never by
-            itself). If that fails, the next call raises the error.
+            itself); the first time after 30 s, or this if it is less. If that fails,
+            the next call raises the error.
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             recorded while it is being flushed. A longer time makes recovery longer,
             nothing else.
@@ -113,7 +114,7 @@ class StoreConfig:
         default_factory=lambda: TopicConfig()  # below
     )
     retention_check_ms: int = 300_000
-    compaction_ms: int = 0
+    compaction_ms: int = 60_000
     flush_checkpoint_ms: int = 5_000
     recovery_threads: int = 0
     group_access: bool = False
@@ -173,7 +174,9 @@ class TopicConfig:
             LogAppendTime (always the time of the append).
         file_delete_delay_ms: how long the files of a deleted segment stay on disk for
             readers in other processes.
-        message_format: magic of what is written: 0, 1 (default) or 2.
+        message_format: magic of what is written: 0, 1 (default) or 2. A topic that
+            only a broker has written to is continued in magic 2 if its logs end with
+            it, until it gets settings.
         flush_messages: sync after this many records at the latest (M).
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
         segment_digests: write a side file with a digest (XXH3) of each segment when it

@@ -188,8 +188,10 @@ def command(
 
 
 def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
-    """The settings of the store that the subcommand has options for."""
-    settings = {name: given.get(name) or None for name in _FLAGS}
+    """The settings of the store that the subcommand has options for. Nothing is
+    compacted beside what the subcommand does."""
+    settings: dict[str, Any] = {name: given.get(name) or None for name in _FLAGS}
+    settings["compaction_ms"] = 0
     settings[_LIMIT] = given.get(_LIMIT)
     return logstore.StoreConfig(**{k: v for k, v in settings.items() if v is not None})
 

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from logstore.config import StoreConfig, TopicConfig
@@ -38,6 +38,7 @@ from logstore.maintenance.verify.context import (
 from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
 from logstore.maintenance.verify.report import Run
 from logstore.segment import SegmentInfo
+from logstore.store.catalog.message_format import continued_format
 from logstore.store.opening import open_store
 from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
@@ -144,6 +145,7 @@ class StoreFacts:
             alone; is_closed: for logstore.
         points: Kafka's recovery points.
         settings: those that logstore has of its topics.
+        formats: the magic of what is appended to the topics that have none.
         refused: checkpoint of offsets -> why a broker refuses it.
         cluster: the ids of the topics that a KRaft cluster has; None: unknown.
         contents: what `verify` finds.
@@ -170,6 +172,7 @@ class StoreFacts:
     now_ms: int
     others: tuple[PartitionFacts, ...] = ()
     unowned_since: int | None = None
+    formats: Mapping[str, int] = dataclasses.field(default_factory=dict)
     sums: Sums = dataclasses.field(default_factory=Sums)
 
     @property
@@ -233,7 +236,7 @@ def look_at(
                 found.append(dataclasses.replace(one, is_listed=False))
         finally:
             directory.close()
-    sums = Sums()
+    settings, sums = settings_of(root), Sums()
     if reader is not None:
         is_held = holder is not None
         found, sums = _as_read(root, found, reader, is_held, with_headers)
@@ -248,7 +251,7 @@ def look_at(
         store.clean or layout.CLEAN_SHUTDOWN in names,
         store.clean,
         store.points,
-        settings_of(root),
+        settings,
         _refused(root),
         cluster_topics(root),
         tuple(one for one in found if one.is_listed and one.key.partition >= 0),
@@ -256,8 +259,19 @@ def look_at(
         root.files.now_ms(),
         tuple(one for one in found if not one.is_listed or one.key.partition < 0),
         state_of(root).unowned_since,
+        _formats(root, [one.key for one in found if one.is_listed], settings),
         sums,
     )
+
+
+def _formats(
+    root: Directory, keys: Iterable[TopicPartition], settings: Container[str]
+) -> dict[str, int]:
+    numbers: dict[str, list[int]] = {}
+    for topic, number in keys:
+        if number >= 0 and topic not in settings:
+            numbers.setdefault(topic, []).append(number)
+    return {name: continued_format(root, name, of) for name, of in numbers.items()}
 
 
 def _as_read(

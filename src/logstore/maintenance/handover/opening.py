@@ -23,6 +23,7 @@ __all__ = ["Opening"]
 _REMOTE: Final = "remote-log-index-cache"
 _TRANSACTIONS: Final = "__transaction_state"
 _OFFSETS: Final = "__consumer_offsets"
+_BATCHES: Final = 2
 _ENDS: Final = {
     "delete": "is removed when its delay is over",
     "future": "is a copy of a partition that was being moved: it is ignored, and kept",
@@ -106,15 +107,29 @@ class Opening:
             yield Finding(OPENING, "remote-storage", LOSES, path, text)
 
     def _topics(self) -> Iterator[Finding]:
-        topics = sorted({one.key.topic for one in self._facts.partitions})
-        named = [topic for topic in topics if not topic.startswith("__")]
-        if named and layout.TOPICS not in self._facts.names:
+        formats = {
+            topic: magic
+            for topic, magic in sorted(self._facts.formats.items())
+            if not topic.startswith("__")
+        }
+        if formats:
+            count, wholes = len(formats), list(formats.values()).count(_BATCHES)
+            who = "1 topic has" if count == 1 else f"{count} topics have"
+            if wholes == count:
+                end = "its log ends" if count == 1 else "their logs end"
+                what = f"appends continue in magic 2, as {end}"
+            elif wholes:
+                what = (
+                    f"appends to {wholes} of them continue in magic 2, as their logs "
+                    f"end, to the others in magic 1"
+                )
+            else:
+                what = "appends are of magic 1"
             text = (
-                f"{len(named)} topics have logstore's default settings until they get "
-                f"others (Topic.configure), among them message_format=1: appends are "
-                f"of magic 1, behind batches of magic 2"
+                f"{who} logstore's default settings until others are given "
+                f"(Topic.configure); {what}"
             )
-            values = {"topics": named}
+            values = {"topics": list(formats), "formats": formats}
             yield Finding(
                 OPENING, "settings", CHANGES, self._facts.path, text, values=values
             )

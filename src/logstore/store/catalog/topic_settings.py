@@ -7,6 +7,7 @@ have, and whether its creation or deletion is in progress.
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.recovery_report import STATE_DAMAGED, RecoveryAction
 from logstore.io.checkpoint.state_fields import check_partition_count
 from logstore.io.directory import Directory
+from logstore.store.catalog.message_format import continued_format
 
 __all__ = ["BegunCreation", "TopicSettings", "leading"]
 
@@ -74,6 +76,9 @@ class TopicSettings:
     """The settings of topics. The store's lock guards them, and a lock of their own the
     file: the first append to a partition may write there (`KnownIds.identify`).
 
+    Args:
+        numbers: topic -> the partitions whose directories there are.
+
     Attributes:
         stored: topic -> {"partitions", "config"?, "id"?, "kafka_id"?, "identified"?,
             "creating"?, "deleting"?}.
@@ -84,8 +89,14 @@ class TopicSettings:
     file whole.
     """
 
-    def __init__(self, root: Directory, lock_group: int) -> None:
+    def __init__(
+        self,
+        root: Directory,
+        lock_group: int,
+        numbers: Mapping[str, Sequence[int]] = types.MappingProxyType({}),
+    ) -> None:
         self._root = root
+        self._numbers = numbers
         self._lock = native.Mutex(RANK_JOURNAL, "the topics of a store", lock_group)
         self.stored: dict[str, dict[str, Any]] = {}
         self.is_dirty = False
@@ -120,14 +131,20 @@ class TopicSettings:
         return self.stored.get(topic, {})
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic; the defaults if none were persisted. Raises
-        `ConfigError` if what was persisted is not valid."""
+        """The settings of a topic. If none were persisted: the defaults, with the
+        format in which its logs are continued. Raises `ConfigError` if what was
+        persisted is not valid."""
         settings = self.of(topic).get("config")
         known = self._configs.get(topic)
         if known is not None and known[0] is settings:
             return known[1]
         try:
-            config = TopicConfig() if settings is None else from_stored(settings)
+            if settings is None:
+                numbers = self._numbers.get(topic, ())
+                magic = continued_format(self._root, topic, numbers)
+                config = TopicConfig(message_format=magic)
+            else:
+                config = from_stored(settings)
         except (ConfigError, TypeError) as error:
             raise ConfigError(
                 f"the stored settings of topic {topic} are not valid: {error}. "

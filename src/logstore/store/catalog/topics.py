@@ -50,7 +50,7 @@ class Catalog:
         self._root = root
         self._read_only = read_only
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.settings = TopicSettings(root, lock_group)
+        self.settings = TopicSettings(root, lock_group, self.numbers)
         self.ids = KnownIds(root, self.numbers, self.settings)
         self.deleted = DeletedDirectories(root, self.settings)
         self.missing_partitions: dict[TopicPartition, CorruptionError] = {}

@@ -481,6 +481,22 @@ def test_store_compacts_by_itself(tmp_path: Path) -> None:
             fail()
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [(StoreConfig(), True), (StoreConfig(compaction_ms=0), False)],
+    ids=["default", "never"],
+)
+def test_compaction_is_on_by_default(
+    tmp_path: Path, config: StoreConfig, expected: bool
+) -> None:
+    """A thread does it where a topic asks for it."""
+    with logstore.open(tmp_path, config=config) as store:
+        store.create_topic("plain")[0].append(b"v")
+        assert not store._topics.compaction._has_begun
+        topic(store).append(b"v", b"k")
+        assert store._topics.compaction._has_begun is expected
+
+
 def _are_small_in_time(logs: list[Path]) -> bool:
     """Whether the files become smaller than 200 bytes within ten seconds. Between two
     renames of a compaction a file has another name."""

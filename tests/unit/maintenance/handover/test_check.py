@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
+from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.maintenance import finding as kinds
@@ -371,11 +373,46 @@ def test_directories_that_are_no_partitions_are_told(theirs: Path) -> None:
 
 
 def test_topics_get_default_settings(theirs: Path) -> None:
+    """And the format of appends is the one that is told."""
     (one,) = findings(theirs, "settings")
     with logstore.open(theirs) as store:
-        assert one.values["topics"] == [t for t in store.topics() if t[:2] != "__"]
-        configs = {store.topic(name).config for name in store.topics()}
-    assert configs == {logstore.TopicConfig()}
+        topics = [store.topic(name) for name in store.topics() if name[:2] != "__"]
+        assert one.values["topics"] == [topic.name for topic in topics]
+        formats = {topic.name: topic.config.message_format for topic in topics}
+        assert one.values["formats"] == formats
+        for topic in topics:
+            magic = formats[topic.name]
+            assert topic.config == logstore.TopicConfig(message_format=magic)
+            (number, *_) = topic.numbers
+            offset = topic[number].append(b"x", b"key")
+            *_, last = topic[number].read_batches(start=offset)
+            assert last.magic == magic
+    assert formats.pop("empty") == 1
+    assert set(formats.values()) == {2}
+    assert f"appends to {len(formats)} of them continue in magic 2" in one.message
+
+
+@pytest.mark.parametrize(
+    ("formats", "expected"),
+    [
+        ((2,), "1 topic has .*; appends continue in magic 2, as its log ends"),
+        ((1, 1), "2 topics have .*; appends are of magic 1"),
+        (
+            (1, 2, 2),
+            "3 topics have .*; appends to 2 of them .* in magic 2, .* in magic 1",
+        ),
+    ],
+)
+def test_format_of_appends_is_told(
+    tmp_path: Path, formats: tuple[int, ...], expected: str
+) -> None:
+    with logstore.open(tmp_path) as store:
+        for number, magic in enumerate(formats):
+            config = logstore.TopicConfig(message_format=magic)
+            store.create_topic(f"t{number}", config=config)[0].append(b"x")
+    (tmp_path / layout.TOPICS).unlink()
+    (one,) = findings(tmp_path, "settings", from_kafka=True)
+    assert re.search(expected, one.message)
 
 
 def test_damage_is_told_and_nothing_is_cut(theirs: Path) -> None:

@@ -1,0 +1,72 @@
+"""The format in which a topic without settings of its own is continued.
+
+A topic that only a broker has written to has no `message_format`. Its logs are
+continued in the format that they end with: a broker of 0.11 or later has written
+record batches, and consumers that need their headers or producer ids go on to get them.
+`TopicSettings.config` and the check before a hand-over ask here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+from logstore import _native as native
+from logstore.config import TopicConfig
+from logstore.errors import LogStoreError
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+from logstore.segment import Segment
+
+__all__ = ["continued_format", "last_magic"]
+
+_RECORD_BATCH: Final = 2
+
+
+def continued_format(root: Directory, topic: str, numbers: Iterable[int]) -> int:
+    """The magic of what is appended to a topic, by its logs in `root`: 2 if one of them
+    ends with a batch of magic 2, so that empty partitions follow the others; else the
+    default of `TopicConfig`.
+
+    Files that cannot be read say nothing: opening their partition tells the error.
+    """
+    for number in numbers:
+        directory = root.child(layout.partition_directory(topic, number))
+        try:
+            if last_magic(directory) == _RECORD_BATCH:
+                return _RECORD_BATCH
+        finally:
+            directory.close()
+    return TopicConfig().message_format
+
+
+def last_magic(directory: Directory) -> int | None:
+    """The magic of the last intact batch of a log; None if no batch is found."""
+    descriptors = Descriptors(directory.files, 8)
+    try:
+        parsed = map(layout.parse_segment_file, directory.names())
+        logs = [one for one in parsed if one and one.suffix == layout.LOG]
+        bases = {one.base_offset for one in logs if not one.transition}
+        for base in sorted(bases, reverse=True):
+            name = layout.segment_file(base, layout.LOG)
+            size = directory.stat(name).size
+            magic = _magic_in(Segment.of_file(directory, descriptors, name, base, size))
+            if magic is not None:
+                return magic
+    except (OSError, LogStoreError):
+        pass
+    finally:
+        descriptors.close()
+    return None
+
+
+def _magic_in(segment: Segment) -> int | None:
+    """The magic of the last intact batch of a segment; None if it has none."""
+    magic = None
+    with contextlib.suppress(OSError, LogStoreError):
+        place = segment.locate(native.OFFSET_MAX)
+        for header, _, _ in segment.headers(place, checks=native.CHECK_CRC):
+            magic = header.magic
+    return magic

@@ -1,0 +1,119 @@
+"""The format of appends to a topic that has no settings of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.store.catalog.message_format import continued_format, last_magic
+
+
+def written(path: Path, *magics: int, partitions: int = 1) -> Path:
+    """A store with a topic whose first log has a batch of each of these formats, and
+    that has no settings, as a broker leaves it."""
+    config = logstore.TopicConfig(message_format=magics[0] if magics else 1)
+    with logstore.open(path) as store:
+        store.create_topic("t", partitions, config)
+    # The settings of a partition that is open are those of its opening.
+    for magic in magics:
+        with logstore.open(path) as store:
+            topic = store.topic("t")
+            topic.configure(dataclasses.replace(config, message_format=magic))
+        with logstore.open(path) as store:
+            store.topic("t")[0].append(b"%d" % magic)
+    (path / layout.TOPICS).unlink()
+    return path
+
+
+def magics_in(path: Path, number: int = 0) -> list[int]:
+    with logstore.open(path, read_only=True) as store:
+        return [one.magic for one in store.topic("t")[number].read_batches()]
+
+
+@pytest.mark.parametrize(
+    ("magics", "expected"),
+    [((), 1), ((0,), 1), ((1,), 1), ((2,), 2), ((1, 2), 2), ((2, 1), 1)],
+)
+def test_log_is_continued_in_the_format_that_it_ends_with(
+    tmp_path: Path, magics: tuple[int, ...], expected: int
+) -> None:
+    with logstore.open(written(tmp_path, *magics)) as store:
+        topic = store.topic("t")
+        assert topic.config == logstore.TopicConfig(message_format=expected)
+        topic[0].append(b"x", headers=[("a", b"b")] if expected == 2 else ())
+    assert magics_in(tmp_path) == [*magics, expected]
+
+
+def test_empty_partition_follows_the_others(tmp_path: Path) -> None:
+    with logstore.open(written(tmp_path, 2, partitions=3)) as store:
+        store.topic("t")[2].append(b"x")
+    assert magics_in(tmp_path, 2) == [2]
+
+
+def test_other_processes_append_in_the_same_format(tmp_path: Path) -> None:
+    """A store that is shared, and one that only reads."""
+    with logstore.open(written(tmp_path, 2), shared=True) as store:
+        store.topic("t").append(b"x", headers=[("a", b"b")])
+    with logstore.open(tmp_path, read_only=True) as store:
+        assert store.topic("t").config.message_format == 2
+    assert magics_in(tmp_path) == [2, 2]
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_format_that_was_given_is_used(tmp_path: Path, is_created: bool) -> None:
+    """Also in a later opening."""
+    config = logstore.TopicConfig(message_format=1)
+    with logstore.open(written(tmp_path, 2)) as store:
+        if is_created:
+            store.create_topic("t", 1, config, exist_ok=True)
+        else:
+            store.topic("t").configure(config)
+    with logstore.open(tmp_path) as store:
+        store.topic("t")[0].append(b"x")
+    assert magics_in(tmp_path) == [2, 1]
+
+
+def test_other_settings_keep_the_format(tmp_path: Path) -> None:
+    """`exist_ok` without settings gives none; changed ones are those that it had."""
+    with logstore.open(written(tmp_path, 2)) as store:
+        topic = store.create_topic("t", 1, exist_ok=True)
+        assert topic.config.message_format == 2
+        topic.configure(dataclasses.replace(topic.config, retention_bytes=1 << 30))
+    with logstore.open(tmp_path) as store:
+        store.topic("t")[0].append(b"x")
+    assert magics_in(tmp_path) == [2, 2]
+
+
+def test_last_intact_batch_counts(tmp_path: Path) -> None:
+    """Not what is torn, nor an empty segment after it, nor a lying index."""
+    path = written(tmp_path, 1, 2) / "t-0"
+    log = path / layout.segment_file(0, layout.LOG)
+    with log.open("ab") as file:
+        file.write(log.read_bytes()[:20])
+    (path / layout.segment_file(2, layout.LOG)).touch()
+    (path / layout.segment_file(0, layout.INDEX)).write_bytes(b"\0\0\0\1\0\0\0\3")
+    assert magic_of(path) == 2
+
+
+def magic_of(path: Path) -> int | None:
+    directory = Directory.open_root(Files(), path)
+    try:
+        return last_magic(directory)
+    finally:
+        directory.close()
+
+
+def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    """Opening the partition raises the error."""
+    path = written(tmp_path, 2)
+    (path / "t-0" / layout.segment_file(0, layout.LOG)).write_bytes(bytes(100))
+    assert magic_of(path / "t-0") is None
+    root = Directory.open_root(Files(), path)
+    assert continued_format(root, "t", [0, 7]) == 1
+    root.close()
