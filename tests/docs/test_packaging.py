@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import email
 import os
 import re
 import subprocess
 import sys
 import venv
+import zipfile
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 import logstore
-from support.wheels import shared_wheel
+from support.wheels import build_wheel, shared_wheel
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,7 +117,7 @@ def test_distribution_and_package_have_their_names() -> None:
     assert PROJECT["project"]["name"] == "pylogstore"
     assert list(PROJECT["project"]["scripts"]) == ["logstore-dump"]
     # The version is stated once, in the package.
-    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert "version" in PROJECT["project"]["dynamic"]
     source = PROJECT["tool"]["setuptools"]["dynamic"]["version"]
     assert source == {"attr": "logstore.__version__"}
 
@@ -175,6 +178,30 @@ def test_wheels_are_built_for_every_python_that_is_promised() -> None:
 
 
 # -------------------------------------------------------------------- the wheel
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("dist-info/METADATA")]
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_page_of_the_wheel_leads_to_the_repository(tmp_path: Path) -> None:
+    """With an author and addresses, and no link into a directory that is not there."""
+    address = "https://example.org/them/logstore"
+    wheel = build_wheel(tmp_path / "sources", LOGSTORE_REPOSITORY=f"{address}/")
+    metadata = metadata_of(wheel)
+    assert metadata["Author"] == "The logstore authors"
+    assert metadata["Description-Content-Type"].startswith("text/markdown")
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL") or [])
+    assert set(urls) == {"Source", "Documentation", "Changelog", "Issues"}
+    assert all(url.startswith(address) for url in urls.values())
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    assert len(links) > 20
+    at = f"{address}/blob/v{logstore.__version__}"
+    assert f"{at}/docs/guide.md" in links
+    assert f"{address}/raw/v{logstore.__version__}/docs/images/demo.svg" in links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
 @pytest.mark.thorough  # the pages are run with a wheel in any case

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import logstore
 from support import page_runner
 from support.pages import RUNNABLE, Block, blocks_of, make_environment, run_page
-from support.wheels import shared_wheel
+from support.wheels import copy_sources, shared_wheel
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -23,18 +26,45 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_wheel(tmp_path_factory)
 
 
+# The first block of the README: it makes an environment, and builds what is in the
+# checkout with what the package index has.
+INSTALL = r"python3 -m venv"
+
+
 @pytest.mark.slow
 def test_readme_runs_as_pasted(wheel: Path, tmp_path: Path) -> None:
-    """Its installation, its Python, its commands; what needs Spark has a test with the
-    connector's."""
+    """Its Python, its commands; what needs Spark has a test with the connector's."""
     python = make_environment(tmp_path / "venv")
+    page = tmp_path / "README.md"
+    page.write_text(f"```sh\npip install pylogstore\n```\n\n{README.read_text()}")
     folder = tmp_path / "checkout"
     folder.mkdir()
-    printed = run_page(README, folder, python, wheel)
+    printed = run_page(page, folder, python, wheel, leave_out=INSTALL)
     assert "does not provide the extra" not in printed
     assert printed.endswith("--- done\n")
     for said in ("all well", "pytest", "no problems"):  # make demo, make test, verify
         assert said in printed
+
+
+@pytest.mark.thorough  # downloads pyarrow, and builds
+@pytest.mark.slow
+def test_readme_installs_from_a_checkout(tmp_path: Path) -> None:
+    """Its first block, with the package index."""
+    (block,) = [
+        block for block in blocks_of(README.read_text()) if INSTALL in block.text
+    ]
+    copy_sources(tmp_path)
+    kept = {name: value for name, value in os.environ.items() if name[:4] != "PYTH"}
+    check = "cd / && logstore-dump --version && python -c 'import pyarrow, logstore'"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"{block.text}\n{check}"],
+        cwd=tmp_path,
+        env=kept,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert logstore.__version__ in done.stdout
 
 
 @pytest.mark.slow

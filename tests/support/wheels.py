@@ -11,29 +11,36 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["build_wheel", "shared_wheel"]
+__all__ = ["build_wheel", "copy_sources", "shared_wheel"]
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 BUILT = ("*.so", "__pycache__", "*.egg-info", "_ls.c", "*.o")
 
 
-def build_wheel(place: Path) -> Path:
-    """Build the wheel from a copy of the sources, without network; its path.
-
-    Args:
-        place: a directory that is missing; the copy goes there, the wheel into `dist`.
-    """
+def copy_sources(place: Path) -> None:
+    """Copy what the distribution is built from into a directory, without what was built
+    before. The directory is made if it is missing."""
+    place.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         if (ROOT / part).is_dir():
             ignored = shutil.ignore_patterns(*BUILT)
             shutil.copytree(ROOT / part, place / part, ignore=ignored)
         else:
-            place.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / part, place / part)
+
+
+def build_wheel(place: Path, **settings: str) -> Path:
+    """Build the wheel from a copy of the sources, without network; its path.
+
+    Args:
+        place: a directory that is missing; the copy goes there, the wheel into `dist`.
+        settings: further variables of the environment.
+    """
+    copy_sources(place)
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--wheel-dir", "dist", "--quiet"]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **settings}
     environment.pop("PYTHONPATH", None)
     environment.pop("LD_PRELOAD", None)
     done = subprocess.run(
