@@ -1,11 +1,14 @@
 """The site of the documentation, for Sphinx with MyST and furo: `make docs` builds it.
 
-The reference of the public names (`api.md`) is generated from the docstrings at each
-build. Two pages come from the root of the repository, whose links point into `docs`.
+The reference of the public names (`api.md`, `api/`) is generated from the docstrings at
+each build. The home page is the README, and further pages come from the root of the
+repository: their links point into `docs`; a link to a file that the site does not have
+becomes plain text.
 """
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from pygments.lexers.special import TextLexer
 import logstore
 
 DOCS = Path(__file__).parent
-ROOT_PAGES = ("CHANGELOG.md", "SECURITY.md")
+ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+# A link to a file of the repository.
+LOCAL_LINK = re.compile(r"\[([^]]*)\]\((?!\w+:|#)([^)\s]+)\)")
 # Code blocks of docs/format.md, which tests read: nothing to highlight in them.
 PLAIN_BLOCKS = ("fields", "hex", "state")
 
@@ -37,24 +42,41 @@ html_show_copyright = False
 
 def generate() -> None:
     """Write the pages that are not in the repository."""
-    reference = runpy.run_path(str(DOCS / "make_api.py"))["page"]()
-    (DOCS / "api.md").write_text(reference, encoding="utf-8")
+    for path, text in runpy.run_path(str(DOCS / "make_api.py"))["pages"]().items():
+        place = DOCS / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text, encoding="utf-8")
     for name in ROOT_PAGES:
-        text = (DOCS.parent / name).read_text(encoding="utf-8")
-        text = text.replace("](docs/", "](")
-        (DOCS / name.lower()).write_text(text, encoding="utf-8")
+        place = DOCS / name.lower()
+        place.write_text(for_site(DOCS.parent / name), encoding="utf-8")
 
 
-def link_to_root_pages(app: Any, document: str, source: list[str]) -> None:
-    """Links of pages in docs to those of the root."""
+def for_site(page: Path) -> str:
+    """A page of the root with links as the site has them."""
+
+    def there(match: re.Match[str]) -> str:
+        label, path = match.groups()
+        if path in ROOT_PAGES:
+            return f"[{label}]({path.lower()})"
+        if path.startswith("docs/"):
+            return f"[{label}]({path.removeprefix('docs/')})"
+        return label
+
+    return LOCAL_LINK.sub(there, page.read_text(encoding="utf-8"))
+
+
+def fit_links(app: Any, document: str, source: list[str]) -> None:
+    """Links of pages in docs to those of the root; the README for the home page."""
     for name in ROOT_PAGES:
         source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
+    if document == root_doc:
+        source[0] = for_site(DOCS.parent / "README.md") + "\n" + source[0]
 
 
 def setup(app: Any) -> None:
     for name in PLAIN_BLOCKS:
         app.add_lexer(name, TextLexer)
-    app.connect("source-read", link_to_root_pages)
+    app.connect("source-read", fit_links)
 
 
 generate()

@@ -1,7 +1,9 @@
-"""Writes docs/api.md, the reference of the public names, from their docstrings.
+"""Writes docs/api.md and docs/api/*.md, the reference of the public names, from their
+docstrings.
 
-docs/conf.py generates the page whenever the site is built. The text about a name is the
-name's docstring and nothing else: to change the page, change the docstring.
+docs/conf.py generates the pages whenever the site is built. The text about a name is
+the name's docstring and nothing else: to change a page, change the docstring. A class
+of the root, and of `logstore.aio`, has a page; so has each other module.
 """
 
 from __future__ import annotations
@@ -10,26 +12,19 @@ import dataclasses
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import logstore
 
-# Chapters and their names; a public name that no chapter has goes into the last one.
+# Chapters of the first page and their names.
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Open": ("open", "Store", "StoreConfig"),
-    "Topics": ("Topic", "TopicConfig"),
-    "Partitions": ("Partition", "SegmentInfo"),
-    "Records": (
-        "Record",
-        "RecordMetadata",
-        "TopicRecord",
-        "TimestampType",
-        "RecordBatch",
-        "Chunk",
-        "ControlRecord",
-    ),
-    "Publish": ("Stage", "Staged", "StagedLog", "Publication"),
+    "Topics and partitions": ("Topic", "Partition", "TopicConfig", "TopicPartition"),
+    "Records": ("Record", "TopicRecord", "RecordBatch", "TimestampType"),
+    "Consume": ("Consumer", "OffsetAndMetadata", "groups", "reset_offsets"),
+    "Publish": ("Stage", "Producer"),
     "Choose a partition": (
         "Partitioner",
         "KafkaPartitioner",
@@ -40,71 +35,30 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "RetainAge",
         "RetainBytes",
         "RetainFreeSpace",
-        "Deletion",
-    ),
-    "Groups of consumers": (
-        "groups",
-        "Groups",
-        "Group",
-        "LiveMember",
-        "reset_offsets",
-        "kafka_groups",
-        "KafkaGroups",
-        "KafkaGroup",
-        "KafkaMember",
-        "kafka",
-        "GroupPartition",
-        "export_group",
-        "GroupExport",
-        "OffsetChange",
     ),
     "Look and mend": (
-        "RecoveryReport",
-        "RecoveryAction",
         "verify",
-        "VerifyReport",
-        "Problem",
-        "rebuild_index",
-        "BuiltIndexes",
         "repair",
-        "check_handover",
-        "HandoverReport",
-        "HandoverFinding",
+        "rebuild_index",
+        "inspect_file",
         "report",
-        "Report",
-        "metrics",
+        "doctor",
     ),
-    "Errors": (
+    "Errors that are often caught": (
         "LogStoreError",
         "ConfigError",
-        "TopicExistsError",
         "StoreNotFoundError",
-        "TopicNotFoundError",
-        "PartitionNotFoundError",
         "StoreLockedError",
-        "StoreClosedError",
-        "ReadOnlyError",
-        "ForkedError",
-        "EventLoopError",
+        "TopicExistsError",
+        "TopicNotFoundError",
         "OffsetOutOfRangeError",
-        "OffsetConflictError",
-        "PublicationConflictError",
         "PublicationTimeoutError",
-        "ProducerError",
-        "OutOfOrderSequenceError",
-        "DuplicateSequenceError",
-        "InvalidProducerEpochError",
-        "RecordTooLargeError",
-        "UnsupportedError",
         "StorageError",
         "DiskFullError",
-        "SyncFailedError",
         "CorruptionError",
         "CorruptRecordError",
-        "CorruptIndexError",
-        "CorruptCheckpointError",
     ),
-    "More": (),
+    "Modules": ("aio", "errors", "types", "kafka", "metrics"),
 }
 
 HEAD = """\
@@ -112,10 +66,10 @@ HEAD = """\
 
 <!-- Made by docs/make_api.py from the docstrings; do not edit. -->
 
-Everything here is in `logstore.__all__` and promised; everything else may change. By
-example it is all in the [guide](guide.md); what to do about an error is in
-[operations](operations.md). Words are those of the [glossary](glossary.md). Methods may
-be called by any thread unless said otherwise.
+Everything here is in `logstore.__all__`, or in that of one of its public modules, and
+promised; everything else may change. By example it is all in the [guide](guide.md);
+what to do about an error is in [operations](operations.md). Words are those of the
+[glossary](glossary.md). Methods may be called by any thread unless said otherwise.
 """
 
 LINE = 88
@@ -138,23 +92,6 @@ class Member(NamedTuple):
     def doc(self) -> str:
         """Its own docstring; "" for none."""
         return inspect.cleandoc(getattr(self.value, "__doc__", None) or "")
-
-
-def public_names() -> list[str]:
-    return sorted(logstore.__all__)
-
-
-def chapters() -> dict[str, list[str]]:
-    """The names of each chapter; together they are all public names, each once."""
-    found = {title: [] for title in CHAPTERS} | {"": []}
-    placed = {name: title for title, names in CHAPTERS.items() for name in names}
-    for name in public_names():
-        value = getattr(logstore, name)
-        is_error = inspect.isclass(value) and issubclass(value, Exception)
-        found[placed.get(name, "Errors" if is_error else "More")].append(name)
-    for title, names in CHAPTERS.items():
-        found[title].sort(key=lambda n: names.index(n) if n in names else len(names))
-    return {title: names for title, names in found.items() if names}
 
 
 def members(kind: type) -> Iterator[Member]:
@@ -225,7 +162,7 @@ def signature_text(name: str, function: Callable[..., Any]) -> str:
     parts: list[str] = []
     star = False
     for parameter in signature.parameters.values():
-        if parameter.name in ("self", "cls"):
+        if parameter.name in ("self", "cls") or parameter.name.startswith("_"):
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
@@ -337,30 +274,17 @@ def code(text: str) -> list[str]:
     return ["```python", text, "```", ""]
 
 
-def name_lines(name: str) -> Iterator[str]:
-    """The part of the page about one public name."""
-    value = getattr(logstore, name)
-    yield from (f"### `logstore.{name}`", "")
-    if inspect.ismodule(value):
+def value_lines(shown: str, value: Any, level: str) -> Iterator[str]:
+    """The part of a page about one class or function, whose heading has a level."""
+    yield from (f"{level} `{shown}`", "")
+    if inspect.isclass(value):
+        yield from class_lines(value, shown, f"{level}#")
+    elif callable(value):
+        yield from code(signature_text(shown, value))
         yield from markdown(inspect.getdoc(value) or "")
         yield ""
-        for inner in value.__all__:
-            found = getattr(value, inner)
-            if inspect.isclass(found):
-                yield from (f"#### `{name}.{inner}`", "")
-                yield from class_lines(found, f"{name}.{inner}", "#####")
-            elif callable(found):
-                yield from (f"#### `{name}.{inner}`", "")
-                yield from code(signature_text(f"logstore.{name}.{inner}", found))
-                yield from markdown(inspect.getdoc(found) or "")
-                yield ""
-        return
-    if not inspect.isclass(value):
-        yield from code(signature_text(f"logstore.{name}", value))
-        yield from markdown(inspect.getdoc(value) or "")
-        yield ""
-        return
-    yield from class_lines(value, name, "####")
+    else:
+        yield from (f"`{value!r}`", "")
 
 
 def class_lines(kind: type, shown: str, level: str) -> Iterator[str]:
@@ -382,17 +306,68 @@ def class_lines(kind: type, shown: str, level: str) -> Iterator[str]:
         yield ""
 
 
-def page() -> str:
-    """The whole page."""
-    found = chapters()
-    lines = [HEAD]
-    for title, names in found.items():
-        anchor = title.lower().replace(" ", "-")
-        listed = ", ".join(f"`{name}`" for name in names)
-        lines.append(f"- [{title}](#{anchor}): {listed}")
-    for title, names in found.items():
-        lines += ["", f"## {title}", ""]
+def has_page(value: object) -> bool:
+    """Whether a public name of a module has a page of its own: a class with methods."""
+    is_class = inspect.isclass(value) and not issubclass(value, Exception)
+    return is_class and any(member.function for member in members(value))
+
+
+def first_sentence(value: object) -> str:
+    """What a name is, in the table of the first page."""
+    doc = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[.:])\s", doc)[0].rstrip(".:").replace("|", "\\|")
+
+
+def pages() -> dict[str, str]:
+    """All pages, by their paths below docs."""
+    found = {}
+    lines, toc = [HEAD], []
+    for title, names in CHAPTERS.items():
+        lines += ["", f"## {title}", "", "| name | |", "| --- | --- |"]
+        rest = []
         for name in names:
-            lines += name_lines(name)
+            value, shown = getattr(logstore, name), f"logstore.{name}"
+            link = f"#logstore{name.lower()}"
+            if inspect.ismodule(value):
+                link = f"api/{name}.md"
+                found |= module_pages(name, value, toc)
+            elif is_error(value):
+                link = f"api/errors.md#logstoreerrors{name.lower()}"
+            elif has_page(value):
+                link = f"api/{name}.md"
+                found[link] = text_of(value_lines(shown, value, "#"))
+                toc.append(link)
+            else:
+                rest.append(value_lines(shown, value, "###"))
+            lines.append(f"| [`{shown}`]({link}) | {first_sentence(value)} |")
+        lines.append("")
+        for part in rest:
+            lines += part
+    lines += ["", "```{toctree}", ":hidden:", "", *toc, "```"]
+    return {"api.md": text_of(lines), **found}
+
+
+def is_error(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Exception)
+
+
+def module_pages(name: str, module: ModuleType, toc: list[str]) -> dict[str, str]:
+    """The page of a module, and those of its classes, which follow it in `toc`."""
+    path, found = f"api/{name}.md", {}
+    toc.append(path)
+    lines = [f"# `logstore.{name}`", "", *markdown(inspect.getdoc(module) or ""), ""]
+    for inner in module.__all__:
+        value, shown = getattr(module, inner), f"logstore.{name}.{inner}"
+        if name == "aio" and has_page(value):
+            place = f"api/{name}-{inner}.md"
+            found[place] = text_of(value_lines(shown, value, "#"))
+            toc.append(place)
+            lines += [f"[`{shown}`]({place[4:]}): {first_sentence(value)}.", ""]
+        else:
+            lines += value_lines(shown, value, "##")
+    return {path: text_of(lines), **found}
+
+
+def text_of(lines: Iterable[str]) -> str:
     text = "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"

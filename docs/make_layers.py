@@ -24,6 +24,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {
         "_native": "the C core, and the only Python code that calls it",
         "errors": "every exception",
+        "lazy": "public modules whose names are imported when they are used",
     },
     {
         "config": "the settings of stores and topics",
@@ -39,10 +40,13 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"broker": "the groups of a Kafka broker, from its directories, and its records"},
     {
         "group": "groups of consumers: members, committed offsets",
-        "kafka": "Kafka's messages, for users: the tables of `broker`",
         "metrics": "numbers for monitoring",
     },
     {"maintenance": "verify, repair, report, doctor"},
+    {
+        "kafka": "what Kafka has, for users: groups, hand-over, messages",
+        "types": "what functions return, for annotations",
+    },
     {"aio": "the same for asyncio: waits without blocking the event loop"},
     {
         "cli": "`logstore-dump`; uses public names only",

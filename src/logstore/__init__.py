@@ -8,122 +8,107 @@
         for record in orders[0].read():
             print(record.offset, record.key, record.value)
 
-Everything promised is in ``logstore.__all__``.
+Everything promised is in ``logstore.__all__``, and in that of `logstore.errors` (each
+exception), `logstore.types` (what functions return), `logstore.kafka` (what Kafka has
+and logstore has not), `logstore.aio` and `logstore.metrics`.
 """
 
-import importlib
-import sys
-from typing import Any, Final
+import warnings as _warnings
+from typing import Any as _Any
+
+from logstore.lazy import find as _find
+from logstore.lazy import table_of as _table_of
 
 __version__ = "0.1.0"
 
 # The public names, by the module that has them; __init__.pyi has the same for type
-# checkers. Each is imported when it is used: `logstore-dump --help` does not wait for
-# the engine, and a service that starts loads what it needs.
-_HOMES: Final = {
-    "config": "StoreConfig TopicConfig",
-    "errors": (
-        "ConfigError CorruptCheckpointError CorruptIndexError "
-        "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
-        "EventLoopError ForkedError InvalidProducerEpochError InvalidRecordError "
-        "LogStoreError "
-        "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
-        "PartitionNotFoundError ProducerError ProducerFencedError "
-        "PublicationConflictError PublicationTimeoutError "
-        "PublicationUnknownError ReadOnlyError "
-        "RecordNotFoundError RecordTooLargeError ReentrantCallError "
-        "StorageError StoreClosedError StoreLockedError StoreNotFoundError "
-        "SyncFailedError TopicExistsError TopicNotFoundError "
-        "UnsupportedError"
-    ),
-    "broker.groups": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
-    "group.errors": (
-        "CommitFailedError FencedError GroupError GroupNotEmptyError "
-        "GroupNotFoundError InconsistentAssignorError MemberIdInUseError "
-        " NoOffsetForPartitionError OffsetMetadataTooLargeError"
-    ),
-    "group.consumer.consumer": "Consumer",
-    "group.consumer.options": "OffsetAndMetadata OffsetAndTimestamp OffsetStore",
-    "group.consumer.transaction": "ConsumerTransaction",
-    "group.exports": "GroupExport export_group",
-    "group.member.assignors": "Assignor GroupSubscription",
-    "group.overview": "Group Groups LiveMember groups",
-    "broker.progress": "GroupPartition OffsetChange",
-    "group.resets": "reset_offsets",
-    "io.checkpoint.cuts": "LogMark",
-    "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
-    "io.layout": "TopicPartition",
-    "log.compact.compactor": "CompactionProgress CompactionReport",
-    "log.read.corruption": "Damaged",
-    "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
-    "log.write.staged_files": "Staged StagedLog",
-    "log.write.staging": "Stage",
-    "maintenance.environment": "EnvironmentReport EnvironmentFinding doctor",
-    "maintenance.handover": "HandoverFinding HandoverReport check_handover",
-    "maintenance.report.report": "Report report",
-    "maintenance.repair": "RepairAction RepairReport repair",
-    "maintenance.verify": (
-        "BuiltIndexes FileContents LogEntry LogFrame LogFrames Note Problem "
-        "VerifyReport inspect_file rebuild_index verify"
-    ),
-    "record.batch": "Chunk ControlRecord RecordBatch",
-    "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",
-    "record.record": "Record RecordMetadata TimestampType TopicRecord",
-    "segment": "SegmentInfo",
-    "store.partition.partition": "Partition",
-    "store.partition.partitions": "RecoveryProgress",
-    "store.publication.producer": "Producer",
-    "store.publication.publication": "Publication",
-    "store.copy.snapshot": "SnapshotProgress SnapshotReport",
-    "store.opening": "open",
-    "store.store": "Store",
-    "store.topic.topic": "Topic",
-    "aio": "aio",
-    "kafka": "kafka",
-    "metrics": "metrics",
-}
-_RENAMED: Final = {"open": "open_store"}
-_HOME_OF: Final = {
-    name: home for home, names in _HOMES.items() for name in names.split()
-}
+# checkers.
+_HOMES = _table_of(
+    {
+        "config": "StoreConfig TopicConfig",
+        "errors": (
+            "errors= ConfigError CorruptRecordError CorruptionError DiskFullError "
+            "LogStoreError OffsetOutOfRangeError PublicationTimeoutError StorageError "
+            "StoreLockedError StoreNotFoundError TopicExistsError TopicNotFoundError"
+        ),
+        "group.consumer.consumer": "Consumer",
+        "group.consumer.options": "OffsetAndMetadata",
+        "group.overview": "groups",
+        "group.resets": "reset_offsets",
+        "io.layout": "TopicPartition",
+        "log.retention": "RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
+        "log.write.staging": "Stage",
+        "maintenance.environment": "doctor",
+        "maintenance.report.report": "report",
+        "maintenance.repair": "repair",
+        "maintenance.verify": "inspect_file rebuild_index verify",
+        "record.batch": "RecordBatch",
+        "record.partitioner": "ConsistentHashPartitioner KafkaPartitioner Partitioner",
+        "record.record": "Record TimestampType TopicRecord",
+        "store.partition.partition": "Partition",
+        "store.publication.producer": "Producer",
+        "store.opening": "open=open_store",
+        "store.store": "Store",
+        "store.topic.topic": "Topic",
+        "aio": "aio=",
+        "kafka": "kafka=",
+        "metrics": "metrics=",
+        "types": "types=",
+    }
+)
+# Names that were here in 0.1 and go in 0.2, by the public module that has them now.
+_MOVED = _table_of(
+    {
+        "errors": (
+            "CommitFailedError CorruptCheckpointError CorruptIndexError "
+            "DuplicateSequenceError EventLoopError FencedError ForkedError GroupError "
+            "GroupNotEmptyError GroupNotFoundError InconsistentAssignorError "
+            "InvalidProducerEpochError InvalidRecordError MemberIdInUseError "
+            "NoOffsetForPartitionError OffsetConflictError OffsetMetadataTooLargeError "
+            "OutOfOrderSequenceError PartitionNotFoundError ProducerError "
+            "ProducerFencedError PublicationConflictError PublicationUnknownError "
+            "ReadOnlyError RecordNotFoundError RecordTooLargeError ReentrantCallError "
+            "StoreClosedError SyncFailedError UnsupportedError"
+        ),
+        "kafka": (
+            "GroupExport HandoverFinding HandoverReport KafkaGroup KafkaGroups "
+            "KafkaMember check_handover export_group kafka_groups=groups"
+        ),
+        "types": (
+            "Assignor BuiltIndexes Chunk CompactionProgress CompactionReport "
+            "ConsumerTransaction ControlRecord Damaged Deletion=SegmentDeletion "
+            "EnvironmentFinding EnvironmentReport FileContents Group=ConsumerGroup "
+            "GroupPartition GroupSubscription Groups=ConsumerGroups LiveMember "
+            "LogEntry LogFrame LogFrames LogMark Note=VerifyNote OffsetAndTimestamp "
+            "OffsetChange OffsetStore Problem=VerifyProblem Publication RecordMetadata "
+            "RecoveryAction RecoveryProgress RecoveryReport RepairAction RepairReport "
+            "Report SegmentInfo SnapshotProgress SnapshotReport Staged StagedLog "
+            "VerifyReport"
+        ),
+    }
+)
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_HOMES)
 
 
-def _is_begun(name: str | None) -> bool:
-    """Whether a module is being imported, by a call that has not ended."""
-    spec = getattr(sys.modules.get(name or ""), "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}", name=name
+def __getattr__(name: str) -> _Any:
+    shown = f"{__name__}.{name}"
+    if name in _HOMES:
+        value = _find(shown, *_HOMES[name])
+        globals()[name] = value
+        return value
+    if name in _MOVED:
+        home, inner = _MOVED[name]
+        value = getattr(_find(shown, home, ""), inner)
+        _warnings.warn(
+            f"{shown} is {__name__}.{home}.{inner} now; the old name goes in 0.2",
+            DeprecationWarning,
+            stacklevel=2,
         )
-    inner = _RENAMED.get(name, name)
-    try:
-        try:
-            module = importlib.import_module(f"{__name__}.{home}")
-        except KeyError:
-            # Python 3.11 and older: a finalizer has imported something while this
-            # thread took the lock of the module (gh-106176).
-            module = importlib.import_module(f"{__name__}.{home}")
-    except ImportError as error:
-        if not _is_begun(error.name):
-            raise
-        module = None
-    if module is None or (name != home and not hasattr(module, inner)):
-        errors = importlib.import_module(f"{__name__}.errors")
-        raise errors.ReentrantCallError(
-            f"logstore.{name} is being imported by the call that this one has come "
-            f"into, from a signal handler or a finalizer; it did nothing"
-        )
-    value = module if name == home else getattr(module, inner)
-    globals()[name] = value
-    return value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    about = ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__")
+    return sorted([*__all__, *about])

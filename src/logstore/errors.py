@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform  # in typing from Python 3.11 on
 
 __all__ = [
+    "CommitFailedError",
     "ConfigError",
     "CorruptCheckpointError",
     "CorruptIndexError",
@@ -24,16 +25,24 @@ __all__ = [
     "DiskFullError",
     "DuplicateSequenceError",
     "EventLoopError",
+    "FencedError",
     "ForkedError",
-    "Holder",
+    "GroupError",
+    "GroupNotEmptyError",
+    "GroupNotFoundError",
+    "InconsistentAssignorError",
     "InvalidProducerEpochError",
     "InvalidRecordError",
     "LogStoreError",
+    "MemberIdInUseError",
+    "NoOffsetForPartitionError",
     "OffsetConflictError",
+    "OffsetMetadataTooLargeError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "PartitionNotFoundError",
     "ProducerError",
+    "ProducerFencedError",
     "PublicationConflictError",
     "PublicationTimeoutError",
     "PublicationUnknownError",
@@ -49,14 +58,6 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "UnsupportedError",
-    "is_disk_full",
-    "error_text",
-    "is_system_error",
-    "made_again",
-    "partly_done",
-    "renamed_error",
-    "storage_error",
-    "storage_errors",
 ]
 
 
@@ -476,6 +477,97 @@ class PublicationTimeoutError(LogStoreError, TimeoutError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+@with_facts
+class GroupError(LogStoreError):
+    """A consumer group refuses a call.
+
+    Attributes:
+        group: the id of the group; "" for a consumer without one.
+    """
+
+    group: str
+
+
+class CommitFailedError(GroupError):
+    """The consumer does not have a partition that it was to commit, the group commits
+    in the other way, or another member does not let it. Nothing was committed."""
+
+
+class FencedError(GroupError):
+    """The group has gone on without this consumer, which did not poll for too long, or
+    whose lock file was replaced. Nothing was committed; the next poll joins again."""
+
+
+@with_facts
+class GroupNotEmptyError(GroupError):
+    """The group has members that live: its offsets are theirs. Nothing was changed.
+
+    Attributes:
+        pids: their processes.
+    """
+
+    pids: tuple[int, ...]
+
+
+@with_facts
+class GroupNotFoundError(GroupError, LookupError):
+    """There is no group of this id, it has committed nothing, or the part of the
+    directory that would have it is not here: the message says which.
+
+    Attributes:
+        path: the directory.
+    """
+
+    path: str
+
+
+@with_facts
+class InconsistentAssignorError(GroupError):
+    """The members of the group use another assignor.
+
+    Attributes:
+        expected: the name of theirs.
+    """
+
+    expected: str
+
+
+@with_facts
+class MemberIdInUseError(GroupError):
+    """A static member of this name lives.
+
+    Attributes:
+        instance: the name.
+        holder_pid: process id of that member.
+    """
+
+    instance: str
+    holder_pid: int
+
+
+@with_facts
+class NoOffsetForPartitionError(GroupError):
+    """The group has no committed offset that counts, and ``reset="error"``.
+
+    Attributes:
+        partition: ``topic-number``.
+    """
+
+    partition: str
+
+
+@with_facts
+class OffsetMetadataTooLargeError(GroupError, ValueError):
+    """The text beside a committed offset is too long; nothing was committed.
+
+    Attributes:
+        size, limit: bytes of UTF-8 that it has, and may have.
+    """
+
+    size: int
+    limit: int
 
 
 @with_facts

@@ -1,4 +1,4 @@
-"""Kafka's messages: what the records of its internal topics say, as values.
+"""What Apache Kafka has: a broker's groups, hand-overs, and its messages as values.
 
 import logstore
 
@@ -11,8 +11,34 @@ with logstore.open("/var/lib/kafka", read_only=True) as store:
 
 from __future__ import annotations
 
-from logstore.broker.fields import Message, MessageError
-from logstore.broker.placement import java_hash
-from logstore.broker.schemas import message, messages
+from typing import Any, Final
 
-__all__ = ["Message", "MessageError", "java_hash", "message", "messages"]
+from logstore.lazy import find, table_of
+
+# The names by the module that has them; kafka.pyi has the same for type checkers.
+_HOMES: Final = table_of(
+    {
+        "broker.fields": "Message MessageError",
+        "broker.groups": "KafkaGroup KafkaGroups KafkaMember groups=kafka_groups",
+        "broker.placement": "java_hash",
+        "broker.schemas": "message messages",
+        "group.exports": "GroupExport export_group",
+        "maintenance.handover": "HandoverFinding HandoverReport check_handover",
+    }
+)
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name
+        )
+    value = find(f"{__name__}.{name}", *_HOMES[name])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -151,7 +151,7 @@ def of_directory(
     path: str | os.PathLike[str],
     *,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> dict[str, Any]:
     """The metrics of a store that another process may have open for writing:
     `Store.metrics` of a read-only one, with ``holder_pid`` (of the writer; 0 if it is
@@ -165,10 +165,10 @@ def of_directory(
         StoreNotFoundError: the path does not exist, or is no store.
         StorageError: it cannot be read.
     """
-    files = files or Files()
+    files = _files or Files()
     full = os.path.abspath(os.fspath(path))
     holder, unowned_since = _holder(files, full)
-    with open_store(full, read_only=True, config=store_config, files=files) as store:
+    with open_store(full, read_only=True, config=store_config, _files=files) as store:
         values = store.metrics()
     return {
         **values,

@@ -248,15 +248,48 @@ def load(path: Path) -> ModuleType:
 MAKE_API = load(DOCS / "make_api.py")
 
 
-def test_api_page_has_every_public_name() -> None:
-    """Each name of `logstore.__all__`, once."""
-    named = re.findall(r"^### `logstore\.(\w+)`$", MAKE_API.page(), re.MULTILINE)
-    assert sorted(named) == sorted(logstore.__all__)
+PAGES = MAKE_API.pages()
+PUBLIC = [logstore, *(getattr(logstore, n) for n in MAKE_API.CHAPTERS["Modules"])]
 
 
-CLASSES = [v for n in logstore.__all__ if inspect.isclass(v := getattr(logstore, n))]
+def test_reference_has_every_public_name() -> None:
+    """Each name of the public modules, once as a heading or as the title of a page; the
+    errors with their module."""
+    assert sorted(n for names in MAKE_API.CHAPTERS.values() for n in names) == sorted(
+        logstore.__all__
+    )
+    named = [
+        name
+        for text in PAGES.values()
+        for name in re.findall(r"^##?#? `(logstore\.[\w.]+)`$", text, re.MULTILINE)
+    ]
+    public = [
+        f"{module.__name__}.{name}"
+        for module in PUBLIC
+        for name in module.__all__
+        if module is not logstore or not name.endswith("Error")
+    ]
+    assert sorted(n for n in named if n in set(public)) == sorted(public)
+    for page in ("api/Consumer.md", "api/aio-Store.md", "api/kafka.md"):
+        assert page in PAGES
+        assert f"({page})" in PAGES["api.md"] or page.startswith("api/aio-")
+
+
+def test_reference_leaves_out_what_is_not_for_users() -> None:
+    """Parameters with an underscore: they are for tests."""
+    assert not re.search(r"^ +_\w+:|[(,] ?_\w+:", "\n".join(PAGES.values()), re.M)
+
+
+CLASSES = list(
+    dict.fromkeys(
+        value
+        for module in PUBLIC
+        for name in module.__all__
+        if inspect.isclass(value := getattr(module, name))
+    )
+)
 MEMBERS = [
-    pytest.param(kind, member, id=f"{kind.__name__}.{member.name}")
+    pytest.param(kind, member, id=f"{kind.__module__}.{kind.__name__}.{member.name}")
     for kind in CLASSES
     for member in MAKE_API.members(kind)
 ]

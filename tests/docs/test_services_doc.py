@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import subprocess
@@ -94,8 +95,8 @@ def test_commands_run(tmp_path: Path) -> None:
 def test_names_exist(page: Path) -> None:
     """Those of logstore, of its consumers and its stores."""
     text = page.read_text(encoding="utf-8")
-    for module, name in re.findall(r"`(logstore(?:\.aio)?)\.([A-Za-z_]+)", text):
-        assert hasattr(logstore.aio if "aio" in module else logstore, name), name
+    for path in re.findall(r"`logstore\.([A-Za-z_.]*\w)", text):
+        assert operator.attrgetter(path)(logstore), path
     for kind in ("Consumer", "Store"):
         for name in re.findall(rf"`{kind}\.([a-z_]+)", text):
             assert hasattr(getattr(logstore, kind), name), name

@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it, of a copy of the pages."""
     copy = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs", copy / "docs")
-    for name in ("CHANGELOG.md", "SECURITY.md"):
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"):
         shutil.copy(ROOT / name, copy)
     shutil.copytree(ROOT / "examples", copy / "examples")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
@@ -66,16 +66,28 @@ def test_site_has_each_page_and_a_search(site: Path) -> None:
     assert "guide" in (site / "index.html").read_text(encoding="utf-8")
 
 
+def test_home_page_is_the_readme(site: Path) -> None:
+    """With its pictures, and links to pages of the site."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    for said in ("Quickstart", "Is it for you?", 'href="guide.html"'):
+        assert said in text
+    assert 'href="docs/' not in text
+    assert "demo.svg" in text
+
+
 def test_reference_is_generated(site: Path) -> None:
-    """From the docstrings, with all public names."""
+    """From the docstrings: a page each for the large classes."""
     text = (site / "api.html").read_text(encoding="utf-8")
     for name in logstore.__all__:
         assert re.search(rf">(?:logstore\.)?{name}<", text), name
+    consumer = (site / "api" / "Consumer.html").read_text(encoding="utf-8")
+    assert "logstore.Consumer.poll" in consumer
+    assert "logstore.types.VerifyReport" in (site / "api" / "types.html").read_text()
 
 
 def test_no_page_fetches_from_another_host(site: Path) -> None:
     """Neither a script nor a style, a font or a picture; nor do the style sheets."""
-    pages = list(site.glob("*.html"))
+    pages = list(site.rglob("*.html"))
     for page in pages:
         found = fetches(page.read_text(encoding="utf-8"))
         assert found

@@ -96,7 +96,7 @@ class Inside:
             plan = scene.plan(name)
         except Unavailable as error:
             # A call beside may have made a topic one that cannot be published to.
-            self._judge(name, error.args[0], where, (logstore.UnsupportedError,))
+            self._judge(name, error.args[0], where, (logstore.errors.UnsupportedError,))
             return
         except LogStoreError as error:
             self._judge(name, error, where, ())
@@ -131,11 +131,7 @@ class Inside:
     def tolerated(self) -> tuple[type[BaseException], ...]:
         """What an inner call may raise now."""
         found: list[type[BaseException]] = []
-        reentrant = getattr(logstore, "ReentrantCallError", None) or getattr(
-            logstore.errors, "ReentrantCallError", None
-        )
-        if reentrant is not None:
-            found.append(reentrant)
+        found.append(logstore.errors.ReentrantCallError)
         found += self.of_surroundings()
         return tuple(found)
 
@@ -144,10 +140,10 @@ class Inside:
         # Topics come and go, and settings change, inside of calls on them.
         found: list[type[BaseException]] = [
             logstore.TopicNotFoundError,
-            logstore.PartitionNotFoundError,
+            logstore.errors.PartitionNotFoundError,
         ]
         if self.scene.has_closed:
-            found.append(logstore.StoreClosedError)
+            found.append(logstore.errors.StoreClosedError)
         return found
 
 

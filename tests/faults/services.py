@@ -32,7 +32,8 @@ from faults.service_promises import (
     small_files,
 )
 from faults.workloads import Program, Step
-from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
+from logstore import LogStoreError, Store, TopicPartition
+from logstore.errors import SyncFailedError
 from logstore.group import resets
 from logstore.io.checkpoint.process_requests import ProcessFile
 from logstore.log.write.calls import Submission
@@ -298,7 +299,7 @@ class ServiceProgram(Program):
         self._reset(self.disk, self.rng.randint(0, least), ends)
 
     def _reset(self, disk: Any, to: int, ends: list[int]) -> None:
-        opens = functools.partial(open_store, files=disk)
+        opens = functools.partial(open_store, _files=disk)
         offsets = {number: min(to, end) for number, end in enumerate(ends)}
         with mock.patch.object(resets, "open_store", opens):
             self._commit(

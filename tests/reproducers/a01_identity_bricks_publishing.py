@@ -20,7 +20,7 @@ class Dying(Files):
         if b'"changes":[[' in bytes(data):
             os._exit(9)
         super().write(fd, data, pos)
-store = logstore.open(sys.argv[1], files=Dying())
+store = logstore.open(sys.argv[1], _files=Dying())
 p = store.create_topic("t")[0]
 with store.stage(sys.argv[2], 1) as stage:
     stage.append_many(p, [b"x"])

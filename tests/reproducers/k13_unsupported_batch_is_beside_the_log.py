@@ -25,11 +25,7 @@ with open(os.path.join(path, "t-0", f"{0:020d}.log"), "r+b") as f:
     f.seek(pos + 16)
     f.write(b"\3")
 v, r = ls.verify(path), ls.report(path)
-h = (
-    getattr(ls, "check_handover", None)
-    or __import__("logstore.kafka", fromlist=["x"]).check_handover
-)
-h = h(path, release="2.8", retention_ms=-1)
+h = ls.kafka.check_handover(path, release="2.8", retention_ms=-1)
 with ls.open(path, read_only=True) as s:
     try:
         said = f"{len(list(s['t'][0].read()))} records"

@@ -28,7 +28,7 @@ import uuid
 uuid.uuid4 = lambda: uuid.UUID(int=7)
 
 from logstore.store.opening import open_store
-with open_store(Path(sys.argv[1]), files=Still()) as store:
+with open_store(Path(sys.argv[1]), _files=Still()) as store:
     for magic, codec in FORMATS:
         config = config_of(magic, codec, segment_bytes=2000, index_interval_bytes=100)
         partition = store.create_topic(f"t{magic}-{codec}", config=config)[0]

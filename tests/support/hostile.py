@@ -373,7 +373,7 @@ def read(root: Path) -> None:
     with logstore.open(root, config=config) as store:
         for name in names:
             read_every_way(store, name, found)
-    assert set(found) <= set(logstore.__all__), set(found)
+    assert set(found) <= set(logstore.errors.__all__), set(found)
     assert "RecordTooLargeError" in found
     assert "CorruptRecordError" in found
 

@@ -209,7 +209,7 @@ TEXTS = {
 
 
 def kind_of(name: str) -> Callable[..., LogStoreError]:
-    found: Callable[..., LogStoreError] = getattr(logstore, name)
+    found: Callable[..., LogStoreError] = getattr(errors, name)
     return found
 
 
@@ -251,21 +251,28 @@ def state(error: BaseException) -> dict[str, Any]:
 
 
 def test_every_class_is_in_the_table() -> None:
-    """No exception without a place in the tree, in the modules and at the root."""
+    """No exception without a place in the tree, and all in the public module."""
     found = {
         name
-        for module in (errors, group_errors)
-        for name, value in vars(module).items()
+        for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, LogStoreError)
     }
-    assert found == set(KINDS)
-    assert {n for n in logstore.__all__ if n.endswith("Error")} == found
+    assert found == set(KINDS) == set(errors.__all__)
+    # The dozen that users catch.
+    assert len({n for n in logstore.__all__ if n.endswith("Error")}) == 12
+
+
+def test_pickles_of_group_errors_keep_their_module() -> None:
+    """They name a module that 0.1 had."""
+    for name in group_errors.__all__:
+        old = f"clogstore.group.errors\n{name}\n.".encode()
+        assert pickle.loads(old) is getattr(errors, name)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_error_belongs_to_its_family(name: str) -> None:
     """Each is a LogStoreError and, where that helps, one of Python's own."""
-    kind = getattr(logstore, name)
+    kind = getattr(errors, name)
     bases = [base.__name__ for base in kind.__mro__[1:]]
     assert bases == [*KINDS[name][0].split(), "Exception", "BaseException", "object"]
     assert kind.__doc__
@@ -467,14 +474,16 @@ def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A signal handler, or a finalizer, may come into the import."""
-    assert logstore.SegmentInfo
-    monkeypatch.delitem(vars(logstore), "SegmentInfo")
-    partial = types.ModuleType("logstore.segment")
-    monkeypatch.setitem(sys.modules, "logstore.segment", partial)
-    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
-        _ = logstore.SegmentInfo
+    assert logstore.RecordBatch
+    monkeypatch.delitem(vars(logstore), "RecordBatch")
+    partial = types.ModuleType("logstore.record.batch")
+    monkeypatch.setitem(sys.modules, "logstore.record.batch", partial)
+    with pytest.raises(
+        logstore.errors.ReentrantCallError, match=r"logstore\.RecordBatch is"
+    ):
+        _ = logstore.RecordBatch
     monkeypatch.undo()
-    assert logstore.SegmentInfo
+    assert logstore.RecordBatch
 
 
 def test_import_that_meets_itself_is_a_call_from_inside_a_call(
@@ -487,22 +496,24 @@ def test_import_that_meets_itself_is_a_call_from_inside_a_call(
     module = types.ModuleType(spec.name)
     module.__spec__ = spec
     monkeypatch.setitem(sys.modules, spec.name, module)
-    monkeypatch.delitem(vars(logstore), "SegmentInfo", raising=False)
+    monkeypatch.delitem(vars(logstore), "RecordBatch", raising=False)
     raised: list[Exception] = []
 
     def imported(name: str) -> types.ModuleType:
-        if name == "logstore.segment" and raised:
+        if name == "logstore.record.batch" and raised:
             raise raised.pop()
         return real(name)
 
     monkeypatch.setattr(importlib, "import_module", imported)
     raised.append(ImportError("partly", name=spec.name))
     with pytest.raises(ImportError, match="partly"):
-        _ = logstore.SegmentInfo
+        _ = logstore.RecordBatch
     spec._initializing = True  # type: ignore[attr-defined]
     raised.append(ImportError("partly", name=spec.name))
-    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
-        _ = logstore.SegmentInfo
+    with pytest.raises(
+        logstore.errors.ReentrantCallError, match=r"logstore\.RecordBatch is"
+    ):
+        _ = logstore.RecordBatch
     raised.append(KeyError(140_258_431_810_432))
-    assert logstore.SegmentInfo
+    assert logstore.RecordBatch
     assert not raised

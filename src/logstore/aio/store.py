@@ -91,7 +91,7 @@ def open_store(
     hand_in_timeout_ms: int = HAND_IN_TIMEOUT_MS,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> Opening:
     """Open a store, in another thread, for tasks of the running event loop.
 
@@ -119,7 +119,7 @@ def open_store(
                 hand_in_timeout_ms=hand_in_timeout_ms,
                 on_recovery=on_recovery,
                 on_progress=on_progress,
-                files=files,
+                _files=_files,
             ),
             caller(),
         )

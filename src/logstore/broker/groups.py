@@ -126,7 +126,7 @@ class KafkaGroups(list[KafkaGroup]):
 
 
 def kafka_groups(
-    *log_dirs: str | os.PathLike[str], config: StoreConfig | None = None
+    *log_dirs: str | os.PathLike[str], store_config: StoreConfig | None = None
 ) -> KafkaGroups:
     """The groups of consumers that a Kafka broker has, read from its files.
 
@@ -137,7 +137,7 @@ def kafka_groups(
     Args:
         log_dirs: all `log.dirs` of the broker, or those that are here. Of a partition
             that several of them have, the longest log counts.
-        config: how this process uses them (``max_batch_decompressed_bytes``).
+        store_config: how this process uses them (``max_batch_decompressed_bytes``).
 
     Raises:
         ConfigError: no directory is given.
@@ -146,14 +146,16 @@ def kafka_groups(
     """
     if not log_dirs:
         raise ConfigError(
-            "kafka_groups() needs a directory: one of the broker's log.dirs",
+            "kafka.groups() needs a directory: one of the broker's log.dirs",
             name="log_dirs",
             value=log_dirs,
         )
     with contextlib.ExitStack() as stack:
         directories = BrokerDirectories(
             [
-                stack.enter_context(open_store(path, read_only=True, config=config))
+                stack.enter_context(
+                    open_store(path, read_only=True, config=store_config)
+                )
                 for path in log_dirs
             ]
         )

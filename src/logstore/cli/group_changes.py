@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
 import logstore
 from logstore.cli import options
 from logstore.cli.app import command, store_config
+from logstore.cli.asking import confirm, refuse_unasked
 from logstore.cli.output import Printer
 from logstore.cli.paths import check_store
 from logstore.cli.schema import line
 from logstore.cli.tables import Column, print_table
 from logstore.cli.text import counted, escape, grouped, relative
 
+_Changes = TypeVar("_Changes")
+
 EXPORT_EXAMPLES: Final = [
     "groups export data --group billing --to kafka --dry-run",
-    "groups export data --group billing --to kafka",
+    "groups export data --group billing --to kafka --yes",
 ]
 RESET_EXAMPLES: Final = [
     "groups reset data --group billing --to earliest --dry-run",
     "groups reset data --group billing --to 2026-01-31T12:00:00Z",
-    "groups reset data --group billing --shift -100 --topics orders",
+    "groups reset data --group billing --shift -100 --topics orders --yes",
 ]
 _COLUMNS: Final = (
     Column(
@@ -53,6 +56,7 @@ _COLUMNS: Final = (
 @options.group
 @options.to_broker
 @options.dry_run
+@options.yes
 @options.output_format()
 @options.permissions
 def export(path: str, **given: Any) -> int:
@@ -60,19 +64,23 @@ def export(path: str, **given: Any) -> int:
     printer = Printer()
     for each in (path, given["to"]):
         check_store(each)
-    done = logstore.export_group(
-        path,
-        given["group"],
-        to=given["to"],
-        dry_run=given["dry_run"],
-        config=store_config(given),
-    )
-    if given["form"] == "jsonl":
-        for value in _objects(done.group, done.changes, done.dry_run):
-            printer.json(value)
-    else:
+
+    def change(dry_run: bool) -> logstore.kafka.GroupExport:
+        return logstore.kafka.export_group(
+            path,
+            given["group"],
+            to=given["to"],
+            dry_run=dry_run,
+            store_config=store_config(given),
+        )
+
+    def show(done: logstore.kafka.GroupExport, dry_run: bool) -> None:
+        if given["form"] == "jsonl":
+            for value in _objects(done.group, done.changes, dry_run):
+                printer.json(value)
+            return
         print_table(printer, _COLUMNS, done.changes)
-        verb = "would be" if done.dry_run else "are"
+        verb = "would be" if dry_run else "are"
         printer.line(
             escape(
                 f"{counted(len(done.changes), 'offset')} of {done.group} {verb} "
@@ -80,8 +88,8 @@ def export(path: str, **given: Any) -> int:
                 f"{relative(done.path)}"
             )
         )
-    printer.flush()
-    return 0
+
+    return _confirmed(given, printer, change, show)
 
 
 @command(
@@ -96,40 +104,64 @@ def export(path: str, **given: Any) -> int:
 @options.shift
 @options.topics
 @options.dry_run
+@options.yes
 @options.permissions
 @options.output_format()
 def reset(path: str, **given: Any) -> int:
     """`logstore-dump groups reset`."""
     printer = Printer()
     check_store(path)
-    group, dry_run = given["group"], given["dry_run"]
+    group = given["group"]
     if (given["to"] is None) == (given["shift"] is None):
         raise click.UsageError("give one of --to and --shift")
-    changes = logstore.reset_offsets(
-        path,
-        group,
-        to=given["to"],
-        shift=given["shift"],
-        topics=given["topics"] or None,
-        dry_run=dry_run,
-        store_config=store_config(given),
-    )
-    if given["form"] == "jsonl":
-        for value in _objects(group, changes, dry_run):
-            printer.json(value)
-    elif changes:
-        print_table(printer, _COLUMNS, changes)
-        verb = "would be" if dry_run else "are"
-        count = counted(len(changes), "offset")
-        printer.line(escape(f"{count} of {group} {verb} committed"))
-    else:
-        printer.line("no offsets to change")
+
+    def change(dry_run: bool) -> list[logstore.types.OffsetChange]:
+        return logstore.reset_offsets(
+            path,
+            group,
+            to=given["to"],
+            shift=given["shift"],
+            topics=given["topics"] or None,
+            dry_run=dry_run,
+            store_config=store_config(given),
+        )
+
+    def show(changes: list[logstore.types.OffsetChange], dry_run: bool) -> None:
+        if given["form"] == "jsonl":
+            for value in _objects(group, changes, dry_run):
+                printer.json(value)
+        elif changes:
+            print_table(printer, _COLUMNS, changes)
+            verb = "would be" if dry_run else "are"
+            count = counted(len(changes), "offset")
+            printer.line(escape(f"{count} of {group} {verb} committed"))
+        else:
+            printer.line("no offsets to change")
+
+    return _confirmed(given, printer, change, show)
+
+
+def _confirmed(
+    given: dict[str, Any],
+    printer: Printer,
+    change: Callable[[bool], _Changes],
+    show: Callable[[_Changes, bool], None],
+) -> int:
+    """Show what would be done, ask, and do it. `change` and `show` are called with
+    whether it is a dry run."""
+    dry_run = given["dry_run"]
+    if not dry_run and not given["yes"]:
+        planned = change(True)
+        refuse_unasked(printer)
+        show(planned, True)
+        confirm(printer, f"Commit these offsets for {escape(given['group'])}?")
+    show(change(dry_run), dry_run)
     printer.flush()
     return 0
 
 
 def _objects(
-    group: str, changes: Sequence[logstore.OffsetChange], dry_run: bool
+    group: str, changes: Sequence[logstore.types.OffsetChange], dry_run: bool
 ) -> list[dict[str, Any]]:
     return [
         line(

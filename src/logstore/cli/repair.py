@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, Final
 
 import click
@@ -11,6 +10,7 @@ import click
 import logstore
 from logstore.cli import options
 from logstore.cli.app import PARTITIONS, command, store_config
+from logstore.cli.asking import answer_of, can_ask, refuse_unasked
 from logstore.cli.findings import action_lines, problem_lines
 from logstore.cli.losses import Loss, loss_of
 from logstore.cli.output import Printer, Progress
@@ -83,13 +83,13 @@ def repair(path: str, **given: Any) -> int:
 
 def _plan(
     path: str, mode: str, given: dict[str, Any], printer: Printer
-) -> logstore.RepairReport:
+) -> logstore.types.RepairReport:
     return _repair(path, mode, given, printer, dry_run=True)
 
 
 def _repair(
     path: str, mode: str, given: dict[str, Any], printer: Printer, *, dry_run: bool
-) -> logstore.RepairReport:
+) -> logstore.types.RepairReport:
     with Progress("checking" if dry_run else "repairing", printer.err) as progress:
         return logstore.repair(
             path,
@@ -120,12 +120,12 @@ def _choose(
     _print_choice(given, printer, plans, losses)
     if given["dry_run"]:
         return None, False
-    if is_confirmed or not _is_asked(printer):
+    if is_confirmed or not can_ask(printer):
         raise click.ClickException(
             "nothing was changed: say --mode cut or --mode skip, and --yes if there is "
             "no terminal; --dry-run shows what each would do"
         )
-    answer = _answer(
+    answer = answer_of(
         printer, f"Repair {_name(path)} with cut or skip? Anything else ends it: "
     )
     if answer not in MODES:
@@ -136,7 +136,7 @@ def _choose(
 def _print_choice(
     given: dict[str, Any],
     printer: Printer,
-    plans: dict[str, logstore.RepairReport],
+    plans: dict[str, logstore.types.RepairReport],
     losses: list[Loss],
 ) -> None:
     if given["form"] == "jsonl":
@@ -152,36 +152,22 @@ def _print_choice(
     printer.line("")
 
 
-def _is_asked(printer: Printer) -> bool:
-    return sys.stdin.isatty() and printer.err.isatty()
-
-
 def _name(path: str) -> str:
     return escape(os.path.basename(os.path.abspath(path)))
 
 
-def _answer(printer: Printer, question: str) -> str:
-    printer.flush()
-    printer.err.write(question)
-    printer.err.flush()
-    return sys.stdin.readline().rstrip("\n")
-
-
 def _ask_name(path: str, printer: Printer) -> None:
     """Ask a person to type the name of the path that will be changed."""
-    if not _is_asked(printer):
-        raise click.ClickException(
-            "nothing was changed: repeat it with --yes, or with --dry-run to look only"
-        )
+    refuse_unasked(printer)
     name = os.path.basename(os.path.abspath(path))
-    if _answer(printer, f"Type {_name(path)} to go on: ") != name:
+    if answer_of(printer, f"Type {_name(path)} to go on: ") != name:
         raise click.ClickException("nothing was changed: that is not its name")
 
 
 # ------------------------------------------------------------------ the report
 
 
-def _print_json(printer: Printer, report: logstore.RepairReport) -> None:
+def _print_json(printer: Printer, report: logstore.types.RepairReport) -> None:
     value: dict[str, Any] = report.to_dict()
     about = {"mode": report.mode, "dry_run": report.dry_run}
     for action in value.pop("actions"):
@@ -202,7 +188,7 @@ def _print_json(printer: Printer, report: logstore.RepairReport) -> None:
 
 
 def _print(
-    given: dict[str, Any], printer: Printer, report: logstore.RepairReport
+    given: dict[str, Any], printer: Printer, report: logstore.types.RepairReport
 ) -> None:
     if given["form"] == "jsonl":
         _print_json(printer, report)

@@ -21,10 +21,10 @@ from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
+    GroupNotFoundError,
     PartitionNotFoundError,
     TopicNotFoundError,
 )
-from logstore.group.errors import GroupNotFoundError
 from logstore.group.overview import groups_and_errors
 from logstore.io import layout
 from logstore.io.files import Files
@@ -65,8 +65,8 @@ def export_group(
     group: str,
     *,
     to: str | os.PathLike[str],
-    dry_run: bool = True,
-    config: StoreConfig | None = None,
+    dry_run: bool,
+    store_config: StoreConfig | None = None,
 ) -> GroupExport:
     """Commit the offsets of a group in the directory of a broker that is stopped.
 
@@ -80,8 +80,9 @@ def export_group(
         group: its id.
         to: the broker's directory. It has all partitions of `__consumer_offsets`: the
             number of them decides which one has the group.
-        dry_run: only say what would be done; needs no lock.
-        config: how this process uses the broker's directory.
+        dry_run: only say what would be done; needs no lock. From 0.2 on False by
+            default.
+        store_config: how this process uses the broker's directory.
 
     Raises:
         GroupNotFoundError: `path` has no such group, or it has committed nothing.
@@ -107,7 +108,7 @@ def export_group(
         target,
         read_only=dry_run,
         create=False,
-        config=config,
+        config=store_config,
         lock_timeout_ms=TOOL.timeout_ms,
     ) as store:
         number = _place(store, group)

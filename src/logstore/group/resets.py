@@ -13,14 +13,15 @@ from logstore.broker.kafka_records import OffsetCommit
 from logstore.broker.placement import OFFSETS_TOPIC
 from logstore.broker.progress import OffsetChange
 from logstore.config import StoreConfig
-from logstore.errors import ConfigError, TopicNotFoundError
-from logstore.group.consumer.lowering import is_of, lowered_commit
-from logstore.group.consumer.transaction import GroupPositions
-from logstore.group.errors import (
+from logstore.errors import (
     CommitFailedError,
+    ConfigError,
     GroupNotEmptyError,
     GroupNotFoundError,
+    TopicNotFoundError,
 )
+from logstore.group.consumer.lowering import is_of, lowered_commit
+from logstore.group.consumer.transaction import GroupPositions
 from logstore.group.file.group_file import GroupFile, record_id
 from logstore.group.file.slots import BusyError, LockFile, Slots, lock_file_of
 from logstore.group.file.state import BY_TRANSACTIONS
@@ -54,7 +55,7 @@ def reset_offsets(
     to: str | int | datetime.date | None = None,
     shift: int | None = None,
     topics: Sequence[str] | None = None,
-    dry_run: bool = True,
+    dry_run: bool,
     store_config: StoreConfig | None = None,
 ) -> list[OffsetChange]:
     """Commit other offsets for a group of a store. It has no member meanwhile: none
@@ -70,7 +71,7 @@ def reset_offsets(
             offset is committed. Either `to` or `shift` is given.
         topics: all partitions of these; None: the partitions for which the group has
             committed an offset.
-        dry_run: only return what would be done.
+        dry_run: only return what would be done. From 0.2 on False by default.
         store_config: may allow that files are written where others may change them, or
             on a network file system.
 

@@ -91,7 +91,7 @@ def doctor(
     path: str | os.PathLike[str],
     *,
     write_test: bool = False,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> EnvironmentReport:
     """Check the file system, mount, permissions, limits and files around a store.
 
@@ -102,13 +102,12 @@ def doctor(
         path: the directory of a store.
         write_test: make a file in it, measure how long a sync takes and whether space
             can be reserved, and remove the file.
-        files: the system calls to use (for tests).
 
     Raises:
         StoreNotFoundError: there is no directory at `path`.
         StorageError: it cannot be read, or, with `write_test`, not be written to.
     """
-    files = files or Files()
+    files = _files or Files()
     full = os.path.abspath(os.fspath(path))
     try:
         root = Directory.open_root(files, full)

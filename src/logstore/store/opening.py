@@ -31,7 +31,7 @@ def open_store(
     hand_in_timeout_ms: int = HAND_IN_TIMEOUT_MS,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> Store:
     """Open a store.
 
@@ -55,7 +55,6 @@ def open_store(
         hand_in_timeout_ms: how long an append of a shared store waits for the owner.
         on_recovery: called with each action of the recovery as it happens.
         on_progress: called with a `RecoveryProgress` now and then.
-        files: the system calls to use (for tests).
 
     Raises:
         StoreNotFoundError: the directory does not exist and is not to be created; or it
@@ -95,7 +94,7 @@ def open_store(
             purpose=purpose,
             on_recovery=None if shared else on_recovery,
             on_progress=None if shared else on_progress,
-            files=files or Files(),
+            files=_files or Files(),
             hand_in_timeout_ms=hand_in_ms,
         )
 

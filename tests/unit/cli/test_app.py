@@ -37,8 +37,8 @@ HABITS = {"-f", "--group", "--to"}
 NEEDED = {
     "snapshot": ["x"],
     "export": ["-o", "x.jsonl"],
-    "groups export": ["--group", "billing", "--to", "kafka"],
-    "groups reset": ["--group", "billing", "--to", "earliest"],
+    "groups export": ["--group", "billing", "--to", "kafka", "--yes"],
+    "groups reset": ["--group", "billing", "--to", "earliest", "--yes"],
 }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +376,9 @@ def test_stuck_members_and_lost_locks_are_mentioned(
             ),
         ):
             members = (dataclasses.replace(member, **changed),)
-            shown = logstore.Groups([dataclasses.replace(group, members=members)])
+            shown = logstore.types.ConsumerGroups(
+                [dataclasses.replace(group, members=members)]
+            )
             with monkeypatch.context() as patch:
                 patch.setattr(logstore, "groups", lambda path, shown=shown: shown)
                 for words in (["groups", "list"], ["groups", "describe"], ["stat"]):
@@ -400,12 +405,12 @@ def test_reset_sets_the_offsets(run: Any, shop: Path) -> None:
         (["--to", "9999999999999ms"], 10),
         (["--to", "0", "--topics", "t"], 0),
     ):
-        assert run(*words, *arguments).status == 0
+        assert run(*words, *arguments, "--yes").status == 0
         assert offset_in(shop) == offset
-    (value,) = objects(run(*words, "--to", "5", "--format", "jsonl"))
+    (value,) = objects(run(*words, "--to", "5", "--format", "jsonl", "--yes"))
     assert (value["type"], value["before"], value["after"]) == ("commit", 0, 5)
     assert value["dryRun"] is False
-    new = [*words[:-1], "new", "--shift", "1", "--topics", "t"]
+    new = [*words[:-1], "new", "--shift", "1", "--topics", "t", "--yes"]
     assert run(*new).out == "no offsets to change\n"
 
 
@@ -432,6 +437,42 @@ def test_reset_is_refused_with_status_two(run: Any, shop: Path) -> None:
     assert offset_in(shop) == 3
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A terminal, at which a person types a line."""
+
+    def type_in(text: str) -> None:
+        answers = io.StringIO(text)
+        monkeypatch.setattr(answers, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, "stdin", answers)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+    return type_in
+
+
+def test_reset_without_a_terminal_needs_a_word(run: Any, shop: Path) -> None:
+    """A preview must not turn into a write: it takes --yes or --dry-run."""
+    result = run("groups", "reset", shop, "--group", "g", "--to", "earliest")
+    assert (result.status, result.out) == (2, "")
+    assert "nothing was changed: repeat it with --yes, or with --dry-run" in result.err
+    assert offset_in(shop) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "offset"), [("y\n", 0), ("YES\n", 0), ("n\n", 3), ("\n", 3), ("", 3)]
+)
+def test_reset_shows_what_it_does_and_asks(
+    run: Any, shop: Path, asked: Callable[[str], None], answer: str, offset: int
+) -> None:
+    asked(answer)
+    result = run("groups", "reset", shop, "--group", "g", "--to", "earliest")
+    assert "1 offset of g would be committed" in result.out
+    assert "Commit these offsets for g? [y/N]" in result.err
+    assert offset_in(shop) == offset
+    assert result.status == (2 if offset else 0)
+    assert ("1 offset of g are committed" in result.out) == (not offset)
+
+
 # ------------------------------------------------------------------ export
 
 
@@ -444,9 +485,9 @@ def test_export_of_a_group_of_a_store(run: Any, shop: Path, target: Path) -> Non
         one.commit({key: 0})
         opened.delete_topic("gone")
     words = ["groups", "export", shop, "--group", "g", "--to", target]
-    (value,) = objects(run(*words, "--format", "jsonl"))
+    (value,) = objects(run(*words, "--format", "jsonl", "--yes"))
     assert (value["topic"], value["after"]) == ("t", 3)
-    assert offsets_of(logstore.kafka_groups(target))["g", "t", 0] == 3
+    assert offsets_of(logstore.kafka.groups(target))["g", "t", 0] == 3
 
 
 @pytest.fixture
@@ -465,7 +506,7 @@ def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> Non
     assert result.status == 0
     assert "2 offsets of old would be committed in __consumer_offsets-" in result.out
     assert snapshot_of(target) == before
-    found = objects(run(*arguments, "--format", "jsonl"))
+    found = objects(run(*arguments, "--format", "jsonl", "--yes"))
     assert [one["type"] for one in found] == ["commit", "commit"]
     assert found[0] == {
         "schema": 1,
@@ -479,9 +520,9 @@ def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> Non
         "dryRun": False,
     }
     assert (found[1]["before"], found[1]["after"]) == (None, 9)
-    groups = logstore.kafka_groups(target)
+    groups = logstore.kafka.groups(target)
     assert offsets_of(groups) == {("old", "gone", 4): 7, ("old", "orders", 0): 9}
-    result = run(*arguments)
+    result = run(*arguments, "--yes")
     assert "2 offsets of old are committed" in result.out
     assert ["gone-4", "7", "7"] in [line.split() for line in result.lines]
 
@@ -492,7 +533,7 @@ def test_export_is_refused_with_status_two(
     """While the broker has the lock; without such a group; without options."""
     words = ["groups", "export", broker, "--group", "old", "--to", target]
     with logstore.open(target):
-        result = run(*words)
+        result = run(*words, "--yes")
         assert (result.status, "is open for writing" in result.err) == (2, True)
     result = run("groups", "export", broker, "--group", "none", "--to", target)
     assert (result.status, "has committed no offset" in result.err) == (2, True)
@@ -503,6 +544,20 @@ def test_export_is_refused_with_status_two(
         del left[left.index(missing) : left.index(missing) + 2]
         result = run(*left)
         assert (result.status, f"'{missing}'" in result.err) == (2, True)
+
+
+def test_export_asks_too(
+    run: Any, broker: Path, target: Path, asked: Callable[[str], None]
+) -> None:
+    """Without a terminal it takes --yes or --dry-run."""
+    words = ["groups", "export", broker, "--group", "old", "--to", target]
+    before = snapshot_of(target)
+    result = run(*words)
+    assert (result.status, "repeat it with --yes" in result.err) == (2, True)
+    assert snapshot_of(target) == before
+    asked("y\n")
+    assert run(*words).status == 0
+    assert offsets_of(logstore.kafka.groups(target))["old", "orders", 0] == 9
 
 
 def test_directory_with_the_name_of_a_subcommand_is_a_path(

@@ -192,7 +192,7 @@ def test_sync_that_fails_at_exit_is_logged(tmp_path: pathlib.Path) -> None:
         "        if broken:\n"
         "            raise OSError(errno.EIO, 'gone')\n"
         "broken = False\n"
-        "store = open_store(sys.argv[1], files=Failing())\n"
+        "store = open_store(sys.argv[1], _files=Failing())\n"
         "config = logstore.TopicConfig(flush_ms=1 << 40)\n"
         "store.create_topic('orders', config=config)[0].append(b'x')\n"
         "broken = True\n"

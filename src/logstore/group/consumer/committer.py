@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from logstore._native.locks import logger
+from logstore.errors import CommitFailedError, FencedError
 from logstore.group.consumer.group_place import GroupPlace
 from logstore.group.consumer.log_reader import OTHER_LOG
 from logstore.group.consumer.options import OffsetAndMetadata, OffsetStore
 from logstore.group.consumer.positions import commit_of
 from logstore.group.consumer.reading import PartitionReader
-from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.file.state import BY_COMMITS
 from logstore.group.member.membership import Membership
 from logstore.io.layout import TopicPartition

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from logstore._native.locks import logger
-from logstore.errors import ConfigError, LogStoreError
+from logstore.errors import CommitFailedError, ConfigError, LogStoreError
 from logstore.group.consumer.core import Core
 from logstore.group.consumer.options import OffsetAndMetadata
 from logstore.group.consumer.positions import commit_of
@@ -21,7 +21,6 @@ from logstore.group.consumer.transaction import (
     Positioned,
     TransactionState,
 )
-from logstore.group.errors import CommitFailedError
 from logstore.group.file.state import BY_TRANSACTIONS
 from logstore.io.layout import TopicPartition
 

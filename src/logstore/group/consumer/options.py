@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore.config import check_int
-from logstore.errors import ConfigError
-from logstore.group.errors import OffsetMetadataTooLargeError
+from logstore.errors import ConfigError, OffsetMetadataTooLargeError
 from logstore.group.member.assignors import Assignor, assignor_of
 from logstore.group.member.generations import Subscription
 from logstore.io import layout

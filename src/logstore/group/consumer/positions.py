@@ -10,8 +10,10 @@ from typing import Final
 from logstore._native.locks import logger
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import (
+    CommitFailedError,
     ConfigError,
     LogStoreError,
+    NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
@@ -23,7 +25,6 @@ from logstore.group.consumer.options import (
 )
 from logstore.group.consumer.reading import PartitionReader
 from logstore.group.consumer.transaction import GroupPositions
-from logstore.group.errors import CommitFailedError, NoOffsetForPartitionError
 from logstore.group.file.group_file import GroupFile
 from logstore.group.file.state import BY_COMMITS
 from logstore.io.checkpoint.topic_identity import counts_in

@@ -7,12 +7,12 @@ from typing import Final, TypeAlias
 from logstore.errors import (
     CorruptionError,
     LogStoreError,
+    NoOffsetForPartitionError,
     RecordTooLargeError,
     UnsupportedError,
 )
 from logstore.group.consumer.log_reader import OTHER_LOG, LogReader
 from logstore.group.consumer.options import Options
-from logstore.group.errors import NoOffsetForPartitionError
 from logstore.io.layout import TopicPartition
 from logstore.record.record import TopicRecord
 from logstore.store.partition.partition import Partition

@@ -25,15 +25,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore.errors import (
+    CommitFailedError,
     ConfigError,
     CorruptCheckpointError,
     DiskFullError,
+    FencedError,
     PublicationConflictError,
     RecordTooLargeError,
     StoreClosedError,
     TopicNotFoundError,
 )
-from logstore.group.errors import CommitFailedError, FencedError
 from logstore.group.file.slots import Slots
 from logstore.io import layout
 from logstore.io.checkpoint.topic_identity import counts_in

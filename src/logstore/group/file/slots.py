@@ -20,8 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from logstore import _native as native
-from logstore.errors import DiskFullError
-from logstore.group.errors import FencedError
+from logstore.errors import DiskFullError, FencedError
 from logstore.group.file.durable_point import SharedPoint
 from logstore.group.file.lock_file import OpenLockFile
 from logstore.io import layout

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore._native.locks import logger
-from logstore.group.errors import GroupError
+from logstore.errors import GroupError
 from logstore.group.file.slots import ROWS_MAX, LockFile, Slots
 from logstore.group.file.state import GroupState, Member, Row
 from logstore.group.member.assignors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from logstore.group.errors import CommitFailedError, FencedError
+from logstore.errors import CommitFailedError, FencedError
 from logstore.group.file.slots import ROWS_MAX
 from logstore.group.file.state import GroupState, Row
 from logstore.group.member.generations import Topics

@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from logstore._native.locks import logger
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.errors import LogStoreError
-from logstore.group.errors import (
+from logstore.errors import (
     CommitFailedError,
     FencedError,
     GroupError,
     InconsistentAssignorError,
+    LogStoreError,
     MemberIdInUseError,
 )
 from logstore.group.file.slots import MEMBERS_MAX

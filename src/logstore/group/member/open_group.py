@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from logstore.broker.kafka_records import OffsetCommit
-from logstore.group.errors import CommitFailedError
+from logstore.errors import CommitFailedError
 from logstore.group.file.group_file import GroupFile, record_id
 from logstore.group.file.slots import BusyError, Slots
 from logstore.group.file.state import GroupState

@@ -34,7 +34,7 @@ def check_handover(
     retention_bytes: int = -1,
     on_progress: Progress | None = None,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> HandoverReport:
     """Check what a Kafka broker would do with a store that is handed over to it, or
     logstore with the directory of a broker: what it refuses, loses or changes.
@@ -51,7 +51,6 @@ def check_handover(
             their own there; -1: none. The default is that of Kafka, seven days.
         on_progress: as in `verify`.
         store_config: its ``max_batch_decompressed_bytes`` is used.
-        files: the system calls to use (for tests).
 
     Raises:
         ConfigError: another release; a negative retention other than -1.
@@ -73,7 +72,7 @@ def check_handover(
             raise ConfigError(
                 f"{name} is {value}, below -1 (no limit)", name=name, value=value
             )
-    files = files or Files()
+    files = _files or Files()
     full = os.path.abspath(os.fspath(path))
     root, _, is_partition = open_given(files, full)
     try:

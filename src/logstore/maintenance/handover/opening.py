@@ -144,7 +144,7 @@ class Opening:
             yield Finding(OPENING, "transactions", WARNS, self._facts.path, text)
         if _OFFSETS in topics:
             text = (
-                "the groups of the broker are read by kafka_groups, and do not become "
+                "the groups of the broker are read by kafka.groups, and do not become "
                 "groups of the store"
             )
             yield Finding(OPENING, "groups", WARNS, self._facts.path, text)

@@ -20,7 +20,7 @@ from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.partition import PartitionRepair
 from logstore.maintenance.repair.report import RepairAction, RepairReport
 from logstore.maintenance.repair.store_files import repair_root
-from logstore.maintenance.verify import Problem
+from logstore.maintenance.verify import VerifyProblem
 from logstore.maintenance.verify.context import StoreMetadata, topic_config
 from logstore.maintenance.verify.parallel import check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
@@ -45,7 +45,7 @@ def repair(
     on_progress: Progress | None = None,
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> RepairReport:
     """Repair a damaged store or partition, and keep the bytes that are taken out of it.
 
@@ -75,7 +75,6 @@ def repair(
         store_config: whether a directory that others may change, or a network file
             system, is written to, the modes of new files, and how much of a batch is
             decompressed: the contents of a larger one are not checked, and it stays.
-        files: the system calls to use (for tests).
 
     Returns:
         The changes, and the problems that remain.
@@ -102,7 +101,7 @@ def repair(
             name="to",
             value=os.fspath(to),
         )
-    files = files or Files()
+    files = _files or Files()
     outside = None if quarantine is None else os.path.abspath(os.fspath(quarantine))
     full = os.path.abspath(os.fspath(path))
     unchanged = "What was not done yet is as it was; try again."
@@ -202,7 +201,7 @@ class _StoreRepair:
             self._verify(names, is_whole)
         return RepairReport(
             tuple(self.actions),
-            tuple(Problem(*view(one)) for one in dict.fromkeys(self.problems)),
+            tuple(VerifyProblem(*view(one)) for one in dict.fromkeys(self.problems)),
             self.mode,
             self.dry_run,
             tuple(self.places),

@@ -45,7 +45,7 @@ class Report:
     def __repr__(self) -> str:
         count = len(self._facts.findings)
         what = "nothing needs" if not count else f"{count} finding(s) need"
-        return f"<logstore.Report on {self.path}: {what} attention>"
+        return f"<logstore.types.Report on {self.path}: {what} attention>"
 
     @property
     def ok(self) -> bool:
@@ -108,7 +108,7 @@ def report(
     threads: int | None = None,
     on_progress: Progress | None = None,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> Report:
     """Look at a store, or one partition directory, and report on it.
 
@@ -121,7 +121,6 @@ def report(
         path: a store, a broker's log directory, or a partition directory.
         deep, threads, store_config: as in `logstore.verify`.
         on_progress: called with (bytes done, bytes in all) while it verifies.
-        files: the system calls to use (for tests).
 
     Raises:
         StoreNotFoundError: nothing exists at `path`, or it is no log directory.
@@ -136,7 +135,7 @@ def report(
         threads=threads,
         on_progress=on_progress,
         config=store_config or StoreConfig(),
-        files=files or Files(),
+        files=_files or Files(),
     )
     facts.findings = findings_of(facts)
     return Report(facts, verified)

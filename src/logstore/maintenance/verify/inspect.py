@@ -154,7 +154,7 @@ def inspect_file(
     path: PathLike,
     *,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
     by_size: bool = False,
 ) -> FileContents:
     """Read one file of a store: a log, index, snapshot, checkpoint or state file.
@@ -165,7 +165,6 @@ def inspect_file(
     Args:
         store_config: its ``max_batch_decompressed_bytes`` limits the size that a batch
             of a log may decompress to.
-        files: the system calls to use (for tests).
         by_size: the file is a log, whatever its name, and its entries are
             `LogFrames`: they follow the sizes that the batches state, also where their
             checksums are wrong, as Kafka's own tools do.
@@ -175,7 +174,7 @@ def inspect_file(
         CorruptIndexError, CorruptCheckpointError: it is damaged (not of a log).
         StorageError: it cannot be read.
     """
-    files = files or Files()
+    files = _files or Files()
     full = os.path.abspath(os.fspath(path))
     name = os.path.basename(full)
     kind = LOG if by_size else kind_of_file(name)

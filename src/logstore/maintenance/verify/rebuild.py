@@ -79,13 +79,13 @@ class BuiltIndexes(tuple[str, int, int]):
 
 def rebuild_index(
     path: PathLike,
-    dry_run: bool = False,
     *,
+    dry_run: bool = False,
     on_damage: OnDamage | None = None,
     on_progress: Progress | None = None,
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> tuple[BuiltIndexes, ...]:
     """Rebuild the offset, time and transaction indexes from the log.
 
@@ -119,7 +119,7 @@ def rebuild_index(
             `on_damage`.
         StorageError: the system refuses.
     """
-    files = files or Files()
+    files = _files or Files()
     full = os.path.abspath(os.fspath(path))
     base: int | None = None
     if not is_directory(files, full):
@@ -321,7 +321,7 @@ def _may_have_transactions(directory: Directory) -> bool:
 def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:
     """Whether `verify` reports a torn tail at a position, and finds no problem in that
     log."""
-    report = verify(directory.path, files=directory.files)
+    report = verify(directory.path, _files=directory.files)
     return not any(problem.path == path for problem in report.problems) and any(
         note.kind == TORN_TAIL and note.path == path and note.position == position
         for note in report.notes

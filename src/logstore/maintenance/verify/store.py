@@ -76,7 +76,7 @@ def verify(
     *,
     threads: int | None = None,
     store_config: StoreConfig | None = None,
-    files: Files | None = None,
+    _files: Files | None = None,
 ) -> VerifyReport:
     """Check stores, partition directories or single files, and list all problems.
 
@@ -104,7 +104,6 @@ def verify(
             cores, at most 8. The report is the same for any number.
         store_config: its ``max_batch_decompressed_bytes`` limits how much is
             decompressed (with `deep`): a larger batch is not decompressed, but noted.
-        files: the system calls to use (for tests).
 
     Raises:
         ConfigError: a bad number of threads.
@@ -117,7 +116,7 @@ def verify(
         on_progress,
         threads=threads,
         store_config=store_config,
-        files=files,
+        files=_files,
     )
     return run.report()
 

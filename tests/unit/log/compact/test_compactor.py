@@ -17,7 +17,6 @@ import logstore
 from logstore import (
     ConfigError,
     DiskFullError,
-    InvalidRecordError,
     Partition,
     Store,
     StoreConfig,
@@ -25,6 +24,7 @@ from logstore import (
     TopicPartition,
 )
 from logstore import _native as native
+from logstore.errors import InvalidRecordError
 from logstore.log.compact import compactor
 from support.compacting import (
     COMMIT,
@@ -204,7 +204,9 @@ def test_more_offsets_than_a_map_knows(
     """The log is compacted in several passes; a dry run would need one."""
     far = native.MAP_OFFSETS_MAX
     with with_segments_at(0, far // 2, far, far + 1) as partition:
-        with pytest.raises(logstore.UnsupportedError, match=r"4294967295 offsets; t-0"):
+        with pytest.raises(
+            logstore.errors.UnsupportedError, match=r"4294967295 offsets; t-0"
+        ):
             partition.compact(dry_run=True)
         assert partition.compact().removed == 2
         assert [record.offset for record in partition.read()] == [far, far + 1]
@@ -366,9 +368,9 @@ def test_read_only_store_refuses(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         write(topic(store))
     with logstore.open(tmp_path, read_only=True) as store:
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store.topic("t")[0].compact()
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store.compact()
         report = store.compact(dry_run=True)[TopicPartition("t", 0)]
         assert report == store.topic("t")[0].compact(dry_run=True)
@@ -424,7 +426,7 @@ def test_topic_that_becomes_compacted_refuses_from_then_on(tmp_path: Path) -> No
 def test_full_disk_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     """A tenth more than the group takes must be free."""
     files = FullDisk()
-    with logstore.store.opening.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, _files=files) as store:
         partition = topic(store)
         wanted = write(partition)
         names = set((tmp_path / "t-0").iterdir())
@@ -583,7 +585,7 @@ def test_partition_whose_checkpoint_cannot_be_read_is_loaded_once_it_can(
         partition_end = store.topic("t")[0].end_offset
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 99\n")
     files = FaultyFiles()
-    with logstore.store.opening.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, _files=files) as store:
         files.fail("open", errno.EIO, name="cleaner-offset-checkpoint")
         with pytest.raises(logstore.StorageError, match="cleaner-offset-checkpoint"):
             store.topic("t")[0]
@@ -598,7 +600,7 @@ def test_clock_that_is_a_day_ahead_of_the_log_removes_no_tombstone(
     """Its files say when it was written to. A time that the caller gives is taken."""
     day_ms = 24 * 60 * 60 * 1000
     files = FixedClock(time.time_ns() // 1_000_000)
-    with logstore.store.opening.open_store(tmp_path, files=files) as store:
+    with logstore.store.opening.open_store(tmp_path, _files=files) as store:
         partition = topic(store, delete_retention_ms=60_000)
         partition.append(b"1", b"a")
         partition.append(None, b"a")

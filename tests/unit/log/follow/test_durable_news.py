@@ -409,7 +409,9 @@ def test_failing_call_fails_no_sync(
                 raise OSError(errno.EIO, "broken")
             super().write(fd, data, pos)
 
-    store = logstore.store.opening.open_store(str(path), config=CONFIG, files=Failing())
+    store = logstore.store.opening.open_store(
+        str(path), config=CONFIG, _files=Failing()
+    )
     log = store.create_topic("a", 1, TOPIC)[0]
     if call == "owner_stamp":
 

@@ -186,7 +186,7 @@ def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> Non
         files = FaultyFiles()
         files.fail("list", errno.EMFILE)
         with pytest.raises(logstore.StorageError, match="Too many open files"):
-            call(tmp_path, files=files)  # type: ignore[operator]
+            call(tmp_path, _files=files)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("what", ["byte", "text"])
@@ -206,4 +206,4 @@ def test_damaged_file_of_a_group_is_a_problem(tmp_path: Path, what: str) -> None
     assert (problem.kind, problem.path) == ("group", str(path))
     levels = {f.level for f in logstore.report(store).findings if f.kind == "damage"}
     assert levels == {"warning"}
-    assert not logstore.check_handover(store, from_kafka=True).ok
+    assert not logstore.kafka.check_handover(store, from_kafka=True).ok

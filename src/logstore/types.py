@@ -1,0 +1,57 @@
+"""What functions and methods of logstore return, pass to callbacks, or take rarely.
+
+They are for annotations and `isinstance`; a program makes few of them itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from logstore.lazy import find, table_of
+
+# The names by the module that has them; types.pyi has the same for type checkers.
+_HOMES: Final = table_of(
+    {
+        "broker.progress": "GroupPartition OffsetChange",
+        "errors": "Holder",
+        "group.consumer.options": "OffsetAndTimestamp OffsetStore",
+        "group.consumer.transaction": "ConsumerTransaction",
+        "group.member.assignors": "Assignor GroupSubscription",
+        "group.overview": "ConsumerGroup ConsumerGroups LiveMember",
+        "io.checkpoint.cuts": "LogMark",
+        "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
+        "io.segment_info": "SegmentInfo",
+        "log.compact.compactor": "CompactionProgress CompactionReport",
+        "log.read.corruption": "Damaged",
+        "log.retention": "SegmentDeletion",
+        "log.write.staged_files": "Staged StagedLog",
+        "maintenance.environment": "EnvironmentFinding EnvironmentReport",
+        "maintenance.repair": "RepairAction RepairReport",
+        "maintenance.report.report": "Report",
+        "maintenance.verify": (
+            "BuiltIndexes FileContents LogEntry LogFrame LogFrames VerifyNote "
+            "VerifyProblem VerifyReport"
+        ),
+        "record.batch": "Chunk ControlRecord",
+        "record.record": "RecordMetadata",
+        "store.copy.snapshot": "SnapshotProgress SnapshotReport",
+        "store.partition.partitions": "RecoveryProgress",
+        "store.publication.publication": "Publication",
+    }
+)
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name
+        )
+    value = find(f"{__name__}.{name}", *_HOMES[name])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
