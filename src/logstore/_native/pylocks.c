@@ -413,10 +413,6 @@ static PyType_Spec pylocks_group_spec = {
 
 /* ---------------------------------------------------------------- the module */
 
-static struct PyModuleDef pylocks_module = {
-    PyModuleDef_HEAD_INIT, "_locks", "Locks, and open files.", -1, pylocks_methods, NULL, NULL, NULL, NULL,
-};
-
 PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromSpec(spec);
@@ -455,32 +451,50 @@ static int pylocks_add_api(PyObject *module)
     return 0;
 }
 
-PyMODINIT_FUNC PyInit__locks(void);
-
-PyMODINIT_FUNC PyInit__locks(void)
+/* As pyrecords_exec: one interpreter of a process has the module, and what failed may be tried again. */
+static int pylocks_exec(PyObject *module)
 {
+    static int is_loaded;
+    if (is_loaded) {
+        PyErr_SetString(PyExc_ImportError, "logstore can be used by one interpreter of a process only");
+        return -1;
+    }
     if (pylocks_begin() < 0) {
-        return NULL;
+        return -1;
     }
     PyObject *errors = PyImport_ImportModule("logstore.errors");
     if (errors == NULL) {
-        return NULL;
+        return -1;
     }
     pylocks_reentrant = PyObject_GetAttrString(errors, "ReentrantCallError");
     Py_DECREF(errors);
-    PyObject *module = pylocks_reentrant == NULL ? NULL : PyModule_Create(&pylocks_module);
-    if (module == NULL) {
-        return NULL;
+    if (pylocks_reentrant == NULL) {
+        return -1;
     }
     pylocks_mutex_type = pylocks_add(module, "Mutex", &pylocks_mutex_spec);
     pylocks_attempt_type = pylocks_add(module, "Attempt", &pylocks_attempt_spec);
     pylocks_file_type = pylocks_add(module, "OpenFile", &pylocks_file_spec);
     if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL || pylocks_file_type == NULL
         || pylocks_add(module, "Group", &pylocks_group_spec) == NULL || pylocks_add_turns(module) < 0
-        || pylocks_add_calls(module) < 0
-        || pylocks_add_api(module) < 0) {
-        Py_DECREF(module);
-        return NULL;
+        || pylocks_add_calls(module) < 0 || pylocks_add_api(module) < 0) {
+        return -1;
     }
-    return module;
+    is_loaded = 1;
+    return 0;
+}
+
+static PyModuleDef_Slot pylocks_slots[] = {
+    {Py_mod_exec, (void *)pylocks_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef pylocks_module = {
+    PyModuleDef_HEAD_INIT, "_locks", "Locks, and open files.", 0, pylocks_methods, pylocks_slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__locks(void);
+
+PyMODINIT_FUNC PyInit__locks(void)
+{
+    return PyModuleDef_Init(&pylocks_module);
 }

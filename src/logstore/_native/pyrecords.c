@@ -22,21 +22,38 @@ static PyMethodDef pyrecords_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/*
+ * The types are kept in static variables, so a process has the module once: a second interpreter in it is refused.
+ * What failed may be tried again.
+ */
+static int pyrecords_exec(PyObject *module)
+{
+    static int is_loaded;
+    if (is_loaded) {
+        PyErr_SetString(PyExc_ImportError, "logstore can be used by one interpreter of a process only");
+        return -1;
+    }
+    if (pyrecords_add_types(module) < 0 || pyrecords_add_iterators(module) < 0 || pyrecords_add_parts(module) < 0
+        || pyrecords_add_append(module) < 0 || pyrecords_add_sync(module) < 0) {
+        return -1;
+    }
+    is_loaded = 1;
+    return 0;
+}
+
+static PyModuleDef_Slot pyrecords_slots[] = {
+    {Py_mod_exec, (void *)pyrecords_exec},
+    {0, NULL},
+};
+
 static struct PyModuleDef pyrecords_module = {
-    PyModuleDef_HEAD_INIT, "_records", "Python objects for decoded columns.", -1, pyrecords_methods, NULL, NULL,
-    NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_records", "Python objects for decoded columns.", 0, pyrecords_methods, pyrecords_slots,
+    NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__records(void);
 
 PyMODINIT_FUNC PyInit__records(void)
 {
-    PyObject *module = PyModule_Create(&pyrecords_module);
-    if (module != NULL
-        && (pyrecords_add_types(module) < 0 || pyrecords_add_iterators(module) < 0
-            || pyrecords_add_parts(module) < 0 || pyrecords_add_append(module) < 0 || pyrecords_add_sync(module) < 0)) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModuleDef_Init(&pyrecords_module);
 }

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +64,39 @@ def test_c_file_compiles_without_warnings(source, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+ONE_INTERPRETER = """
+import importlib, sys
+import logstore._native._locks as locks, logstore._native._records as records
+kept = locks.Mutex, records.PreparedAppend
+for module in (locks, records):
+    assert importlib.reload(module) is module
+assert (locks.Mutex, records.PreparedAppend) == kept
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+for name in ("_locks", "_records"):
+    other = interpreters.create()
+    code = f"import sys; sys.path[:] = {sys.path}; import logstore._native.{name}"
+    try:
+        found = interpreters.run_string(other, code)
+    except Exception as error:
+        found = error
+    assert "one interpreter of a process" in str(found), found
+    interpreters.destroy(other)
+import logstore, tempfile
+with tempfile.TemporaryDirectory() as folder, logstore.open(folder) as store:
+    store.create_topic("t").append(b"x")
+    print([record.value for record in store["t"][0].read()])
+"""
+
+
+def test_modules_are_for_one_interpreter() -> None:
+    """They keep their types in static variables. A second interpreter is told so, and
+    the first one goes on; it may load them again."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_INTERPRETER], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[b'x']\n", "", 0)
