@@ -206,8 +206,42 @@ def services(rows: Sequence[Row] | None = None) -> Iterator[str]:
     yield from table(head, map(cells, found))
 
 
+# Of the first table of the page: what is done, a case, and its rival.
+_FIRST: Final = (
+    ("append 1,000 records in a call", "append_many", "LMDB putmulti"),
+    ("append 1,000 records in a call", "append_many", "SQLite executemany"),
+    ("append one record in a call", "append", "SQLite insert"),
+    ("append one record in a call, synced", "durable", "SQLite insert, synced"),
+    ("read records", "read", "LMDB cursor"),
+    ("read records", "read", "SQLite select"),
+    ("read Arrow batches", "read_arrow", "parquet reader"),
+    ("get a record by its offset", "get", "LMDB get"),
+)
+
+
+def first() -> Iterator[str]:
+    """The numbers that most readers look for, of all measurements."""
+    rows = {(row["case"], row["rival"]): row for row in load("compare")["rows"]}
+    head = ("one thread", "beside", ">logstore, records/s", ">ratio")
+    scale = {"M rec/s": 1e6, "k op/s": 1e3}
+
+    def cells() -> Iterator[list[str]]:
+        for what, case, rival in _FIRST:
+            row = rows[case, rival]
+            rate = row["our_rate"] * scale[row["unit"]]
+            yield [what, rival, f"{rate:,.0f}", f"{row['ratio']:.2f}"]
+        for row in load("live")["rows"]:
+            if row["case"] == "both" and row["magic"] == 1:
+                syncs = "with the default flush policy" if row["synced"] else "unsynced"
+                out = f"a reader of {row['out_per_s']:,.0f} records/s"
+                yield [f"append, {syncs}", out, f"{row['in_per_s']:,.0f}", ""]
+
+    yield from table(head, cells())
+
+
 Tables = dict[str, Callable[[], Iterator[str]]]
 TABLES: Final[Tables] = {
+    "first": first,
     "conditions": conditions,
     "compare": lambda: compared("compare"),
     "sizes": lambda: compared("sizes"),

@@ -248,7 +248,7 @@ def load(path: Path) -> ModuleType:
 MAKE_API = load(DOCS / "make_api.py")
 
 
-PAGES = MAKE_API.pages()
+REFERENCE = MAKE_API.pages()
 PUBLIC = [logstore, *(getattr(logstore, n) for n in MAKE_API.CHAPTERS["Modules"])]
 
 
@@ -260,7 +260,7 @@ def test_reference_has_every_public_name() -> None:
     )
     named = [
         name
-        for text in PAGES.values()
+        for text in REFERENCE.values()
         for name in re.findall(r"^##?#? `(logstore\.[\w.]+)`$", text, re.MULTILINE)
     ]
     public = [
@@ -271,13 +271,13 @@ def test_reference_has_every_public_name() -> None:
     ]
     assert sorted(n for n in named if n in set(public)) == sorted(public)
     for page in ("api/Consumer.md", "api/aio-Store.md", "api/kafka.md"):
-        assert page in PAGES
-        assert f"({page})" in PAGES["api.md"] or page.startswith("api/aio-")
+        assert page in REFERENCE
+        assert f"({page})" in REFERENCE["api.md"] or page.startswith("api/aio-")
 
 
 def test_reference_leaves_out_what_is_not_for_users() -> None:
     """Parameters with an underscore: they are for tests."""
-    assert not re.search(r"^ +_\w+:|[(,] ?_\w+:", "\n".join(PAGES.values()), re.M)
+    assert not re.search(r"^ +_\w+:|[(,] ?_\w+:", "\n".join(REFERENCE.values()), re.M)
 
 
 CLASSES = list(

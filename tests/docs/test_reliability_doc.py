@@ -18,6 +18,7 @@ from faults.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
+RUNS = ROOT / "docs" / "fault-runs.md"
 ROWS = 212
 HEAD = "| # | what happens | shown by |"
 METHOD = "faults: "
@@ -96,8 +97,8 @@ def test_each_row_of_the_catalogue_names_what_shows_it() -> None:
 
 
 def test_each_test_that_the_page_names_is_there() -> None:
-    """Also those outside the catalogue."""
-    text = PAGE.read_text(encoding="utf-8")
+    """Also those outside the catalogue, and those of the diary."""
+    text = PAGE.read_text(encoding="utf-8") + RUNS.read_text(encoding="utf-8")
     named = re.findall(r"`((?:tests|connectors)/[\w/]+\.py)(::\w+)?`", text)
     assert len(named) > 300
     for path, test in named:
