@@ -96,6 +96,12 @@ def test_each_row_of_the_catalogue_names_what_shows_it() -> None:
     assert problems(PAGE.read_text(encoding="utf-8")) == []
 
 
+def test_pages_say_how_many_rows_there_are() -> None:
+    """The README, and the head of the page."""
+    for page in (ROOT / "README.md", PAGE):
+        assert re.findall(r"(\d+)\s+ways", page.read_text()) == [str(ROWS)], page.name
+
+
 def test_each_test_that_the_page_names_is_there() -> None:
     """Also those outside the catalogue, and those of the diary."""
     text = PAGE.read_text(encoding="utf-8") + RUNS.read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ EXPORT_EXAMPLES: Final = [
 ]
 RESET_EXAMPLES: Final = [
     "groups reset data --group billing --to earliest --dry-run",
-    "groups reset data --group billing --to 2026-01-31T12:00:00Z",
+    "groups reset data --group billing --to 2026-01-31T12:00:00Z --yes",
     "groups reset data --group billing --shift -100 --topics orders --yes",
 ]
 _COLUMNS: Final = (

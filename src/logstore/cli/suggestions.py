@@ -47,8 +47,8 @@ _COMMANDS: Final = {
     "--help": "help usage",
     "--version": "version",
 }
-# Of a name that is a command which changes something, only these are suggested.
-_HARMLESS: Final = {
+# The commands that change something, and what is suggested in their place.
+HARMLESS: Final = {
     "repair": "repair --dry-run",
     "rebuild-index": "rebuild-index --dry-run",
     "compact": "compact --dry-run",
@@ -125,7 +125,7 @@ def for_command(word: str, names: Sequence[str]) -> str:
     family = [name for name in names if name.startswith(f"{word} ")]
     if len(family) > 1:
         return f"; there are {', '.join(family)}"
-    meant = {name: _HARMLESS.get(name, name) for name in names}
+    meant = {name: HARMLESS.get(name, name) for name in names}
     for suggestion, words in _COMMANDS.items():
         meant.update(dict.fromkeys(words.split(), suggestion))
     found = meant.get(word) or meant.get(_slip_of(word, meant))

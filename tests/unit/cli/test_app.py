@@ -15,6 +15,7 @@ import click
 import pytest
 
 import logstore
+from logstore.cli import suggestions
 from logstore.cli.app import ORDER, Command
 from logstore.cli.main import main
 from logstore.cli.params import FromEnd, parse_bound
@@ -40,6 +41,17 @@ NEEDED = {
     "groups export": ["--group", "billing", "--to", "kafka", "--yes"],
     "groups reset": ["--group", "billing", "--to", "earliest", "--yes"],
 }
+
+
+def test_commands_that_write_are_listed_in_one_order() -> None:
+    """In the help and on the page: those for which nothing harmful is suggested."""
+    names = [*suggestions.HARMLESS, "doctor --write-test"]
+    page = " ".join(DOCS.read_text().split())
+    listed = re.search(r"All subcommands except (.*?) only read:", page)
+    assert listed
+    assert re.findall(r"`([^`]+)`", listed[1]) == names
+    help_text = " ".join((cli.help or "").split())
+    assert f"Everything but {', '.join(names[:-1])} and {names[-1]} only" in help_text
 
 
 def made(name: str) -> Command:

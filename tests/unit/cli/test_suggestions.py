@@ -15,14 +15,7 @@ from logstore.cli.run import run as _run
 assert _run  # every subcommand is defined
 
 # Subcommands that change a store; the others only read.
-CHANGING = {
-    "repair",
-    "rebuild-index",
-    "compact",
-    "snapshot",
-    "groups reset",
-    "groups export",
-}
+CHANGING = set(suggestions.HARMLESS)
 HARMLESS = {"--dry-run", "--help"}
 
 
