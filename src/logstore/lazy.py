@@ -12,8 +12,6 @@ from typing import Any
 
 __all__ = ["find", "table_of"]
 
-PACKAGE = "logstore"
-
 
 def table_of(homes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Public name -> (module of this package, its name there).
@@ -44,17 +42,17 @@ def find(shown: str, home: str, inner: str) -> Any:
     """
     try:
         try:
-            module = importlib.import_module(f"{PACKAGE}.{home}")
+            module = importlib.import_module(f"{__package__}.{home}")
         except KeyError:
             # Python 3.11 and older: a finalizer has imported something while this
             # thread took the lock of the module (gh-106176).
-            module = importlib.import_module(f"{PACKAGE}.{home}")
+            module = importlib.import_module(f"{__package__}.{home}")
     except ImportError as error:
         if not _is_begun(error.name):
             raise
         module = None
     if module is None or (inner and not hasattr(module, inner)):
-        errors = importlib.import_module(f"{PACKAGE}.errors")
+        errors = importlib.import_module("logstore.errors")
         raise errors.ReentrantCallError(
             f"{shown} is being imported by the call that this one has come into, from "
             f"a signal handler or a finalizer; it did nothing"

@@ -78,13 +78,13 @@ BUILD_ONLY = {"src/logstore/_native/build_ffi.py"}
 
 def is_of_own_package(name: ast.expr) -> bool:
     """Whether a name can only be that of a module inside the package: it begins with
-    ``{__name__}.``."""
+    ``{__name__}.`` or ``{__package__}.``."""
     if not isinstance(name, ast.JoinedStr) or len(name.values) < 2:
         return False
     package, rest = name.values[:2]
     return (
         isinstance(package, ast.FormattedValue)
-        and ast.unparse(package.value) == "__name__"
+        and ast.unparse(package.value) in ("__name__", "__package__")
         and isinstance(rest, ast.Constant)
         and str(rest.value).startswith(".")
     )
@@ -165,6 +165,7 @@ def test_gate_lets_harmless_code_through() -> None:
     """A method of that name, an attribute, a relative import."""
     source = "import json, re\nre.compile('x')\nself.exec()\nfrom . import compiled\n"
     source += "import_module('pyarrow')\nimport_module(f'{__name__}.{x}')\n"
+    source += "import_module(f'{__package__}.{x}')\n"
     assert list(faults(ast.parse(source), "")) == []
 
 
