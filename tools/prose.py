@@ -2,6 +2,7 @@
 
     python tools/prose.py            # a table: kind of text, words, matches per 1,000
     python tools/prose.py --list     # and every match, with its place
+    python tools/prose.py --rooms    # by room: turns in 1,000 words, both together
 
 Kinds of text: README, the pages in docs, error messages, help texts, docstrings,
 comments. tests/test_prose.py holds them to a bound. Well-kept packages have 0 to 2 of
@@ -46,11 +47,30 @@ PHRASES: Final = {
     "sound": r"\bsound\b",
     "all the same": r"\ball the same\b|\bmore than that\b|\bof its own accord\b",
 }
+# Turns that hide the subject or the noun of a sentence.
+TURNS: Final = {
+    "is to be": r"\b(?:is|are|was|were) to (?:be|have)\b",
+    "so many": r"\bso many\b",
+    "those of, those that": r"\bthose (?:of|that|which|in|with|who|for|from|on)\b",
+    "is none": r"\b(?:is|are|was|were|has|have|had) none\b",
+    "of its own": r"\bof (?:one's|its|their|his|her|my|our|your) own\b",
+    "what it is": (
+        r"\bwhat (?:it|they|that|this) (?:is|are|was|were|has|have|had|does)\b"
+    ),
+    "of what": r"\b(?:of|in|for|with|from|to|by|on|about) what\b",
+    "as it is": r"\bas (?:it|they|that) (?:is|are|was|were|stands?)\b",
+    "that one": r"\bthat one\b",
+}
+# A docstring begins with a verb or a noun.
+FIRST_WORDS: Final = frozenset(
+    ["Those", "That", "For", "Of", "As", "What", "Also", "With"]
+)
 _PATTERNS = {
     # Only a sentence that begins with it, so as it is written.
     name: re.compile(text, re.M if "What" in text else re.M | re.I)
     for name, text in PHRASES.items()
 }
+_TURNS = {name: re.compile(text, re.M | re.I) for name, text in TURNS.items()}
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|https?://\S+", re.S)
 
@@ -144,6 +164,65 @@ def prose(text: str) -> str:
     return _CODE.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
+def c_comments(path: Path) -> Iterator[Text]:
+    """The comments of a C file."""
+    source = path.read_text(encoding="utf-8")
+    for found in re.finditer(r"/\*(.*?)\*/|//([^\n]*)", source, re.S):
+        text = re.sub(r"(?m)^ *\* ?", "", found[1] or found[2])
+        yield Text("C comments", path, source.count("\n", 0, found.start()) + 1, text)
+
+
+def rooms() -> Iterator[tuple[str, Text]]:
+    """Docstrings and comments, with the room that they are in."""
+    package = ROOT / "src" / "logstore"
+    for path in sources():
+        inside = path.relative_to(package).parts if path.is_relative_to(package) else ()
+        room = (inside[0] if len(inside) > 1 else "root") if inside else "connector"
+        yield from ((room, one) for one in texts_of(path))
+    for path in sorted(package.rglob("*.[ch]")):
+        if path.name != "_ls.c":  # cffi's
+            yield from (("C", one) for one in c_comments(path))
+    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]
+    tests += [*(ROOT / "connectors" / "spark" / "tests").rglob("*.py")]
+    for path in sorted(tests):
+        if "data" not in path.parts:
+            yield from (("tests", one) for one in texts_of(path))
+
+
+def count_by_room() -> dict[str, tuple[int, int, int, int]]:
+    """(words, turns, turns and phrases, docstrings with a bad first word) by room."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    for room, text in rooms():
+        plain = prose(text.text)
+        turns = sum(len(one.findall(plain)) for one in _TURNS.values())
+        both = turns + len(list(matches_of(text)))
+        first = plain.split(maxsplit=1)[:1]
+        bad = text.kind == "docstrings" and first and first[0] in FIRST_WORDS
+        words, *counts = found.get(room, (0, 0, 0, 0))
+        added = (turns, both, int(bool(bad)))
+        found[room] = (
+            words + len(_WORD.findall(plain)),
+            *(a + b for a, b in zip(counts, added, strict=True)),
+        )
+    return found
+
+
+def turns_in(wanted: set[Path]) -> Iterator[str]:
+    """Lines about the turns, phrases and first words in these files and directories."""
+    for _, text in rooms():
+        if wanted and not wanted & {text.path, *text.path.parents}:
+            continue
+        plain, where = prose(text.text), text.path.relative_to(ROOT)
+        for name, pattern in {**_TURNS, **_PATTERNS}.items():
+            for found in pattern.finditer(plain):
+                line = text.line + plain.count("\n", 0, found.start())
+                context = plain[max(found.start() - 40, 0) : found.end() + 40]
+                yield f"{where}:{line}: {name}: {' '.join(context.split())}"
+        first = plain.split(maxsplit=1)[:1]
+        if text.kind == "docstrings" and first and first[0] in FIRST_WORDS:
+            yield f"{where}:{text.line}: first word: {plain.splitlines()[0]}"
+
+
 def all_texts() -> Iterator[Text]:
     yield from pages()
     for path in sources():
@@ -172,11 +251,22 @@ def count(texts: Iterable[Text]) -> dict[str, tuple[int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="every match")
+    parser.add_argument("--rooms", action="store_true", help="turns, room by room")
+    parser.add_argument("--turns", action="store_true", help="every turn of a room")
     parser.add_argument(
         "paths", nargs="*", type=Path, help="only matches in these files"
     )
     options = parser.parse_args()
+    if options.rooms:
+        for room, (words, turns, both, bad) in sorted(count_by_room().items()):
+            rates = f"{1000 * turns / words:>8.1f}{1000 * both / words:>8.1f}"
+            print(f"{room:<12}{words:>8} words{rates}{bad:>6} first words")
+        return
     wanted = {path.resolve() for path in options.paths}
+    if options.turns:
+        for line in turns_in(wanted):
+            print(line)
+        return
     texts = [one for one in all_texts() if not wanted or one.path.resolve() in wanted]
     if options.list:
         for text in texts:
