@@ -10,6 +10,7 @@ from collections import Counter
 
 from faults.method import SIZES, Method, Part, Tally, skipped_in_words
 from faults.methods import METHODS
+from faults.responsible import methods_for
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,6 +20,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", choices=[m.NAME for m in METHODS], metavar="METHOD",
         help="one method; may be given again: " + ", ".join(m.NAME for m in METHODS),
+    )  # fmt: skip
+    parser.add_argument(
+        "--for", action="append", dest="paths", metavar="PATH",
+        help="the methods that catch the bugs planted in this file or directory of the"
+        " package, such as log/write; may be given again",
     )  # fmt: skip
     parser.add_argument("--count", type=int, help="so many, whatever the size")
     parser.add_argument(
@@ -36,9 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
         today = datetime.datetime.now(datetime.timezone.utc)
         is_same = options.size == SIZES[0]
         options.seed = 1 if is_same else int(today.strftime("%Y%m%d"))
+    only = set(options.only or [])
+    for path in options.paths or []:
+        names = methods_for(path)
+        if not names:
+            parser.error(f"no bug is planted in {path}: run all methods")
+        only.update(names)
     # Recovery warns of each damage that it mends; here it mends hundreds of thousands.
     logging.disable(logging.CRITICAL)
-    chosen = [m for m in METHODS if not options.only or m.NAME in options.only]
+    chosen = [m for m in METHODS if not only or m.NAME in only]
     failed, skipped = 0, Counter[str]()
     print(f"seed {options.seed}")
     print(f"{'method':<18}{'states':>12}  {'of':<22}{'seconds':>8}  failures")

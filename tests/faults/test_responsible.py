@@ -1,0 +1,39 @@
+"""`python -m faults --for PATH`: the methods for a change."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults import __main__ as programme
+from faults import planted
+from faults.methods import METHODS
+from faults.responsible import methods_for
+
+NAMES = [method.NAME for method in METHODS]
+
+
+def test_file_and_its_rooms_have_the_methods_of_its_bugs() -> None:
+    """By any of its names; a room has those of all its files."""
+    file = "log/write/active_segment.py"
+    found = methods_for(file)
+    assert "disk_states" in found
+    assert methods_for(f"src/logstore/{file}") == found
+    for room in ("log/write", "log/write/", "log", "src/logstore/log"):
+        assert set(found) <= set(methods_for(room))
+    assert methods_for("log/writ") == methods_for("nothing") == []
+
+
+def test_each_bug_is_found_by_its_file() -> None:
+    """Its method is one of the programme's, in the order of the programme."""
+    for bug in planted.BUGS:
+        found = methods_for(bug.file)
+        assert bug.method.replace("_", "-") in [n.replace("_", "-") for n in found]
+        assert found == [name for name in NAMES if name in found]
+
+
+def test_file_without_a_bug_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not run nothing."""
+    with pytest.raises(SystemExit) as ended:
+        programme.main(["--for", "cli/app.py"])
+    assert ended.value.code == 2
+    assert "no bug is planted in cli/app.py: run all methods" in capsys.readouterr().err
