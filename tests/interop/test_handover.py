@@ -21,10 +21,10 @@ from logstore.store.opening import open_store
 from support.damage import flip_bit, frames
 from support.kafka_broker import KafkaBroker, KafkaBrokerError, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.releases import STARTED, short_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPICS = ("orders", "old", "future", "damaged", "other", "noid")
 OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
 CLIENTS = "Transactions.java"
@@ -43,7 +43,7 @@ class Seeded:
 
     def __init__(self, directory: Path, release: str) -> None:
         self.broker = KafkaBroker(directory, release, cache_directory(), SETTINGS)
-        self.release = release.rpartition(".")[0]
+        self.release = short_name(release)
         self.has_zookeeper = release < "3"
         self.data = self.broker.data
         self._directory = directory
@@ -101,7 +101,7 @@ class Seeded:
         return int(start), int(end)
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=STARTED)
 def seeded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Seeded]:

@@ -23,6 +23,7 @@ from logstore import Record, TimestampType
 from support.damage import frames, logs_in
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import POM, ToolsUnavailableError, numbers_of
+from support.releases import STARTED
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -231,7 +232,7 @@ def move(broker: KafkaBroker, topic: str, target: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("release", [FIRST_OF_2, "2.8.2", "3.9.1", "4.2.0"])
+@pytest.mark.parametrize("release", [FIRST_OF_2, *STARTED])
 def test_partition_that_is_moved_to_another_directory_is_not_there_yet(
     started: Start, tmp_path: Path, release: str
 ) -> None:
