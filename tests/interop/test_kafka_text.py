@@ -196,7 +196,11 @@ def test_what_logstore_writes(tools: KafkaTools, release: str, written: Any) -> 
     ours = assert_same(
         tools, release, files, "--print-data-log", root=written.directory
     )
-    assert (ours.status, ours.complaints) == (0, [])
+    assert ours.status == 0
+    # From 4.3 on the tool counts what is before a segment as a gap.
+    gaps = [line for line in ours.complaints if "  -1 is followed by " in line]
+    assert len(ours.complaints) == 2 * len(gaps)
+    assert bool(gaps) == (release >= "4.3")
 
 
 @pytest.mark.sampled(1)
