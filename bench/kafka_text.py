@@ -22,7 +22,7 @@ from pathlib import Path
 
 import logstore
 from support.kafka_broker import cache_directory
-from support.kafka_tools import MAIN_CLASS, KafkaTools
+from support.kafka_tools import KafkaTools
 
 _BATCH = 140
 _FIRST_MS = 1_700_000_000_000
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024)
     arguments = parser.parse_args()
     tools = KafkaTools.find(cache_directory())
-    java = [tools.java, *_JAVA_OPTIONS, "-cp", tools.classpath, MAIN_CLASS]
+    java = [tools.java, *_JAVA_OPTIONS, "-cp", tools.classpath, tools.dump_class]
     ours = [sys.executable, "-m", "logstore", "kafka-dump-log"]
     with tempfile.TemporaryDirectory() as directory:
         log, count = written(Path(directory), arguments.mib << 20)

@@ -9,14 +9,19 @@ tests/docs/test_compatibility_doc.py checks that each test exists.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.releases import STARTED
+
 PAGE: Final = Path(__file__).with_name("compatibility.md")
 # Those that wrote the golden directories, and those that are started by tests.
-WRITERS: Final = ("0.8.2", "0.10.2", "1.1.1", "2.8.2", "3.9.1", "4.2.0")
-STARTED: Final = ("2.8.2", "3.9.1", "4.2.0")
+OLDER: Final = ("0.8.2", "0.10.2", "1.1.1")
+WRITERS: Final = (*OLDER, *STARTED)
 
 GOLDEN: Final = "tests/golden/test_golden.py"
 TRANSACTIONS: Final = "tests/golden/test_golden_transactions.py"
@@ -31,7 +36,7 @@ COMPACTED: Final = "tests/interop/test_broker_compaction.py"
 CLEANED: Final = "tests/interop/test_compaction.py"
 DUMPED: Final = "tests/interop/test_kafka_dump.py"
 TEXT: Final = "tests/interop/test_kafka_text.py"
-OLDER: Final = "tests/interop/test_older_brokers.py"
+OLD: Final = "tests/interop/test_older_brokers.py"
 
 
 class Row(NamedTuple):
@@ -47,7 +52,13 @@ class Row(NamedTuple):
     absent: str = ""
 
 
-_STARTED: Final = " ".join(STARTED)
+def since(release: str) -> str:
+    """A release and all later ones."""
+    return " ".join(WRITERS[WRITERS.index(release) :])
+
+
+_STARTED: Final = since("2.8.2")
+FEATURES: Final = "tests/interop/test_handover_features.py"
 _RECORDS: Final = f"{GOLDEN}::test_records_are_those_a_consumer_read"
 _OFFSETS: Final = f"{GOLDEN}::test_offsets_are_those_the_broker_reported"
 _RECOVERED: Final = (
@@ -78,19 +89,13 @@ _SAME: Final = (
     f"{CLEANED}::test_uncompressed_log_has_the_bytes_that_kafkas_cleaner_writes"
 )
 _REFUSED: Final = f"{HANDOVER}::test_directory_that_is_said_to_be_refused_is_refused"
-_FORMATS: Final = (
-    f"{OLDER}::test_topics_of_old_formats_are_read_as_a_consumer_reads_them"
-)
-_TORN: Final = (
-    f"{OLDER}::test_killed_broker_with_a_torn_tail_is_recovered_as_it_recovers"
-)
-_CLEANER: Final = (
-    f"{OLDER}::test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it"
-)
-_TOLD: Final = f"{OLDER}::test_offsets_of_groups_are_those_that_the_broker_tells"
-_WAITS: Final = f"{OLDER}::test_topic_that_waits_for_its_deletion_is_no_topic"
+_FORMATS: Final = f"{OLD}::test_topics_of_old_formats_are_read_as_a_consumer_reads_them"
+_TORN: Final = f"{OLD}::test_killed_broker_with_a_torn_tail_is_recovered_as_it_recovers"
+_CLEANER: Final = f"{OLD}::test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it"
+_TOLD: Final = f"{OLD}::test_offsets_of_groups_are_those_that_the_broker_tells"
+_WAITS: Final = f"{OLD}::test_topic_that_waits_for_its_deletion_is_no_topic"
 _MOVED: Final = (
-    f"{OLDER}::test_partition_that_is_moved_to_another_directory_is_not_there_yet"
+    f"{OLD}::test_partition_that_is_moved_to_another_directory_is_not_there_yet"
 )
 _LISTED: Final = f"{GOLDEN}::test_partitions_of_a_kafka_directory_are_listed"
 _LOOKS: Final = f"{RUNNING}::test_every_look_at_a_running_broker_is_right"
@@ -99,76 +104,76 @@ READS: Final = (
     Row(
         "`.log`, magic 0",
         {_RECORDS: "0.8.2 2.8.2", _FORMATS: "0.10.2 1.1.1"},
-        "3.9.1 4.2.0",
+        since("3.9.1"),
     ),
     Row(
         "`.log`, magic 1",
         {_RECORDS: "0.10.2 2.8.2", _FORMATS: "1.1.1"},
-        "0.8.2 3.9.1 4.2.0",
+        f"0.8.2 {since('3.9.1')}",
     ),
-    Row("`.log`, magic 2", {_RECORDS: "1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2 0.10.2"),
+    Row("`.log`, magic 2", {_RECORDS: since("1.1.1")}, "0.8.2 0.10.2"),
     Row("`.index`", {_VERIFIED: ""}),
-    Row("`.timeindex`", {_TIMES: "0.10.2 1.1.1 2.8.2 3.9.1 4.2.0"}, "0.8.2"),
+    Row("`.timeindex`", {_TIMES: since("0.10.2")}, "0.8.2"),
     Row(
         "`.txnindex`",
-        {_COPIED: ("1.1.1 2.8.2 3.9.1 4.2.0")},
+        {_COPIED: since("1.1.1")},
         "0.8.2 0.10.2",
     ),
     Row(
         "`.snapshot`",
         {
-            _COPIED: ("1.1.1 2.8.2 3.9.1 4.2.0"),
-            _KNOWN: "2.8.2 3.9.1 4.2.0",
+            _COPIED: since("1.1.1"),
+            _KNOWN: _STARTED,
         },
         "0.8.2 0.10.2",
     ),
     Row(
         "transactions, `read_committed`",
         {
-            _SERVED: ("1.1.1 2.8.2 3.9.1 4.2.0"),
-            _BACK: "2.8.2 3.9.1 4.2.0",
+            _SERVED: since("1.1.1"),
+            _BACK: _STARTED,
         },
         "0.8.2 0.10.2",
     ),
     Row("`recovery-point-offset-checkpoint`", {_RECOVERED: ""}),
     Row(
         "`log-start-offset-checkpoint`",
-        {_OFFSETS: "1.1.1 2.8.2 3.9.1 4.2.0"},
+        {_OFFSETS: since("1.1.1")},
         "0.8.2 0.10.2",
     ),
     Row(
         "`leader-epoch-checkpoint`",
-        {_VERIFIED: "1.1.1 2.8.2 3.9.1 4.2.0"},
+        {_VERIFIED: since("1.1.1")},
         "0.8.2 0.10.2",
     ),
     Row(
         "`partition.metadata`",
-        {_VERIFIED: "3.9.1 4.2.0"},
+        {_VERIFIED: since("3.9.1")},
         "0.8.2 0.10.2 1.1.1 2.8.2",
     ),
     Row("`.kafka_cleanshutdown`, or none", {_RECOVERED: ""}),
     Row(
         "a torn tail, preallocated indexes (killed)",
-        {_RECOVERED: "0.8.2 0.10.2 2.8.2 3.9.1 4.2.0", _TORN: "1.1.1"},
+        {_RECOVERED: f"0.8.2 0.10.2 {_STARTED}", _TORN: "1.1.1"},
     ),
     Row(
         "`.swap`, `.cleaned`, `.deleted` (compaction)",
-        {_RECOVERED: "0.10.2 2.8.2 4.2.0", _CLEANER: "0.8.2 0.10.2 1.1.1 2.8.2 3.9.1"},
+        {_RECOVERED: "0.10.2 2.8.2 4.2.0", _CLEANER: ""},
     ),
     Row(
         "`-delete` directories",
-        {_LISTED: "2.8.2 3.9.1 4.2.0", _WAITS: "0.10.2 1.1.1"},
+        {_LISTED: _STARTED, _WAITS: "0.10.2 1.1.1"},
         "0.8.2",
     ),
     Row(
         "`-future` directories",
-        {_MOVED: "1.1.1 2.8.2 3.9.1 4.2.0"},
+        {_MOVED: since("1.1.1")},
         "0.8.2 0.10.2",
     ),
-    Row("`-stray` directories", {_SAID: "3.9.1 4.2.0"}, "0.8.2 0.10.2 1.1.1 2.8.2"),
+    Row("`-stray` directories", {_SAID: since("3.9.1")}, "0.8.2 0.10.2 1.1.1 2.8.2"),
     Row(
         "`__consumer_offsets`",
-        {_COMMITTED: "2.8.2 3.9.1 4.2.0", _TOLD: "0.8.2 0.10.2 1.1.1"},
+        {_COMMITTED: _STARTED, _TOLD: "0.8.2 0.10.2 1.1.1"},
     ),
     Row(
         "the text of `kafka-dump-log`",
@@ -177,8 +182,8 @@ READS: Final = (
     Row(
         "all of it while the broker runs (read-only)",
         {
-            _LOOKS: f"0.10.2 1.1.1 {_STARTED}",
-            f"{OLDER}::test_running_broker_of_0_8_is_read": "0.8.2",
+            _LOOKS: since("0.10.2"),
+            f"{OLD}::test_running_broker_of_0_8_is_read": "0.8.2",
         },
     ),
 )
@@ -229,10 +234,19 @@ SERVES: Final = (
     Row("`.kafka_cleanshutdown`", {_FINISHED: ""}),
     Row(
         "`partition.metadata`: none, or another id (KRaft)",
-        {_SAID: "3.9.1 4.2.0"},
+        {_SAID: since("3.9.1")},
         "2.8.2",
     ),
     Row("`meta.properties`, checkpoints, names that are refused", {_REFUSED: ""}),
+    Row(
+        "levels of features that are too new: refused (KRaft)",
+        {
+            f"{FEATURES}::test_broker_starts_with_the_levels_of_which_that_was_said": (
+                since("3.9.1")
+            )
+        },
+        "2.8.2",
+    ),
     Row("`.lock`", {f"{HANDOVER}::test_directory_of_a_running_owner_is_refused": ""}),
     Row(
         "groups, exported",

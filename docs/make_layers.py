@@ -59,7 +59,8 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 # reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "broker": (
-        ("directories", "fields", "placement", "progress"),
+        ("directories", "placement", "progress", "releases"),
+        ("fields",),
         ("schemas",),
         ("kafka_records",),
         ("consumer_records",),

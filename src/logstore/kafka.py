@@ -7,6 +7,9 @@ with logstore.open("/var/lib/kafka", read_only=True) as store:
     for record in store.topic("__consumer_offsets").read():
         key, value = tables[int.from_bytes(record.key[:2], "big")]
         print(key.decode(record.key), record.value and value.decode(record.value))
+
+`RELEASES` names the releases of Kafka whose tools and brokers are known, the oldest
+first, as ``4.4``: for ``release`` of `Message.decode` and of `check_handover`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ _HOMES: Final = table_of(
         "broker.fields": "Message MessageError",
         "broker.groups": "KafkaGroup KafkaGroups KafkaMember groups=kafka_groups",
         "broker.placement": "java_hash",
+        "broker.releases": "RELEASES",
         "broker.schemas": "message messages",
         "group.exports": "GroupExport export_group",
         "maintenance.handover": "HandoverFinding HandoverReport check_handover",

@@ -5,6 +5,7 @@ from logstore.broker.groups import KafkaGroups as KafkaGroups
 from logstore.broker.groups import KafkaMember as KafkaMember
 from logstore.broker.groups import kafka_groups as _kafka_groups
 from logstore.broker.placement import java_hash as java_hash
+from logstore.broker.releases import RELEASES as RELEASES
 from logstore.broker.schemas import message as message
 from logstore.broker.schemas import messages as messages
 from logstore.group.exports import GroupExport as GroupExport

@@ -10,8 +10,6 @@ from faults.methods import METHODS
 
 __all__ = ["methods_for"]
 
-_PREFIXES = ("src/logstore/", "connectors/spark/")
-
 
 def methods_for(path: str) -> list[str]:
     """The names of the methods that must catch the bugs planted in a file, or below a
@@ -19,11 +17,9 @@ def methods_for(path: str) -> list[str]:
 
     Args:
         path: relative to the repository or to the package: ``src/logstore/log/write``,
-            ``log/write``, ``store/store.py``.
+            ``log/write``, ``connectors/spark``.
     """
-    for prefix in _PREFIXES:
-        path = path.removeprefix(prefix)
-    wanted = PurePosixPath(path.rstrip("/"))
+    wanted = PurePosixPath(path.rstrip("/").removeprefix("src/logstore/"))
     found = Counter(
         bug.method
         for bug in planted.BUGS

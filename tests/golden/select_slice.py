@@ -1,11 +1,12 @@
 """Copy the slice of the golden directories that lives in the repository.
 
-Usage: python select_slice.py SOURCE
+Usage: python select_slice.py SOURCE...
 
-SOURCE is the whole collection (its README says how it was made): log directories
-as Apache Kafka brokers left them, `<release>/<scenario>/`, and beside each what a
-consumer of that broker read, `<release>/<scenario>.expected/`. The slice goes to
-`data/` beside this file, in the same shape, and replaces what is there.
+Each SOURCE is a part of the whole collection (its README says how it was made), as
+`make_directories.py` makes one: log directories as Apache Kafka brokers left them,
+`<release>/<scenario>/`, and beside each what a consumer of that broker read,
+`<release>/<scenario>.expected/`. The slice goes to `data/` beside this file, in the
+same shape, and replaces what is there.
 
 Files are copied as they are. Two are cut down to the partitions kept: `offsets.json`
 of each scenario and `manifest.json`. The checkpoint files at the top of a scenario
@@ -51,6 +52,11 @@ PARTITIONS = {
     "4.2.0/killed": "busy-big-0 codec-snappy-0 gone-* open-txn-0",
     "4.2.0/live": "busy-lz4-0",
     "4.2.0/swap": "codec-none-0 compact-0",
+    "4.3.1/clean": "codec-lz4-0 txn-0",
+    "4.3.1/killed": "codec-lz4-0 gone-*",
+    "4.4.0/clean": "__consumer_offsets-0 __share_group_state-0 append-time-0 "
+    "codec-zstd-0 compact-0 delete-records-0 empty-0 txn-0",
+    "4.4.0/killed": "gone-* open-txn-0",
 }
 
 # Texts of Kafka's own dump tool, of that release. They are large; these are enough
@@ -62,16 +68,20 @@ DUMPS = {
 }
 
 
-def main(source: Path) -> None:
-    """Replace `data/` by the slice of `source`."""
+def main(sources: list[Path]) -> None:
+    """Replace `data/` by the slice of `sources`."""
     if DESTINATION.exists():
         shutil.rmtree(DESTINATION)
     kept = set()
     for scenario, names in PARTITIONS.items():
+        found = [source for source in sources if (source / scenario).is_dir()]
+        if len(found) != 1:
+            sys.exit(f"{len(found)} of the sources have {scenario}, not one")
         kept |= {
-            (scenario, name) for name in copy_scenario(source, scenario, names.split())
+            (scenario, name)
+            for name in copy_scenario(found[0], scenario, names.split())
         }
-    copy_manifest(source, kept)
+    copy_manifest(sources, kept)
     files = [path for path in DESTINATION.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
     largest = max(path.stat().st_size for path in files)
@@ -117,12 +127,12 @@ def copy_scenario(source: Path, scenario: str, patterns: list[str]) -> list[str]
     return list(offsets)
 
 
-def copy_manifest(source: Path, kept: set[tuple[str, str]]) -> None:
+def copy_manifest(sources: list[Path], kept: set[tuple[str, str]]) -> None:
     """Write the entries of the manifest for the partitions that were kept."""
-    entries = json.loads((source / "manifest.json").read_text("utf-8"))
     lines = [
         json.dumps(entry)
-        for entry in entries
+        for source in sources
+        for entry in json.loads((source / "manifest.json").read_text("utf-8"))
         if (f"{entry['release']}/{entry['scenario']}", entry["topicPartition"]) in kept
     ]
     text = "[\n" + ",\n".join(lines) + "\n]\n"
@@ -130,6 +140,6 @@ def copy_manifest(source: Path, kept: set[tuple[str, str]]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

@@ -13,6 +13,7 @@ import logstore
 from logstore import Record, TimestampType, TopicConfig
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.releases import STARTED
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -25,7 +26,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 CONFIG = TopicConfig(
     cleanup_policy="compact",
     message_format=2,
@@ -35,7 +35,7 @@ CONFIG = TopicConfig(
 _SECONDS = 90
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=STARTED)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaBroker]:
     settings = {
         "log.cleaner.backoff.ms": 200,

@@ -23,8 +23,8 @@ from support.damage import flip_bit, logs_in
 from support.handing_over import hand_over, hand_over_topics
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
-from support.levels import mostly_thorough
 from support.lived_store import Lived, live
+from support.releases import each_release
 from support.values import headers_of, key_of, timestamp_of, value_of
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -33,7 +33,6 @@ from support import kafka_clients as clients
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 _OF_TIME = re.compile(r"coordinator|EventPerformanceMonitor|\.raft\.")
 _NUMBER = re.compile(r"\d+")
 _PARTITION = re.compile(r"partition=(\S+),")
@@ -166,7 +165,7 @@ class Handed:
             clients.delete_records(self.broker, topic, offset)
 
 
-@pytest.fixture(scope="module", params=mostly_thorough(RELEASES, "4.2.0"))
+@pytest.fixture(scope="module", params=each_release())
 def cluster(
     request: pytest.FixtureRequest,
     lived: Store,

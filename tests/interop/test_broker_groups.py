@@ -21,10 +21,10 @@ import logstore
 from logstore.broker import kafka_records as records
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.releases import each_release
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPIC = "__consumer_offsets"
 # Group, topic, partition, offset, end, lag, member, host, client; None for "-".
 Described = tuple[str | None, ...]
@@ -138,7 +138,7 @@ def source_of(directory: Path) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=each_release())
 def life(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Life:
@@ -243,8 +243,8 @@ def test_only_committed_transactions_count(life: Life) -> None:
 
 
 def test_groups_of_the_newer_protocol_have_their_members(life: Life) -> None:
-    """Of 4.2.0: with names of topics, though the records have ids; share groups, which
-    are no consumers, are counted."""
+    """From 4.0 on: with names of topics, though the records have ids; share groups,
+    which are no consumers, are counted."""
     if not life.release.startswith("4"):
         assert life.groups.other_records == {}
         return

@@ -22,10 +22,10 @@ from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.kafka_wire import Wire
 from support.producing import sent
+from support.releases import each_release
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.sampled(1)]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 OTHER = 7
 OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = 45, 46, 47
 _LINE = re.compile(
@@ -86,7 +86,7 @@ class Handed:
     end: int
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=each_release())
 def handed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Handed]:
     try:
         broker = KafkaBroker(tmp_path, request.param, cache_directory())

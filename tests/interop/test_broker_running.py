@@ -24,7 +24,8 @@ from logstore import Record, TimestampType
 from support.broker_ledger import Ledger, number_of
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError, numbers_of
-from support.levels import IS_ALL
+from support.levels import IS_ALL, mostly_thorough
+from support.releases import NEWEST, STARTED
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -34,10 +35,6 @@ from support import kafka_clients as clients
 
 SECONDS = int(os.environ.get("LOGSTORE_BROKER_SECONDS", "180" if IS_ALL else "15"))
 SEED = int(os.environ.get("LOGSTORE_BROKER_SEED", "1"))
-RELEASES = (
-    *(pytest.param(one, marks=pytest.mark.thorough) for one in ("0.10.2.2", "1.1.1")),
-    *("2.8.2", "3.9.1", "4.2.0"),
-)
 TOPICS = ("rolled", "retained", "compacted", "bound")
 ISOLATIONS = ("read_uncommitted", "read_committed")
 WAIT_S = 60
@@ -357,7 +354,7 @@ class Looker:
 # ------------------------------------------------------------------- broker
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=mostly_thorough(("0.10.2.2", "1.1.1", *STARTED), NEWEST))
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaBroker]:
     try:
         started = KafkaBroker(tmp_path, request.param, cache_directory(), _SETTINGS)

@@ -20,14 +20,14 @@ from logstore.index import parse_txn_index
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.levels import IS_ALL
+from support.releases import STARTED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
-RELEASES = ("2.8.2", "3.9.1", "4.2.0")
 TOPIC = "orders"
 SEGMENT_BYTES = 1 << 20  # the least of 4.x
 SEEDS = range(3) if IS_ALL else range(1)
-CASES = [(release, seed) for seed in SEEDS for release in RELEASES]
+CASES = [(release, seed) for seed in SEEDS for release in STARTED]
 CLIENTS = "Transactions.java"
 Pairs = list[tuple[int, str]]
 

@@ -19,11 +19,13 @@ from logstore import RecordBatch, TopicConfig
 from support.compacting import TIME_MS, RandomLog
 from support.kafka_broker import cache_directory
 from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, ToolsUnavailableError
+from support.releases import each_release
 
 pytestmark = pytest.mark.kafka
 
-OLD, NEW = "2.8.2", "4.2.0"
-SOURCES = {OLD: "Clean28.java", "3.9.1": "Clean39.java", NEW: "Clean.java"}
+OLD = "2.8.2"
+# The cleaner of later releases has one shape.
+SOURCES = {OLD: "Clean28.java", "3.9.1": "Clean39.java"}
 SEGMENT_BYTES, INTERVAL, RETENTION_MS = 4000, 150, 1000
 INDEXES = (".index", ".timeindex", ".txnindex")
 CONFIG = TopicConfig(
@@ -47,10 +49,11 @@ class Cleaner:
 
     def clean(self, partitions: Sequence[Path], now_ms: int) -> None:
         """Compact all but the last segment of some partitions."""
+        source = SOURCES.get(self.release, "Clean.java")
         run = subprocess.run(
             [
                 self._tools.java, *JAVA_OPTIONS, f"-Dindex.interval.bytes={INTERVAL}",
-                "-cp", self._tools.classpath, str(POM.with_name(SOURCES[self.release])),
+                "-cp", self._tools.classpath, str(POM.with_name(source)),
                 str(now_ms), str(RETENTION_MS), str(SEGMENT_BYTES), str(1 << 20),
                 *(f"{partition}:0" for partition in partitions),
             ],
@@ -64,10 +67,7 @@ class Cleaner:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        NEW,
-        *(pytest.param(r, marks=pytest.mark.thorough) for r in (OLD, "3.9.1")),
-    ],
+    params=each_release(),
 )
 def cleaner(request: pytest.FixtureRequest) -> Cleaner:
     try:

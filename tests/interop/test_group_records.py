@@ -17,18 +17,17 @@ from support.group_records import MADE_BY_KAFKA
 from support.groups import consumer, drain, settle, store_with
 from support.kafka_broker import cache_directory
 from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, ToolsUnavailableError
+from support.releases import NEWEST
 
 pytestmark = pytest.mark.kafka
 
-# The first that has all of the records.
-RELEASE = "4.2.0"
 SOURCE = POM.with_name("GroupRecords.java")
 
 
 @pytest.fixture(scope="module")
 def tools() -> KafkaTools:
     try:
-        return KafkaTools.find(cache_directory(), RELEASE)
+        return KafkaTools.find(cache_directory(), NEWEST)
     except ToolsUnavailableError as error:
         pytest.skip(str(error))
 

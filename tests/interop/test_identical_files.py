@@ -37,6 +37,7 @@ from support.damage import frames_in, stop_syncs
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
 from support.levels import IS_ALL
+from support.releases import STARTED
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.thorough]
 
@@ -91,7 +92,7 @@ RUNS = [
     Run("2.8.2", (CLOSE, CLOSE)),
     *(
         pytest.param(Run(release, kills), marks=pytest.mark.thorough)
-        for release in ("2.8.2", "3.9.1", "4.2.0")
+        for release in STARTED
         for kills in ((KILL, CLOSE, CLOSE), (CLOSE, KILL, CLOSE))
     ),
 ]

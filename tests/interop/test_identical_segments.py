@@ -29,10 +29,10 @@ from support.damage import stop_syncs
 from support.kafka_broker import cache_directory
 from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools, ToolsUnavailableError
 from support.levels import IS_ALL
+from support.releases import NEWEST
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-RELEASE = "4.2.0"
 COUNT = 1800 if IS_ALL else 72
 MAGICS = (0, 1, 2)
 # These are not opened twice: the time of creation of a segment, from which it lasts if
@@ -144,7 +144,7 @@ def log_of(
 def test_files_are_those_of_kafka_s_segments(tmp_path: Path) -> None:
     """Each file of each log; several batches in one append among them."""
     try:
-        tools = KafkaTools.find(cache_directory(), RELEASE)
+        tools = KafkaTools.find(cache_directory(), NEWEST)
     except ToolsUnavailableError as error:
         pytest.skip(str(error))
     made = sequences()

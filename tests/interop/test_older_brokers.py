@@ -23,6 +23,7 @@ from logstore import Record, TimestampType
 from support.damage import frames, logs_in
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import POM, ToolsUnavailableError, numbers_of
+from support.releases import STARTED
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -49,7 +50,6 @@ SETTINGS = {
     "log.cleaner.enable": "false",
 }
 CLEANING = {
-    **SETTINGS,
     "log.cleaner.enable": "true",
     "log.cleaner.backoff.ms": 200,
     "log.cleaner.min.cleanable.ratio": 0.01,
@@ -146,7 +146,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("release", [*OLDER, "2.8.2", "3.9.1"])
+@pytest.mark.parametrize("release", [*OLDER, *STARTED])
 def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
     started: Start, shim: Path, tmp_path: Path, release: str, moment: str
 ) -> None:
@@ -157,13 +157,17 @@ def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
         "LD_PRELOAD": str(shim), "PAUSE_AT": last, "PAUSE_IN": "/states-0/",
         "PAUSE_SAID": str(said),
     }  # fmt: skip
-    broker = started(release, SETTINGS)
+    # From 4.0 on, only a topic has segments that are so small, by an internal setting.
+    small = numbers_of(release) >= (4,)
+    fitting = {k: v for k, v in SETTINGS.items() if not small or "segment.b" not in k}
+    broker = started(release, fitting)
+    name = "internal_segment_bytes" if small else "segment_bytes"
     older.create_topics(
-        broker, "states", cleanup_policy="compact", segment_bytes=SEGMENT_BYTES
+        broker, "states", **{"cleanup_policy": "compact", name: SEGMENT_BYTES}
     )
     sent = older.send(broker, "states", tombstones(records(2000)))
     broker.stop()
-    broker.configure(CLEANING)
+    broker.configure({**fitting, **CLEANING})
     broker.start(environment)
     until(said.exists, "the cleaner has not come to the rename")
     broker.stop(kill=True)
@@ -173,7 +177,7 @@ def test_log_of_a_killed_cleaner_is_what_the_broker_makes_of_it(
     copy = copied(broker.data, tmp_path / "copy")
     looked = ours(copy, "states", read_only=True)
     recovered = ours(copy, "states")
-    broker.configure(SETTINGS)
+    broker.configure(fitting)
     broker.start()
     expected = older.consumed(broker, "states")["states"]
     assert looked == recovered
@@ -231,7 +235,7 @@ def move(broker: KafkaBroker, topic: str, target: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("release", [FIRST_OF_2, "2.8.2", "3.9.1", "4.2.0"])
+@pytest.mark.parametrize("release", [FIRST_OF_2, *STARTED])
 def test_partition_that_is_moved_to_another_directory_is_not_there_yet(
     started: Start, tmp_path: Path, release: str
 ) -> None:

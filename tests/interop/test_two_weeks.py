@@ -20,6 +20,7 @@ import pytest
 import logstore
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.releases import WITH_KRAFT
 from support.two_weeks import PARTITIONS
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -28,8 +29,8 @@ from support import kafka_clients as clients
 
 SEED = int(os.environ.get("LOGSTORE_TWO_WEEKS_SEED", "1"))
 DAYS = 14
-# The broker of a day; from the first one of 4.2 on, no older one starts.
-BROKERS = {3: "3.9.1", 6: "3.9.1", 9: "4.2.0", 12: "4.2.0"}
+# The broker of a day; behind a newer one no older one starts.
+BROKERS = dict(zip((3, 6, 9, 12), WITH_KRAFT[-4:], strict=True))
 # On these days the broker starts on a snapshot that nobody has opened before.
 ON_SNAPSHOTS = (6, 12)
 COUNTS = {"orders": PARTITIONS, "invoices": 1}

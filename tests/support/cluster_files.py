@@ -9,10 +9,17 @@ from pathlib import Path
 from support.damage import fixed_crc
 from support.transactions import batch
 
-__all__ = ["CLUSTER", "cluster_files", "make_cluster", "metadata_log", "topic_record"]
+__all__ = [
+    "CLUSTER",
+    "cluster_files",
+    "level_record",
+    "make_cluster",
+    "metadata_log",
+    "topic_record",
+]
 
 CLUSTER = ("meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0")
-_TOPIC, _REMOVED = 2, 9
+_TOPIC, _REMOVED, _LEVEL = 2, 9, 12
 
 
 def topic_record(name: str, topic_id: bytes, *, is_removed: bool = False) -> bytes:
@@ -21,6 +28,12 @@ def topic_record(name: str, topic_id: bytes, *, is_removed: bool = False) -> byt
         return bytes([1, _REMOVED, 0]) + topic_id + b"\0"
     body = bytes([len(name) + 1]) + name.encode() + topic_id + b"\0"
     return bytes([1, _TOPIC, 0]) + body
+
+
+def level_record(feature: str, level: int) -> bytes:
+    """The record of the metadata log for the level of a feature."""
+    body = bytes([len(feature) + 1]) + feature.encode() + level.to_bytes(2, "big")
+    return bytes([1, _LEVEL, 0]) + body + b"\0"
 
 
 def metadata_log(path: Path, values: list[bytes], name: str) -> None:

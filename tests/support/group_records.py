@@ -1,6 +1,6 @@
 """Records about groups as Kafka's own classes write them.
 
-`tests/interop/kafka/GroupRecords.java` prints these lines with the jars of Kafka 4.2.0;
+`tests/interop/kafka/GroupRecords.java` prints these lines with the jars of Kafka 4.4.0;
 `tests/interop/test_group_records.py` runs it and compares.
 """
 
@@ -79,6 +79,7 @@ MADE_BY_KAFKA: dict[str, bytes] = {
     "epoch": bytes.fromhex("00000000000c00"),
     "epoch-hash": bytes.fromhex("00000000000c010008fffffffffffffffb"),
     "target-epoch": bytes.fromhex("00000000000d00"),
+    "target-epoch-time": bytes.fromhex("00000000000d0100080000018bcfe56b15"),
     "member": bytes.fromhex(
         "00000002720263032f6802027404782e2a000493e008756e69666f726d00"
     ),
@@ -93,6 +94,11 @@ MADE_BY_KAFKA: dict[str, bytes] = {
         "000000000004000000030102000102030405060708090a0b0c0d0e0f02000000"
         "000002000102030405060708090a0b0c0d0e0f02000000030000"
     ),
+    "current-epochs": bytes.fromhex(
+        "000000000004000000030102000102030405060708090a0b0c0d0e0f03000000"
+        "00000000030100090300000004000000020100"
+    ),
+    "streams": bytes.fromhex("000000000002000000000000000702020400000005030400000006"),
     "key-offset": bytes.fromhex("000100016700017400000003"),
     "key-offset-old": bytes.fromhex("000000016700017400000003"),
     "key-group": bytes.fromhex("000200056772c3bc6e"),

@@ -203,6 +203,11 @@ class KafkaBroker:
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
 
+    def format(self, *options: str) -> None:
+        """Format its directory with kafka-storage, as `start` does an empty one."""
+        format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
+        self.run(*format_, "-c", str(self._settings), *options)
+
     def start(self, environment: Mapping[str, str] | None = None) -> None:
         """Start it on what is in its directory, and wait until it takes connections.
 
@@ -212,8 +217,7 @@ class KafkaBroker:
         if self._has_zookeeper:
             self._start_zookeeper()
         elif not (self.data / "meta.properties").exists():
-            format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
-            self.run(*format_, "-c", str(self._settings))
+            self.format()
         self._log("broker-log").write_text("")
         java, *rest = self._java("kafka.Kafka", str(self._settings))
         rest[rest.index("-cp") + 1] += self._logging_jars

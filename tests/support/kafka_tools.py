@@ -1,4 +1,4 @@
-"""Kafka's own dump tool, `kafka.tools.DumpLogSegments`, on our files.
+"""Kafka's own dump tool, `DumpLogSegments`, on our files.
 
 Maven fetches the jars named in `tests/interop/kafka/pom.xml` once; each start of the
 tool then costs about a second, so one start looks at many files.
@@ -17,7 +17,9 @@ from pathlib import Path
 
 POM = Path(__file__).resolve().parents[1] / "interop" / "kafka" / "pom.xml"
 OLD_POM = POM.with_name("old-pom.xml")
-MAIN_CLASS = "kafka.tools.DumpLogSegments"
+# From 4.3 on it is written in Java, in another package.
+MAIN_CLASS = "org.apache.kafka.tools.DumpLogSegments"
+OLD_MAIN_CLASS = "kafka.tools.DumpLogSegments"
 JAVA_VERSION_MIN = 17
 NEEDS = "needs Java 17+ and Maven"
 FETCH_SECONDS_MAX = 300
@@ -75,11 +77,13 @@ class KafkaTools:
     Attributes:
         java: path of the program.
         classpath: of Kafka's jars, its broker among them.
+        dump_class: the dump tool.
     """
 
-    def __init__(self, java: str, classpath: str) -> None:
+    def __init__(self, java: str, classpath: str, dump_class: str) -> None:
         self.java = java
         self.classpath = classpath
+        self.dump_class = dump_class
 
     @classmethod
     def find(cls, cache: Path, release: str = "") -> KafkaTools:
@@ -91,9 +95,10 @@ class KafkaTools:
         Raises:
             ToolsUnavailableError: something is missing.
         """
-        is_old = bool(release) and numbers_of(release) < (2, 4)
-        pom = OLD_POM if is_old else POM
-        return cls(_find_java(), find_classpath(pom, cache, release))
+        numbers = numbers_of(release or _release_of_pom())
+        pom = OLD_POM if numbers < (2, 4) else POM
+        main = MAIN_CLASS if numbers >= (4, 3) else OLD_MAIN_CLASS
+        return cls(_find_java(), find_classpath(pom, cache, release), main)
 
     def dump(self, files: Iterable[Path], *options: str, root: Path) -> Dump:
         """Run the tool on files; they are named relative to `root` in its output.
@@ -104,7 +109,7 @@ class KafkaTools:
         names = [file.relative_to(root).as_posix() for file in files]
         texts, complaints = [], []
         for group in _groups(names):
-            java = [self.java, *JAVA_OPTIONS, "-cp", self.classpath, MAIN_CLASS]
+            java = [self.java, *JAVA_OPTIONS, "-cp", self.classpath, self.dump_class]
             run = subprocess.run(
                 [*java, *options, "--files", ",".join(group)],
                 cwd=root,
@@ -128,6 +133,13 @@ class KafkaTools:
 def numbers_of(release: str) -> tuple[int, ...]:
     """A release as it is compared with others."""
     return tuple(int(part) for part in release.split("."))
+
+
+def _release_of_pom() -> str:
+    """The release that the pom names."""
+    match = re.search(r"<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))
+    assert match is not None
+    return match[1]
 
 
 def _groups(names: list[str]) -> Iterable[list[str]]:

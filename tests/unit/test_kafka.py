@@ -4,6 +4,8 @@ tests/interop/test_kafka_text.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import logstore
@@ -39,6 +41,31 @@ def test_fields_that_a_later_release_has_added_are_left_out() -> None:
     assert value.decode(data)["topicId"] == "AAECAwQFBgcICQoLDA0ODw"
     assert value.decode(data, release="4.2") == value.decode(data)
     assert "topicId" not in value.decode(data, release="3.9")
+
+
+def test_new_fields_of_a_broker_of_4_4_are_read() -> None:
+    """Those that 4.3 has added are in its records, and left out for 4.2."""
+    tables = logstore.kafka.messages(OFFSETS)
+    found: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    with logstore.open(SLICE / "4.4.0" / "clean", read_only=True) as store:
+        for record in store.topic(OFFSETS).read():
+            assert record.key
+            kind = int.from_bytes(record.key[:2], "big")
+            if record.value is not None:
+                value = tables[kind][1]
+                both = (
+                    value.decode(record.value),
+                    value.decode(record.value, release="4.2"),
+                )
+                found.setdefault(kind, []).append(both)
+    for kind in (6, 12):  # the targets of a consumer group and of a share group
+        new, old = found[kind][0]
+        assert new.pop("assignmentTimestamp") > 1_795_000_000_000
+        assert new == old
+    new, old = found[8][0]
+    (assigned,) = new["assignedPartitions"]
+    assert assigned.pop("assignmentEpochs") == [2, 2, 2]
+    assert new == old
 
 
 def test_version_is_given_for_bytes_that_do_not_begin_with_it() -> None:

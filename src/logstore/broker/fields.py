@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
+from logstore.broker.releases import NEWEST
 from logstore.errors import ConfigError
 
 __all__ = [
     "NEVER",
-    "NEWEST_RELEASE",
     "NUMBERS",
     "Field",
     "Message",
@@ -29,9 +29,8 @@ __all__ = [
     "uuid_hex",
 ]
 
-# A version that no message has; the newest release whose messages are known.
+# A version that no message has.
 NEVER: Final = 1 << 15
-NEWEST_RELEASE: Final = "4.2"
 # The types of numbers. Those of 31 and 63 bits are signed in the bytes, and negative
 # only in damaged ones.
 NUMBERS: Final = {
@@ -137,7 +136,7 @@ class Message(Struct):
         data: bytes,
         version: int | None = None,
         *,
-        release: str = NEWEST_RELEASE,
+        release: str = NEWEST,
         errors: str = "strict",
     ) -> dict[str, Any]:
         """The values of a message, by the names and in the order of Kafka's JSON. A
@@ -202,7 +201,7 @@ class Reader:
         data: bytes,
         name: str,
         errors: str = "strict",
-        release: str = NEWEST_RELEASE,
+        release: str = NEWEST,
     ) -> None:
         self._data = data
         self._name = name

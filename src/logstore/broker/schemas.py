@@ -38,18 +38,19 @@ _RECORDS: Final = {
     rebalanceTimeoutMs int32, serverAssignor string?,
     classicMemberMetadata ClassicMemberMetadata? tag 0
 6 ConsumerGroupTargetAssignmentMetadata (groupId string) flexible 0+:
-    assignmentEpoch int32
+    assignmentEpoch int32, assignmentTimestamp int64 tag 0 from 4.3
 7 ConsumerGroupTargetAssignmentMember (groupId string, memberId string) flexible 0+:
     topicPartitions []TopicPartition
 8 ConsumerGroupCurrentMemberAssignment (groupId string, memberId string) flexible 0+:
     memberEpoch int32, previousMemberEpoch int32, state int8,
-    assignedPartitions []TopicPartitions, partitionsPendingRevocation []TopicPartitions
+    assignedPartitions []TopicPartitions.epochs,
+    partitionsPendingRevocation []TopicPartitions.epochs
 10 ShareGroupMemberMetadata (groupId string, memberId string) flexible 0+:
     rackId string?, clientId string, clientHost string, subscribedTopicNames []string
 11 ShareGroupMetadata (groupId string) flexible 0+:
     epoch int32, metadataHash int64
 12 ShareGroupTargetAssignmentMetadata (groupId string) flexible 0+:
-    assignmentEpoch int32
+    assignmentEpoch int32, assignmentTimestamp int64 tag 0 from 4.3
 13 ShareGroupTargetAssignmentMember (groupId string, memberId string) flexible 0+:
     topicPartitions []TopicPartition
 14 ShareGroupCurrentMemberAssignment (groupId string, memberId string) flexible 0+:
@@ -62,13 +63,15 @@ _RECORDS: Final = {
     flexible 0+: topics []string, version int64, timestamp int64
 17 StreamsGroupMetadata (groupId string) flexible 0+:
     epoch int32, metadataHash int64, validatedTopologyEpoch int32 tag 0 = -1,
-    lastAssignmentConfigs []KeyValue? tag 1
+    lastAssignmentConfigs []KeyValue? tag 1,
+    storedDescriptionTopologyEpoch int32 tag 2 = -1 from 4.4,
+    failedDescriptionTopologyEpoch int32 tag 3 = -1 from 4.4
 19 StreamsGroupMemberMetadata (groupId string, memberId string) flexible 0+:
     instanceId string?, rackId string?, clientId string, clientHost string,
     rebalanceTimeoutMs int32, topologyEpoch int32, processId string,
     userEndpoint Endpoint?, clientTags []KeyValue
 20 StreamsGroupTargetAssignmentMetadata (groupId string) flexible 0+:
-    assignmentEpoch int32
+    assignmentEpoch int32, assignmentTimestamp int64 tag 0 from 4.3
 21 StreamsGroupTargetAssignmentMember (groupId string, memberId string) flexible 0+:
     activeTasks []TaskIds, standbyTasks []TaskIds, warmupTasks []TaskIds
 22 StreamsGroupCurrentMemberAssignment (groupId string, memberId string) flexible 0+:
@@ -116,6 +119,7 @@ KRaftVersionRecord flexible 0+: version int16, kRaftVersion int16
 VotersRecord flexible 0+: version int16, voters []Voter
 TopicRecord 0-0+ flexible 0+: name string, topicId uuid
 RemoveTopicRecord 0-0+ flexible 0+: topicId uuid
+FeatureLevelRecord 0-0+ flexible 0+: name string, featureLevel int16
 """
 
 # The structs in messages. Two of the same name differ in a suffix after a point.
@@ -152,6 +156,8 @@ TopicMetadata:
 TopicPartition: topicId uuid, partitions []int32
 TopicPartition.name: topic string, partitions []int32
 TopicPartitions: topicId uuid, partitions []int32
+TopicPartitions.epochs:
+    topicId uuid, partitions []int32, assignmentEpochs []int32? tag 0 from 4.3
 TopicPartitionsInfo: topicId uuid, topicName string, partitions []int32
 Voter:
     voterId int32, voterDirectoryId uuid, endpoints []Endpoint.voter,

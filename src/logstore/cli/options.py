@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from logstore.cli.kafka.wanted import RELEASES
+import logstore
 from logstore.cli.params import (
     BOUND,
     COUNT,
@@ -176,7 +176,7 @@ kafka = click.option(
 )
 kafka_release = click.option(
     "--kafka-release",
-    type=click.Choice(RELEASES),
+    type=click.Choice(logstore.kafka.RELEASES),
     help="The release whose text is printed (default: 3.9).",
 )
 kafka_records = together(
@@ -193,7 +193,7 @@ kafka_records = together(
     click.option(
         "--share-group-state-decoder",
         is_flag=True,
-        help="Of __share_group_state: what its records mean (release 4.2).",
+        help="Of __share_group_state: what its records mean (from release 4.2 on).",
     ),
     click.option("--cluster-metadata-decoder", is_flag=True, hidden=True),
     click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True),
@@ -377,10 +377,10 @@ handover = together(
     click.option("--to-kafka", is_flag=True, help="The next owner is a broker."),
     click.option(
         "--release",
-        type=click.Choice(["2.8", "3.9", "4.2"]),
-        default="4.2",
+        type=click.Choice(logstore.kafka.RELEASES),
+        default=logstore.kafka.RELEASES[-1],
         show_default=True,
-        help="Of the broker: 2.8 with ZooKeeper, 3.9 and 4.2 with KRaft.",
+        help="Of the broker: 2.8 with ZooKeeper, the later ones with KRaft.",
     ),
     click.option("--cluster-id", help="That of the broker's cluster, to compare."),
     click.option("--node-id", type=COUNT, help="node.id or broker.id, to compare."),

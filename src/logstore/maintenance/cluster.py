@@ -1,14 +1,19 @@
-"""The topics that a KRaft cluster knows, from the metadata log in a broker's directory.
+"""What a KRaft cluster knows, from the files in a broker's directory: its topics, and
+the levels of its features.
 
-A record of the log is: version of the frame, kind, version of the kind (unsigned
-varints), then the fields. Two kinds matter here: a topic with its id, and its removal.
-A snapshot (`.checkpoint`) has the records that are in force at its offset.
+A record of the metadata log is: version of the frame, kind, version of the kind
+(unsigned varints), then the fields. Three kinds matter here: a topic with its id, its
+removal, and the level of a feature. A snapshot (`.checkpoint`) has the records that are
+in force at its offset; `bootstrap.checkpoint` those that kafka-storage has made for an
+empty log.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from logstore.broker.fields import MessageError, Reader
@@ -17,59 +22,138 @@ from logstore.config import StoreConfig
 from logstore.errors import CorruptionError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.layout import CLUSTER_METADATA, LOG, parse_segment_file
+from logstore.io.layout import (
+    CLUSTER_BOOTSTRAP,
+    CLUSTER_METADATA,
+    LOG,
+    parse_segment_file,
+)
 from logstore.log.read.damage import make_batch
 from logstore.segment import Segment
 
-__all__ = ["cluster_topics"]
+__all__ = ["NO_CLUSTER", "Cluster", "cluster_of"]
 
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
-_TOPIC: Final = 2
-_RECORDS: Final = {_TOPIC: "TopicRecord", 9: "RemoveTopicRecord"}
+_TOPIC, _REMOVED, _LEVEL = 2, 9, 12
+_RECORDS: Final = {
+    _TOPIC: "TopicRecord",
+    _REMOVED: "RemoveTopicRecord",
+    _LEVEL: "FeatureLevelRecord",
+}
 _LIMIT: Final = StoreConfig().max_batch_decompressed_bytes
+_DAMAGE: Final = (CorruptionError, UnsupportedError, MessageError)
 
 
-def cluster_topics(root: Directory) -> dict[str, str] | None:
-    """The ids of the topics that the cluster has, by name. None: the directory has no
-    metadata log, or it cannot be read.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the files say of the cluster. The levels are those of features, by name.
+
+    Attributes:
+        topics: name -> id; None: there is no metadata log, or it cannot be read.
+        levels: the highest ones in the newest snapshot of the metadata log and behind
+            it: a broker reads all of these records, also those that later ones replace.
+        formatted: those of a snapshot at offset 0, as kafka-storage makes it from 4.4
+            on.
+        bootstrap: those of `bootstrap.checkpoint`.
+    """
+
+    topics: Mapping[str, str] | None = None
+    levels: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    formatted: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    bootstrap: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+NO_CLUSTER: Final = Cluster()
+
+
+class _Records:
+    """The records that were read: topics by their ids, and the highest levels."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, str] = {}
+        self.levels: dict[str, int] = {}
+
+    def apply(self, value: bytes) -> None:
+        """Take the next record.
+
+        Raises:
+            MessageError: it does not follow its format.
+        """
+        reader = Reader(value, "metadata")
+        reader.varint("frame version")
+        kind, version = reader.varint("type"), reader.varint("version")
+        if kind not in _RECORDS:
+            return
+        values = reader.message(message(_RECORDS[kind]), version)
+        if kind == _TOPIC:
+            self.topics[values["topicId"]] = values["name"]
+        elif kind == _REMOVED:
+            self.topics.pop(values["topicId"], None)
+        else:
+            name, level = values["name"], values["featureLevel"]
+            self.levels[name] = max(self.levels.get(name, 0), level)
+
+
+def cluster_of(root: Directory) -> Cluster:
+    """What the directory of a broker says of its cluster; of damaged files what is
+    before the damage, but no topics.
 
     Raises:
         OSError: the system refuses.
     """
-    if CLUSTER_METADATA not in root.directories():
-        return None
-    directory = root.child(CLUSTER_METADATA)
-    descriptors = Descriptors(directory.files, 1)
-    topics: dict[str, str] = {}
+    bootstrap = _Records()
+    descriptors = Descriptors(root.files, 1)
     try:
-        for value in _values(directory, descriptors):
-            _apply(value, topics)
-    except (CorruptionError, UnsupportedError, MessageError):
-        return None
+        if root.stat(CLUSTER_BOOTSTRAP).is_file:
+            with contextlib.suppress(*_DAMAGE):
+                for value in _values_of(root, descriptors, CLUSTER_BOOTSTRAP, 0, 0):
+                    bootstrap.apply(value)
+    except FileNotFoundError:
+        pass
     finally:
         descriptors.close()
-        directory.close()
-    return {name: topic_id for topic_id, name in topics.items()}
+    cluster = NO_CLUSTER
+    if CLUSTER_METADATA in root.directories():
+        directory = root.child(CLUSTER_METADATA)
+        try:
+            cluster = _metadata_log(directory)
+        finally:
+            directory.close()
+    return dataclasses.replace(cluster, bootstrap=bootstrap.levels)
 
 
-def _values(directory: Directory, descriptors: Descriptors) -> Iterator[bytes]:
-    """The values of the newest snapshot, and of the log from there on."""
+def _metadata_log(directory: Directory) -> Cluster:
+    """What the newest snapshot, and the log from there on, say."""
     names = directory.names()
     snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
-    start = 0
-    if snapshots:
-        start = int(snapshots[-1][:20])
-        yield from _values_of(directory, descriptors, snapshots[-1], 0, 0)
-    for name in sorted(names):
-        parsed = parse_segment_file(name)
-        if parsed and parsed.suffix == LOG and not parsed.transition:
-            base = parsed.base_offset
-            yield from _values_of(directory, descriptors, name, base, start)
+    start = int(snapshots[-1][:20]) if snapshots else 0
+    descriptors = Descriptors(directory.files, 1)
+    formatted, log = _Records(), _Records()
+    is_whole = False
+    try:
+        with contextlib.suppress(*_DAMAGE):
+            first = log if start else formatted
+            for name in snapshots[-1:]:
+                for value in _values_of(directory, descriptors, name, 0, 0):
+                    first.apply(value)
+            log.topics = first.topics
+            for name in sorted(names):
+                parsed = parse_segment_file(name)
+                if parsed and parsed.suffix == LOG and not parsed.transition:
+                    base = parsed.base_offset
+                    for value in _values_of(directory, descriptors, name, base, start):
+                        log.apply(value)
+            is_whole = True
+    finally:
+        descriptors.close()
+    topics = {name: topic_id for topic_id, name in log.topics.items()}
+    return Cluster(topics if is_whole else None, log.levels, formatted.levels)
 
 
 def _values_of(
     directory: Directory, descriptors: Descriptors, name: str, base: int, start: int
 ) -> Iterator[bytes]:
+    """The values of the records of a file from an offset on."""
     size = directory.stat(name).size
     segment = Segment.of_file(directory, descriptors, name, base, size)
     for header, buffer, place in segment.headers():
@@ -78,15 +162,3 @@ def _values_of(
         for record in make_batch(segment, header, buffer, place, _LIMIT):
             if record.offset >= start and record.value:
                 yield record.value
-
-
-def _apply(value: bytes, topics: dict[str, str]) -> None:
-    reader = Reader(value, "metadata")
-    reader.varint("frame version")
-    kind, version = reader.varint("type"), reader.varint("version")
-    if kind in _RECORDS:
-        values = reader.message(message(_RECORDS[kind]), version)
-        if kind == _TOPIC:
-            topics[values["topicId"]] = values["name"]
-        else:
-            topics.pop(values["topicId"], None)

@@ -26,7 +26,7 @@ from logstore.io.file_cache import Descriptors
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import holder_of
 from logstore.io.lock_record import state_of
-from logstore.maintenance.cluster import cluster_topics
+from logstore.maintenance.cluster import Cluster, cluster_of
 from logstore.maintenance.finding import Finding
 from logstore.maintenance.names import broker_checkpoint_fault
 from logstore.maintenance.sampling import HeaderFacts, Sampler, Sums
@@ -147,7 +147,7 @@ class StoreFacts:
         settings: those that logstore has of its topics.
         formats: the magic of what is appended to the topics that have none.
         refused: checkpoint of offsets -> why a broker refuses it.
-        cluster: the ids of the topics that a KRaft cluster has; None: unknown.
+        cluster: what is known of a KRaft cluster.
         contents: what `verify` finds.
         others: directories of partitions that cannot be listed, and one of another name
             that was asked for.
@@ -166,7 +166,7 @@ class StoreFacts:
     points: Mapping[TopicPartition, int]
     settings: Mapping[str, TopicConfig]
     refused: Mapping[str, str]
-    cluster: Mapping[str, str] | None
+    cluster: Cluster
     partitions: tuple[PartitionFacts, ...]
     contents: tuple[Finding, ...]
     now_ms: int
@@ -253,7 +253,7 @@ def look_at(
         store.points,
         settings,
         _refused(root),
-        cluster_topics(root),
+        cluster_of(root),
         tuple(one for one in found if one.is_listed and one.key.partition >= 0),
         tuple(dict.fromkeys(run.findings)),
         root.files.now_ms(),

@@ -62,6 +62,8 @@ public class GroupRecords {
         show("epoch", 0, new ConsumerGroupMetadataValue().setEpoch(12));
         show("epoch-hash", 0, new ConsumerGroupMetadataValue().setEpoch(12).setMetadataHash(-5));
         show("target-epoch", 0, new ConsumerGroupTargetAssignmentMetadataValue().setAssignmentEpoch(13));
+        show("target-epoch-time", 0, new ConsumerGroupTargetAssignmentMetadataValue()
+            .setAssignmentEpoch(13).setAssignmentTimestamp(1700000000789L));
         ConsumerGroupMemberMetadataValue member = new ConsumerGroupMemberMetadataValue()
             .setInstanceId(null).setRackId("r").setClientId("c").setClientHost("/h")
             .setSubscribedTopicNames(List.of("t")).setSubscribedTopicRegex("x.*")
@@ -82,6 +84,12 @@ public class GroupRecords {
             .setPartitionsPendingRevocation(List.of(
                 new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
                     .setTopicId(TOPIC_ID).setPartitions(List.of(3)))));
+        show("current-epochs", 0, new ConsumerGroupCurrentMemberAssignmentValue()
+            .setMemberEpoch(4).setPreviousMemberEpoch(3).setState((byte) 1)
+            .setAssignedPartitions(List.of(new ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions()
+                .setTopicId(TOPIC_ID).setPartitions(List.of(0, 3)).setAssignmentEpochs(List.of(4, 2)))));
+        show("streams", 0, new StreamsGroupMetadataValue().setEpoch(2).setMetadataHash(7)
+            .setStoredDescriptionTopologyEpoch(5).setFailedDescriptionTopologyEpoch(6));
     }
 
     private static void keys() {

@@ -5,7 +5,7 @@
                                  end, left open, and some outside of any
    end                           ends the open ones: their producers come back
    read TOPIC ISOLATION          prints offset and value of each record of partition 0
-   bounds TOPIC                  prints the start, the last stable offset and the end */
+   bounds TOPIC [PARTITION]      prints the start, the last stable offset and the end */
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -120,8 +120,8 @@ public class Transactions {
             .get().offset();
     }
 
-    private static void bounds(String topic) throws Exception {
-        TopicPartition place = new TopicPartition(topic, 0);
+    private static void bounds(String topic, int partition) throws Exception {
+        TopicPartition place = new TopicPartition(topic, partition);
         try (Admin admin = Admin.create(properties())) {
             System.out.println(offset(admin, place, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
                 + " " + offset(admin, place, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
@@ -144,7 +144,7 @@ public class Transactions {
                 read(given[2], given[3]);
                 break;
             default:
-                bounds(given[2]);
+                bounds(given[2], given.length > 3 ? Integer.parseInt(given[3]) : 0);
         }
     }
 }

@@ -51,6 +51,8 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "subscription": records.parse_subscription,
     "assignment": records.parse_assignment,
     "epoch": consumer_records.parse_epoch,
+    "target-epoch": lambda data: consumer_records.parse_epoch(data, 6),
+    "streams": messages("__consumer_offsets")[17][1].decode,
     "member": consumer_records.parse_consumer_member,
     "target": messages("__consumer_offsets")[7][1].decode,
     "current": consumer_records.parse_member_assignment,
@@ -83,8 +85,8 @@ def made(name: str) -> bytes:
 
 
 def parser_of(name: str) -> Callable[[bytes], Any]:
-    if name == "target-epoch":
-        return PARSERS["epoch"]
+    if name.startswith("target-epoch"):
+        return PARSERS["target-epoch"]
     kind = name.split("-", maxsplit=1)[0].rstrip("0123456789")
     return PARSERS[kind]
 
@@ -193,9 +195,13 @@ def test_newer_protocol_is_read() -> None:
     assert consumer_records.parse_epoch(made("epoch")) == 12
     assert consumer_records.parse_epoch(made("epoch-hash")) == 12
     assert consumer_records.parse_epoch(made("target-epoch"), 6) == 13
+    assert consumer_records.parse_epoch(made("target-epoch-time"), 6) == 13
     # A tag of one type says nothing about the same tag of the other.
-    with_tag = made("target-epoch")[:-1] + b"\1\0\3abc"
+    with_tag = made("target-epoch")[:-1] + b"\1\1\3abc"
     assert consumer_records.parse_epoch(with_tag, 6) == 13
+    with_tag = made("target-epoch")[:-1] + b"\1\0\3abc"
+    with pytest.raises(MessageError, match="assignmentTimestamp at byte 9: 8 bytes"):
+        consumer_records.parse_epoch(with_tag, 6)
     with pytest.raises(MessageError, match="metadataHash at byte 9: it has 3 bytes"):
         consumer_records.parse_epoch(with_tag + b"more!", 3)
     member = ConsumerMember(None, "r", "c", "/h", ("t",), "x.*", 300000, "uniform")
@@ -208,6 +214,31 @@ def test_newer_protocol_is_read() -> None:
     assert parser_of("target")(made("target-member")) == target
     current = MemberAssignment(4, 3, 1, both[:1], both[1:])
     assert parser_of("current")(made("current")) == current
+    with_epochs = MemberAssignment(4, 3, 1, both, ())
+    assert parser_of("current")(made("current-epochs")) == with_epochs
+
+
+def test_fields_of_a_later_release_are_left_out_for_an_earlier_one() -> None:
+    """Those that 4.3 and 4.4 have added, as Kafka 4.4 writes them."""
+    tables = messages("__consumer_offsets")
+    target, current, streams = (tables[kind][1] for kind in (6, 8, 17))
+    data = made("target-epoch-time")
+    epoch = {"assignmentEpoch": 13}
+    assert target.decode(data, release="4.2") == epoch
+    timed = {**epoch, "assignmentTimestamp": 1700000000789}
+    assert target.decode(data, release="4.3") == target.decode(data) == timed
+    data = made("current-epochs")
+    (old,) = current.decode(data, release="4.2")["assignedPartitions"]
+    (new,) = current.decode(data)["assignedPartitions"]
+    assert new == {**old, "assignmentEpochs": [4, 2]}
+    data = made("streams")
+    assert streams.decode(data, release="4.3") == {"epoch": 2, "metadataHash": 7}
+    assert streams.decode(data) == {
+        "epoch": 2,
+        "metadataHash": 7,
+        "storedDescriptionTopologyEpoch": 5,
+        "failedDescriptionTopologyEpoch": 6,
+    }
 
 
 def test_keys_are_what_kafka_writes() -> None:

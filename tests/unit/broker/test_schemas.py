@@ -89,10 +89,11 @@ def test_fields_of_a_table() -> None:
     value = ALL["OffsetCommitValue"]
     assert (value.newest, value.flexible, value.is_open) == (4, 4, False)
     group = ALL["StreamsGroupMetadataValue"]
-    epoch, configs = group.fields[2:]
+    epoch, configs, stored, failed = group.fields[2:]
     assert (epoch.tag, epoch.default, epoch.is_nullable) == (0, -1, False)
     assert (configs.tag, configs.default, configs.is_nullable) == (1, [], True)
     assert configs.type == "array"
+    assert (stored.tag, stored.release) == (failed.tag - 1, "4.4") == (2, "4.4")
     assert configs.item is not None
     pair = configs.item.type
     assert not isinstance(pair, str)

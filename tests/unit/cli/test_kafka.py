@@ -16,7 +16,7 @@ import pytest
 import logstore
 from logstore.broker.fields import Field
 from logstore.cli.kafka.java import ERRORS, decoded, json_text, set_order
-from logstore.kafka import Message, MessageError
+from logstore.kafka import RELEASES, Message, MessageError
 from support.cli import TXN
 from support.damage import append_garbage, cut, flip_bit, frames, logs_in, overwrite
 from support.kafka_messages import random_message
@@ -339,7 +339,8 @@ def test_record_without_a_key_ends_the_file(
 
 
 def test_transaction_decoder_of_each_release(run: Any, tmp_path: Path) -> None:
-    """Text up to 3.9, JSON in 4.2; values that have no text are reported."""
+    """Text up to 3.9, JSON from 4.2 on, with the names of states in 4.4; values that
+    have no text are reported."""
     key = struct.pack(">hh", 0, 1) + b"x"
     value = struct.pack(">hqhibiqq", 0, 5, 1, 60000, 0, -1, 8, -1)
     broken = struct.pack(">hqhibiqq", 0, 5, 1, 60000, 99, -1, 8, -1)
@@ -356,9 +357,14 @@ def test_transaction_decoder_of_each_release(run: Any, tmp_path: Path) -> None:
     assert result.lines[5].endswith("key: unknown::version=4")
     assert result.status == 1
     assert "state 99" in result.err
-    new = dump(run, "--kafka-release", "4.2", "--transaction-log-decoder", log)
-    assert '"transactionPartitions":null' in new.lines[3]
-    assert new.status == 0
+    states = []
+    for release in ("4.2", "4.3", "4.4"):
+        new = dump(run, "--kafka-release", release, "--transaction-log-decoder", log)
+        assert '"transactionPartitions":null' in new.lines[3]
+        assert new.status == 0
+        found = (re.search(r'"transactionStatus":([^,]+),', line) for line in new.lines)
+        states.append([match[1] for match in found if match is not None])
+    assert states == [["0", "99"], ["0", "99"], ['"Empty"', '"99"']]
 
 
 def test_decoders_that_are_not_there_are_refused(run: Any, log: Path) -> None:
@@ -438,7 +444,7 @@ def test_control_records_of_each_release(
     )
     log = tmp_path / f"{0:020d}.log"
     log.write_bytes(batch)
-    for release, text in zip(("2.8", "3.9", "4.2"), texts, strict=True):
+    for release, text in zip(RELEASES, [*texts, texts[-1], texts[-1]], strict=True):
         result = dump(run, "--kafka-release", release, "--print-data-log", log)
         assert (result.status, result.lines[3].partition("headerKeys: [] ")[2]) == (
             0,

@@ -12,6 +12,7 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import command, store_config
 from logstore.cli.kafka.decoders import (
+    SHARE_SINCE,
     offsets_decoder,
     share_decoder,
     transaction_decoder,
@@ -20,7 +21,6 @@ from logstore.cli.kafka.dump import Dump
 from logstore.cli.kafka.java import decoded
 from logstore.cli.kafka.wanted import (
     MAX_MESSAGE_SIZE,
-    RELEASES,
     Decoder,
     MessageError,
     Wanted,
@@ -141,10 +141,10 @@ def _topic_decoder(given: dict[str, Any], release: str) -> Decoder | None:
                 f"{_WITH_KAFKA_ONLY[name]} is not there: these records are in a format "
                 f"that each release changes; Kafka's own tool decodes them"
             )
-    if given.get("share_group_state_decoder") and release != RELEASES[-1]:
+    if given.get("share_group_state_decoder") and release < SHARE_SINCE:
         raise click.UsageError(
-            f"--share-group-state-decoder is one of Kafka {RELEASES[-1]}: give "
-            f"--kafka-release {RELEASES[-1]}, too"
+            f"--share-group-state-decoder is there from Kafka {SHARE_SINCE} on: give "
+            f"--kafka-release {SHARE_SINCE} or a later one, too"
         )
     for name, decoder_of in _DECODERS.items():
         if given.get(name):

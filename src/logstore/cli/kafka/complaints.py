@@ -9,15 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from logstore.cli.kafka.wanted import REWRITTEN
+
 __all__ = ["Complaints"]
 
 _Pairs = dict[str, list[tuple[int, int]]]
 
 
 class Complaints:
-    """The reports of one run, by absolute path."""
+    """The reports of one run, by absolute path.
 
-    def __init__(self) -> None:
+    Args:
+        release: whose words and order they have.
+    """
+
+    def __init__(self, release: str) -> None:
+        self._is_rewritten = release >= REWRITTEN
         self._mismatches: _Pairs = {}
         self._times: _Pairs = {}
         self._disorder: _Pairs = {}
@@ -46,7 +53,7 @@ class Complaints:
         self._gaps.setdefault(path, []).append((before, offset))
 
     def lines(self) -> Iterator[str]:
-        """All of them, in the order of the tool: of indexes and logs the last first."""
+        """All of them, in the order of the tool: of indexes the last first."""
         for path, pairs in self._mismatches.items():
             yield f"Mismatches in :{path}"
             for indexed, found in reversed(pairs):
@@ -62,11 +69,12 @@ class Complaints:
                     f"  Index timestamp: {indexed}, Previously indexed timestamp: "
                     f"{before}"
                 )
-        for pairs in self._missing.values():
-            yield "The following indexed offsets are not found in the log."
+        for path, pairs in self._missing.items():
+            where = f":{path}" if self._is_rewritten else "the log."
+            yield f"The following indexed offsets are not found in {where}"
             for indexed, found in pairs:
                 yield f"Indexed offset: {indexed}, found log offset: {found}"
         for path, pairs in self._gaps.items():
             yield f"Non-consecutive offsets in {path}"
-            for before, offset in reversed(pairs):
+            for before, offset in pairs[:: 1 if self._is_rewritten else -1]:
                 yield f"  {before} is followed by {offset}"

@@ -9,7 +9,7 @@ import logstore
 from logstore.cli.kafka.java import ERRORS, json_text, set_order
 from logstore.cli.kafka.wanted import Decoder, MessageError
 
-__all__ = ["offsets_decoder", "share_decoder", "transaction_decoder"]
+__all__ = ["SHARE_SINCE", "offsets_decoder", "share_decoder", "transaction_decoder"]
 
 _OFFSETS: Final = "__consumer_offsets"
 _TRANSACTIONS: Final = "__transaction_state"
@@ -18,7 +18,13 @@ _DELETE: Final = "<DELETE>"
 _GROUP_METADATA: Final = 2
 _VERSION_BYTES: Final = 2
 # The newest type of record in `__consumer_offsets` that a release knows.
-_NEWEST_TYPE: Final = {"3.9": 8, "4.2": 23}
+# Later ones know all that there are.
+_NEWEST_TYPE: Final = {"3.9": 8}
+# The first release with JSON for all internal topics, and that for share groups.
+_JSON_SINCE: Final = "4.2"
+SHARE_SINCE: Final = "4.2"
+# The first whose JSON names the states of transactions.
+_NAMED_SINCE: Final = "4.4"
 _STATES: Final = (
     "Empty",
     "Ongoing",
@@ -73,11 +79,15 @@ def _pair(
     if value is None:
         return shown, _DELETE
     version = _version(value, "value")
-    if release == "4.2" and not 0 <= version <= value_message.newest:
+    if release >= _JSON_SINCE and not 0 <= version <= value_message.newest:
         raise MessageError(f"Found an unknown record version {version} for {kind} type")
     values = _part(value_message, value, release, "value")
     if value_message.name == "GroupMetadataValue":
         _open_members(values)
+    if value_message.name == "TransactionLogValue" and release >= _NAMED_SINCE:
+        state = values["transactionStatus"]
+        known = 0 <= state < len(_STATES)
+        values["transactionStatus"] = _STATES[state] if known else str(state)
     return shown, json_text({"version": str(version), "data": values})
 
 
@@ -124,7 +134,7 @@ def offsets_decoder(release: str) -> Decoder:
 
 
 def share_decoder(release: str) -> Decoder:
-    """For ``__share_group_state``; releases before 4.2 have none."""
+    """For ``__share_group_state``; releases before `SHARE_SINCE` have none."""
     return _json_decoder("__share_group_state", release, "share group state decoder")
 
 
@@ -199,7 +209,7 @@ def _old_assignment(data: bytes, protocol_type: str) -> str:
 
 def transaction_decoder(release: str) -> Decoder:
     """For ``__transaction_state``."""
-    if release == "4.2":
+    if release >= _JSON_SINCE:
         return _json_decoder(_TRANSACTIONS, release, "transaction log decoder")
     key_message, value_message = logstore.kafka.messages(_TRANSACTIONS)[0]
 

@@ -17,7 +17,7 @@ from logstore.cli.kafka.indexes import (
     txn_index_lines,
 )
 from logstore.cli.kafka.lines import record_lines
-from logstore.cli.kafka.wanted import MessageError, Wanted
+from logstore.cli.kafka.wanted import REWRITTEN, MessageError, Wanted
 from logstore.cli.output import Printer
 from logstore.cli.text import escape
 
@@ -45,7 +45,7 @@ class Dump:
         self._printer = printer
         self._wanted = wanted
         self._config = config
-        self._complaints = Complaints()
+        self._complaints = Complaints(wanted.release)
         # A value or a name must not send control sequences to a terminal.
         self._is_escaped = printer.out.isatty()
 
@@ -120,7 +120,9 @@ class Dump:
             yield batch_line(head, is_valid, wanted.release)
             if wanted.deep:
                 for offset, line in record_lines(frame, head, wanted):
-                    if last not in (-1, offset - 1):
+                    # From 4.3 on, that it begins behind 0 is a gap, too.
+                    is_first = last == -1 and wanted.release < REWRITTEN
+                    if not is_first and last != offset - 1:
                         self._complaints.gap(contents.path, last, offset)
                     last = offset
                     yield line

@@ -10,7 +10,7 @@ import logstore
 from logstore.cli.kafka.complaints import Complaints
 from logstore.cli.kafka.heads import Head, head_of
 from logstore.cli.kafka.lines import records_of
-from logstore.cli.kafka.wanted import Wanted
+from logstore.cli.kafka.wanted import REWRITTEN, Wanted
 
 __all__ = ["index_lines", "snapshot_lines", "time_index_lines", "txn_index_lines"]
 
@@ -268,4 +268,4 @@ def snapshot_lines(path: str, release: str) -> Iterator[str]:
                 f"lastOffset: {entry.last_offset} offsetDelta: {entry.offset_delta} "
                 f"timestamp: {entry.timestamp}"
             )
-        yield text
+        yield text.rstrip() if release >= REWRITTEN else text

@@ -8,7 +8,7 @@ from typing import Any
 from logstore.cli.kafka.control import control_text
 from logstore.cli.kafka.heads import CODECS, Head, boolean, following
 from logstore.cli.kafka.java import decoded
-from logstore.cli.kafka.wanted import Wanted
+from logstore.cli.kafka.wanted import REWRITTEN, Wanted
 
 __all__ = ["record_lines", "records_of"]
 
@@ -43,10 +43,12 @@ def record_lines(frame: Any, head: Head, wanted: Wanted) -> Iterator[tuple[int, 
             else:
                 shown_key = None if key is None else decoded(key)
                 shown_value = None if value is None else decoded(value)
+            before_value = before_key if wanted.release >= REWRITTEN else " "
             if shown_key is not None:
                 line += f"{before_key}key: {shown_key}"
+                before_value = " "
             if shown_value is not None:
-                line += f" payload: {shown_value}"
+                line += f"{before_value}payload: {shown_value}"
         yield offset, line
 
 
@@ -72,8 +74,11 @@ def _metadata_of(head: Head, base: int, release: str) -> Any:
             f"keySize: {_size(record.key)} valueSize: {_size(record.value)}"
         )
         if is_old:
-            # The brace is a mistake of the tool's.
-            return f"{text} isValid: {boolean(message.is_valid)} crc: {message.crc}}}"
+            # The brace was a mistake of the tool's.
+            end = "}" if release < REWRITTEN else ""
+            return (
+                f"{text} isValid: {boolean(message.is_valid)} crc: {message.crc}{end}"
+            )
         names = ",".join([name for name, _ in record.headers])
         return f"{text} sequence: {sequence} headerKeys: [{names}]"
 

@@ -8,13 +8,13 @@ from typing import Final
 
 import logstore
 
-__all__ = ["MAX_MESSAGE_SIZE", "RELEASES", "Decoder", "MessageError", "Wanted"]
+__all__ = ["MAX_MESSAGE_SIZE", "REWRITTEN", "Decoder", "MessageError", "Wanted"]
 
 MessageError = logstore.kafka.MessageError
 
-# The releases whose text is known, and the one that is printed by default.
-RELEASES: Final = ("2.8", "3.9", "4.2")
 MAX_MESSAGE_SIZE: Final = 5 << 20
+# The release whose tool was written anew, in Java.
+REWRITTEN: Final = "4.3"
 
 # The texts of a key and of a value, by offset, key and value; None: nothing is printed.
 Decoder = Callable[[int, bytes | None, bytes | None], tuple["str | None", "str | None"]]
@@ -25,7 +25,7 @@ class Wanted:
     """The options of a dump.
 
     Attributes:
-        release: of `RELEASES`.
+        release: of `logstore.kafka.RELEASES`.
         deep: a line for each record.
         contents: with its key and value.
         metadata: and with all else.

@@ -28,6 +28,7 @@ from logstore.maintenance.finding import (
     WARNS,
     Finding,
 )
+from logstore.maintenance.handover.features import feature_findings
 from logstore.maintenance.names import (
     broker_partition,
     foreign_text,
@@ -81,6 +82,7 @@ class Broker:
         for part in (
             self._lock,
             self._meta,
+            self._features,
             self._names,
             self._checkpoints,
             self._publication,
@@ -147,6 +149,10 @@ class Broker:
         else:
             text = f"meta.properties is of node {node}, cluster {cluster}"
             yield Finding(BROKER, kind, OK, path, text, values=meta)
+
+    def _features(self) -> Iterator[Finding]:
+        if not self._has_zookeeper:
+            yield from feature_findings(self._facts, self._release)
 
     def _names(self) -> Iterator[Finding]:
         named: dict[TopicPartition, str] = {}
@@ -311,7 +317,7 @@ class Broker:
     # ------------------------------------------------------------ the cluster
 
     def _topics(self) -> Iterator[Finding]:
-        known = None if self._has_zookeeper else self._facts.cluster
+        known = None if self._has_zookeeper else self._facts.cluster.topics
         by_topic: dict[str, list[PartitionFacts]] = {}
         for one in self._facts.partitions:
             by_topic.setdefault(one.key.topic, []).append(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from logstore.broker.releases import NEWEST, RELEASES
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError, storage_errors
 from logstore.io.files import Files
@@ -16,9 +17,8 @@ from logstore.maintenance.verify.paths import no_log_directory, open_given
 from logstore.maintenance.verify.report import Progress
 from logstore.maintenance.verify.store import examine
 
-__all__ = ["DAYS_7_MS", "RELEASES", "check_handover"]
+__all__ = ["DAYS_7_MS", "check_handover"]
 
-RELEASES: Final = ("2.8", "3.9", "4.2")
 # A broker's default of `log.retention.hours`.
 DAYS_7_MS: Final = 7 * 24 * 3600 * 1000
 
@@ -27,7 +27,7 @@ def check_handover(
     path: str | os.PathLike[str],
     *,
     from_kafka: bool | None = None,
-    release: str = "4.2",
+    release: str = NEWEST,
     cluster_id: str | None = None,
     node_id: int | None = None,
     retention_ms: int = DAYS_7_MS,
@@ -45,7 +45,8 @@ def check_handover(
         path: the store, which is the log directory of a broker.
         from_kafka: the next owner is logstore; False: a broker. None: the one that has
             not written last.
-        release: of the broker: ``2.8`` (with ZooKeeper), ``3.9`` or ``4.2`` (KRaft).
+        release: of the broker: ``2.8`` (with ZooKeeper), ``3.9``, ``4.2``, ``4.3`` or
+            ``4.4`` (KRaft).
         cluster_id, node_id: of the broker; None: not compared.
         retention_ms, retention_bytes: of the broker, for topics without settings of
             their own there; -1: none. The default is that of Kafka, seven days.

@@ -43,7 +43,7 @@ class HandoverReport:
     Attributes:
         path: the absolute path of the directory.
         to: the next owner: ``kafka`` or ``logstore``.
-        release: of the broker: ``2.8``, ``3.9`` or ``4.2``.
+        release: of the broker, one of `logstore.kafka.RELEASES`.
         findings: all of them, in the order in which they take effect.
     """
 

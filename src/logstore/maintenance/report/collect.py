@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from logstore.broker.releases import NEWEST
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import LogStoreError, StoreNotFoundError, storage_errors
 from logstore.io import layout
@@ -122,7 +123,7 @@ def _view_of(facts: StoreFacts, path: str, version: str) -> StoreView:
     view.topics = list(topics.values())
     _add_findings(view, facts)
     _add_sums(view, facts)
-    broker = Broker(facts, "4.2", None, None, -1, -1)
+    broker = Broker(facts, NEWEST, None, None, -1, -1)
     view.broker = broker_facts(facts, list(broker.findings()), view)
     return view
 

@@ -12,6 +12,7 @@ from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.io.segment_info import SegmentInfo
 from logstore.maintenance import finding as kinds
+from logstore.maintenance.cluster import NO_CLUSTER
 from logstore.maintenance.facts import PartitionFacts, StoreFacts
 from logstore.maintenance.finding import CONTENTS, NOTE, PROBLEM, Finding
 from logstore.maintenance.handover.broker import Broker
@@ -52,7 +53,7 @@ def told(*contents: Finding, is_clean: bool = False) -> list[Finding]:
         points={},
         settings={},
         refused={},
-        cluster=None,
+        cluster=NO_CLUSTER,
         partitions=(partition,),
         contents=contents,
         now_ms=0,

@@ -78,7 +78,7 @@ def test_check_changes_nothing_and_knows_the_direction(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"release": "3.0"}, "release is '3.0', not one of 2.8, 3.9, 4.2"),
+        ({"release": "3.0"}, "release is '3.0', not one of 2.8, 3.9, 4.2, 4.3, 4.4"),
         ({"retention_ms": -2}, "retention_ms is -2"),
         ({"retention_bytes": -5}, "retention_bytes is -5"),
     ],
@@ -123,7 +123,7 @@ def test_command_prints_the_findings_and_ends_with_their_status(
     if form == "text":
         assert "refuses" not in out
         assert "refuses: directory-name: backup is named neither" in worse
-        assert worse.splitlines()[-1].startswith("to Kafka 4.2: 1 problem, ")
+        assert worse.splitlines()[-1].startswith("to Kafka 4.4: 1 problem, ")
     else:
         lines = [json.loads(line) for line in worse.splitlines()]
         assert [one["type"] for one in lines[:-1]] == ["handover"] * (len(lines) - 1)
@@ -142,7 +142,7 @@ def test_broker_with_zookeeper_makes_properties_and_one_with_kraft_refuses(
 ) -> None:
     store_at(tmp_path)
     assert effects(tmp_path, "meta-properties", release="2.8") == ["changes"]
-    for release in ("3.9", "4.2"):
+    for release in ("3.9", "4.2", "4.3", "4.4"):
         assert effects(tmp_path, "meta-properties", release=release) == ["refuses"]
     path = tmp_path / "meta.properties"
     path.write_text("#x\nversion=1\ncluster.id=c\\=d\nnode.id=4\n")
