@@ -426,7 +426,7 @@ def test_hostile_log_costs_its_own_groups_only(
     config = logstore.StoreConfig(max_batch_decompressed_bytes=1 << 20)
     for name, data in made_logs():
         log.write_bytes(data)
-        groups = kafka_groups(tmp_path, config=config)
+        groups = kafka_groups(tmp_path, store_config=config)
         assert offsets_of(groups) == {("g", "t", 0): 1}, name
 
 
