@@ -195,7 +195,7 @@ wheel: $(if $(HAS_JAVAC),$(SPARK_STAMP),$(VENV_STAMP))
 # There is no JDK in the images: the jar is built here, once, and found there.
 wheels: $(SPARK_STAMP)
 	@$(VPY) $(BUILD_JAR) --required
-	@$(PIP) --quiet install 'cibuildwheel>=3.1'
+	@$(PIP) --quiet install 'cibuildwheel>=4.3'
 	@$(VPY) -m cibuildwheel --platform linux --output-dir dist
 
 pictures: $(TEST_STAMP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shutil
 import struct
 import subprocess
@@ -18,10 +19,15 @@ from logstore._native import _ls, _records
 
 NATIVE = Path(__file__).parents[2] / "src" / "logstore" / "_native"
 C_FILES = sorted(p.name for p in NATIVE.glob("ls_*.c"))
+PYTHON_FILES = sorted(p.name for p in NATIVE.glob("py*.c"))
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 STRICT = (
     "-std=c11 -O3 -fPIC -Wall -Wextra -Wconversion -Wsign-conversion -Wvla -Walloca "
     "-Wformat=2 -Wshadow -Wstrict-prototypes -Werror"
+)
+PLAIN = (
+    "-std=c11 -O0 -fPIC -Wall -Wextra -Wvla -Wno-unused-parameter "
+    "-Wno-missing-field-initializers -Werror"
 )
 # The address sanitizer has functions of its own in place of the hardened ones.
 plain_build = pytest.mark.skipif(
@@ -57,6 +63,36 @@ def test_analyzer_finds_nothing(name: str, tmp_path: Path) -> None:
     if name == "pyrecords.c":
         flags += f" -DPy_LIMITED_API=0x030A0000 -I{sysconfig.get_path('include')}"
     assert compile_file(name, flags, tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", PYTHON_FILES)
+def test_module_compiles_for_a_free_threaded_interpreter(
+    name: str, tmp_path: Path
+) -> None:
+    """Which has no stable ABI before 3.15, and other headers: nothing is used that is
+    only in one of them."""
+    flags = f"{PLAIN} -DPy_GIL_DISABLED=1 -I{sysconfig.get_path('include')}"
+    assert compile_file(name, flags, tmp_path) == ""
+
+
+@pytest.mark.parametrize("disabled", [None, 0, 1])
+def test_stable_abi_is_asked_for_where_there_is_one(
+    disabled: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A free-threaded interpreter refuses to compile with it."""
+    known = sysconfig.get_config_var
+
+    def config_var(name: str) -> object:
+        return disabled if name == "Py_GIL_DISABLED" else known(name)
+
+    monkeypatch.setattr(sysconfig, "get_config_var", config_var)
+    build = runpy.run_path(str(NATIVE / "build_ffi.py"))
+    extensions = build["python_extensions"]()
+    assert len(extensions) == 2
+    for extension in extensions:
+        assert extension.py_limited_api == (not disabled)
+        names = {name for name, _ in extension.define_macros}
+        assert ("Py_LIMITED_API" in names) == (not disabled)
 
 
 def test_strict_compilation_notices_a_conversion(tmp_path: Path) -> None:

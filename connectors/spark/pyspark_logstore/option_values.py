@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from logstore import ConfigError, TopicPartition
+from logstore.record.arguments import parse_time, to_milliseconds
 
 __all__ = [
     "INT64_MAX",
@@ -28,6 +29,7 @@ PARTITION_MAX: Final = (1 << 31) - 1
 _DIGITS_MAX: Final = len(str(INT64_MAX))
 # A key next to the topics in the offsets of a stream: no topic can have this name.
 MARKS: Final = "@logs"
+_TIME_EXAMPLE: Final = "2026-01-31T12:00:00+00:00"
 # How many characters of a value are shown.
 _SHOWN_MAX: Final = 200
 _UNIT_MS: Final = {
@@ -113,6 +115,14 @@ class Values:
             )
         return number
 
+    def time_ms(self, name: str) -> int | None:
+        """Unix milliseconds, given as such or as an ISO 8601 text with a zone."""
+        if name not in self._values:
+            return None
+        text = self.text(name)
+        number = integer(text)
+        return _milliseconds(name, text, "it", text if number is None else number)
+
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name).lower()
         if name not in self._values:
@@ -149,28 +159,50 @@ class Values:
 
     def by_partition(self, name: str, low: int = 0) -> dict[TopicPartition, int] | None:
         """``{"topic": {"0": 23}}`` as numbers by partition; None: not given."""
-        if name not in self._values:
-            return None
-        example = '{"topic": {"0": 23}}'
         values = {}
-        for topic, numbers in self.json_object(name, example).items():
+        for place, number in self._by_partition(name, '{"topic": {"0": 23}}'):
+            if type(number) is not int or not low <= number <= INT64_MAX:
+                refuse(
+                    name,
+                    self._values[name],
+                    f"{_shown(str(place))}: {_shown(number)} must be an integer of "
+                    f"at least {low} and at most {INT64_MAX}",
+                )
+            values[place] = number
+        return values if self.has(name) else None
+
+    def times_ms_by_partition(self, name: str) -> dict[TopicPartition, int] | None:
+        """The same of times: Unix milliseconds, or ISO 8601 texts with a zone."""
+        example = f'{{"topic": {{"0": 1700000000000, "1": "{_TIME_EXAMPLE}"}}}}'
+        values = {
+            place: _milliseconds(
+                name, self._values[name], f"{_shown(str(place))}: {_shown(time)}", time
+            )
+            for place, time in self._by_partition(name, example)
+        }
+        return values if self.has(name) else None
+
+    def _by_partition(
+        self, name: str, example: str
+    ) -> Iterator[tuple[TopicPartition, Any]]:
+        """The members of ``{"topic": {"0": 23}}``; none if it was not given."""
+        if not self.has(name):
+            return
+        for topic, members in self.json_object(name, example).items():
             if topic == MARKS:
                 continue  # the progress of a query, given to another one
-            if not isinstance(numbers, dict) or not numbers:
+            if not isinstance(members, dict) or not members:
                 refuse(name, self._values[name], f"it must be like {example}")
-            for partition, number in numbers.items():
+            for partition, value in members.items():
                 index = partition_number(partition)
-                is_number = type(number) is int and low <= number <= INT64_MAX
-                if index is None or not is_number:
+                if index is None:
                     refuse(
                         name,
                         self._values[name],
-                        f"{_shown(topic)}: {_shown(partition)}: {_shown(number)} must "
-                        f"be the number of a partition and an integer of at least "
-                        f"{low} and at most {INT64_MAX}",
+                        f"{_shown(topic)}: {_shown(partition)} is not the number of a "
+                        f"partition; it must be like {example}",
                     )
-                values[TopicPartition(topic, index)] = number
-        return values
+                yield TopicPartition(topic, index), value
 
     def json_object(self, name: str, example: str) -> dict[str, Any]:
         try:
@@ -180,6 +212,43 @@ class Values:
         if not isinstance(value, dict) or not value:
             refuse(name, self._values[name], f"it must be like {example}")
         return value
+
+
+def _milliseconds(name: str, given: str, subject: str, time: object) -> int:
+    """Unix milliseconds of a time: of an integer, or of an ISO 8601 text.
+
+    A text without a zone is refused, unlike elsewhere in logstore, where it is local
+    time: the driver, the process beside it and the session (its setting
+    ``spark.sql.session.timeZone``) can have one zone each, and a query that is
+    restarted elsewhere must begin at the same record.
+
+    Args:
+        given: the whole value of the option.
+        subject: what messages call the time.
+    """
+    if isinstance(time, str):
+        try:
+            when = parse_time(time)
+        except ValueError:
+            pass  # told below
+        else:
+            if when.utcoffset() is None:
+                refuse(
+                    name,
+                    given,
+                    f"{subject} has no zone, and Spark may have another one than this "
+                    f"machine; give one, such as {_TIME_EXAMPLE}",
+                )
+            time = to_milliseconds(name, when)
+    if type(time) is int and 0 <= time <= INT64_MAX:
+        return time
+    refuse(
+        name,
+        given,
+        f"{subject} must be a time from 1970 on: Unix milliseconds, an integer of at "
+        f"least 0 and at most {INT64_MAX}, or an ISO 8601 text with a zone, such as "
+        f"{_TIME_EXAMPLE}",
+    )
 
 
 def partition_number(text: str) -> int | None:

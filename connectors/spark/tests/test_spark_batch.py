@@ -129,6 +129,22 @@ def test_error_names_the_option(
         assert lenient.count() == 6
 
 
+def test_times_are_texts_with_a_zone(
+    spark: Any, make_topic: MakeTopic, writer: logstore.Store, source: str
+) -> None:
+    """In both readers; `load()` refuses a text without a zone."""
+    make_topic(count=100)
+    reader = spark.read.format(source).option("subscribe", "orders")
+    reader = reader.option("startingTimestamp", "2023-11-14T22:13:20.030Z")
+    assert reader.load(writer.path).count() == 70
+    late = '{"orders": {"0": "2023-11-14T23:13:20.033+01:00"}}'
+    reader = reader.option("endingOffsetsByTimestamp", late)
+    assert reader.load(writer.path).count() == 3
+    reader = reader.option("startingTimestamp", "2023-11-14T22:13:20")
+    with pytest.raises(Exception, match=r"has no zone.* such as 2026-01-31T12"):
+        reader.load(writer.path)
+
+
 # ------------------------------------------------------------------- filter push-down
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

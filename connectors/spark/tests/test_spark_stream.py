@@ -159,6 +159,18 @@ def test_retention_overtakes_a_query(
     assert output(spark, tmp_path) == [(0, offset) for offset in expected]
 
 
+def test_stream_starts_at_a_time_with_a_zone(
+    spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
+) -> None:
+    """From the first record at or after it; `load()` refuses a text without a zone."""
+    make_topic(count=50)
+    start = {"startingTimestamp": "2023-11-14T23:13:20.030+01:00"}
+    run(stream(spark, writer.path, **start), tmp_path)
+    assert output(spark, tmp_path) == [(0, offset) for offset in range(30, 50)]
+    with pytest.raises(Exception, match=r"has no zone.* such as 2026-01-31T12"):
+        stream(spark, writer.path, startingTimestamp="2023-11-14")
+
+
 def test_wrong_option_is_an_error_of_load(spark: Any, tmp_path: Path) -> None:
     """With its name, and what is allowed; there is no query then."""
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):

@@ -10,6 +10,7 @@ LOGSTORE_SANITIZE=thread with the thread sanitizer, LOGSTORE_COVERAGE=1 for gcov
 import os
 import platform
 import sys
+import sysconfig
 import tempfile
 
 from cffi import FFI
@@ -152,13 +153,18 @@ ffibuilder.set_source(
 
 
 def python_extensions() -> list[Extension]:
+    # A free-threaded interpreter has no stable ABI, or from 3.15 on another one.
+    has_stable_abi = not sysconfig.get_config_var("Py_GIL_DISABLED")
+    macros: list[tuple[str, str | None]] = []
+    if has_stable_abi:
+        macros = [("Py_LIMITED_API", "0x030A0000")]
     return [
         Extension(
             f"logstore._native.{name}",
             [os.path.join(SOURCE_DIR, source) for source in sources],
             depends=[os.path.join(SOURCE_DIR, header) for header in PYTHON_HEADERS],
-            define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            py_limited_api=True,
+            define_macros=macros,
+            py_limited_api=has_stable_abi,
             extra_compile_args=compile_args(),
             extra_link_args=link_args(),
         )

@@ -2,7 +2,8 @@
 
 `logstore-dump --help` must answer at once, so rich, orjson and pybase64 are only
 imported when there is something to print. If a package is missing (`pip install
---no-deps`), the error names the command that installs it.
+--no-deps`), the error names the command that installs it. orjson is optional: without
+it, `plain_json` writes the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import logstore
 _INSTALL = {
     "click": "pip install pylogstore",
     "rich": "pip install pylogstore",
-    "orjson": "pip install pylogstore",
     "pybase64": "pip install pylogstore",
     "pyarrow": "pip install 'pylogstore[arrow]'",
 }
@@ -39,17 +39,30 @@ def import_package(name: str) -> Any:
 
 
 class LazyPackage:
-    """A module that is imported when one of its names is used."""
+    """A module that is imported when one of its names is used.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        instead: a module of ours with the same names, for where it is not installed.
+    """
+
+    def __init__(self, name: str, instead: str = "") -> None:
         self._name = name
+        self._instead = instead
         self._module: ModuleType | None = None
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
-            self._module = import_package(self._name)
+            self._module = self._imported()
         return getattr(self._module, name)
 
+    def _imported(self) -> Any:
+        if not self._instead:
+            return import_package(self._name)
+        try:
+            return importlib.import_module(self._name)
+        except ImportError:
+            return importlib.import_module(self._instead)
 
-orjson: Any = LazyPackage("orjson")
+
+orjson: Any = LazyPackage("orjson", "logstore.cli.plain_json")
 pybase64: Any = LazyPackage("pybase64")

@@ -27,6 +27,7 @@ __all__ = [
     "as_timeout",
     "check_choice",
     "is_time",
+    "parse_time",
     "refuse_pickling",
     "to_milliseconds",
 ]
@@ -126,6 +127,19 @@ def as_time_ms(name: str, value: Any) -> int:
     return as_integer(name, value, f"milliseconds (int), {_TIMES}")
 
 
+def parse_time(text: str) -> datetime.datetime:
+    """The time that an ISO 8601 text says; it may have no zone.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    text = text.strip()
+    # Python 3.10 does not accept the Z.
+    if text[-1:] in ("Z", "z"):
+        text = text[:-1] + "+00:00"
+    return datetime.datetime.fromisoformat(text)
+
+
 def to_milliseconds(name: str, value: Any) -> int:
     """Unix milliseconds of a time, rounded up.
 
@@ -134,12 +148,8 @@ def to_milliseconds(name: str, value: Any) -> int:
     """
     when = value
     if isinstance(value, str):
-        text = str(value).strip()
-        # Python 3.10 does not accept the Z.
-        if text[-1:] in ("Z", "z"):
-            text = text[:-1] + "+00:00"
         try:
-            when = datetime.datetime.fromisoformat(text)
+            when = parse_time(str(value))
         except ValueError:
             raise ConfigError(
                 f"{name}={value!r} is no ISO 8601 time, such as 2026-01-31 or "

@@ -1,8 +1,8 @@
 """Codecs of batches: bytes in, bytes out, never more than a limit.
 
-Well-kept libraries write and read the streams themselves; Kafka's own parts
-(docs/format.md, "Compression": xerial framing of snappy, the header checksum of lz4 in
-magic 0) are here.
+Well-kept libraries write and read the streams themselves (docs/benchmarks.md, "Codecs",
+says why these); Kafka's own parts are here (docs/format.md, "Compression": xerial
+framing of snappy, the header checksum of lz4 in magic 0).
 """
 
 from __future__ import annotations

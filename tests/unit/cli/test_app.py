@@ -311,7 +311,6 @@ def test_help_waits_for_no_engine(arguments: list[str]) -> None:
     ("package", "arguments"),
     [
         ("rich", ["ls"]),
-        ("orjson", ["ls", "--format", "jsonl"]),
         ("pybase64", ["records", "--payload", "base64"]),
     ],
 )
@@ -328,6 +327,31 @@ def test_a_missing_package_is_an_error_that_helps(
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"needs {package}; install it with `pip install pylogstore`" in done.stderr
+
+
+LINES = (
+    ["records", "--format", "jsonl"],
+    ["records", "--format", "jsonl", "--payload", "json"],
+    ["batches", "--format", "jsonl"],
+    ["ls", "--format", "jsonl"],
+    ["export", "--format", "jsonl", "-o", "-"],
+)
+
+
+@pytest.mark.parametrize("arguments", LINES, ids=" ".join)
+def test_lines_without_orjson_are_the_same(store: Path, arguments: list[str]) -> None:
+    """It is optional."""
+    call = (
+        "from logstore.cli.main import main\n"
+        f"status = main({[*arguments, str(store)]!r})\n"
+    )
+    missing = "import sys; sys.modules['orjson'] = None\n"
+    printed = []
+    for code in (f"{call}import sys; assert 'orjson' in sys.modules", missing + call):
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, capture_output=True, check=True)
+        printed.append(done.stdout)
+    assert printed[0] == printed[1] != b""
 
 
 def test_a_missing_click_is_an_error_that_helps() -> None:

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from logstore.errors import ConfigError
-from logstore.record.arguments import as_limit, as_time_ms, as_timeout
+from logstore.record.arguments import as_limit, as_time_ms, as_timeout, parse_time
 
 UTC = datetime.timezone.utc
 SECOND = datetime.datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
@@ -32,6 +32,15 @@ def test_time_between_two_milliseconds_is_the_later_one(
 )
 def test_text_is_the_time_that_it_says(text: str) -> None:
     assert as_time_ms("start", text) == SECOND_MS
+
+
+def test_parsed_text_has_a_zone_only_if_it_says_one() -> None:
+    """So that a caller can refuse a text without."""
+    assert parse_time(" 2026-01-31T12:00:00z ") == SECOND
+    assert parse_time("2026-01-31") == datetime.datetime(2026, 1, 31)
+    for text in ("soon", "", "2026-02-30", "Z"):
+        with pytest.raises(ValueError):
+            parse_time(text)
 
 
 def test_time_without_a_zone_is_local() -> None:

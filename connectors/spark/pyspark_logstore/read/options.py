@@ -374,11 +374,11 @@ def _asks_for(bound: Bound, keyword: str, number: int) -> bool:
 
 def _bound(read: Values, prefix: str, default: str) -> Bound:
     option = f"{prefix}Timestamp"
-    timestamp = read.number(option, low=0)
+    timestamp = read.time_ms(option)
     if timestamp is not None:
         return Bound(option, timestamp_ms=timestamp)
     option = f"{prefix}OffsetsByTimestamp"
-    timestamps = read.by_partition(option)
+    timestamps = read.times_ms_by_partition(option)
     if timestamps is not None:
         return Bound(option, timestamps_ms=timestamps)
     option = f"{prefix}Offsets"

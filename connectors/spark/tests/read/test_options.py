@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
 from typing import Any
 
@@ -130,6 +132,66 @@ def test_precedence_is_timestamp_then_timestamps_then_offsets(
     }
     found = (bound.timestamp_ms, bound.timestamps_ms, bound.offsets)
     assert found == expected[option]
+
+
+NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
+NOON = (
+    "1769860800000",
+    "2026-01-31T12:00:00Z",
+    "2026-01-31t12:00z",
+    " 2026-01-31 13:00:00.000+01:00 ",
+    "2026-01-31T11:59:59.999001+00:00",
+)
+
+
+@pytest.mark.parametrize("text", NOON)
+@pytest.mark.parametrize("prefix", ["starting", "ending"])
+def test_time_is_milliseconds_or_an_iso_text_with_a_zone(
+    prefix: str, text: str
+) -> None:
+    """In every zone, rounded up to milliseconds, for all partitions and for each; a
+    datetime comes as its text."""
+    options = batch(**{f"{prefix}Timestamp": text})
+    bound = options.start if prefix == "starting" else options.end
+    assert (bound.option, bound.timestamp_ms) == (f"{prefix}Timestamp", NOON_MS)
+    member: Any = int(text) if text.isdigit() else text
+    members = json.dumps({"orders": {"0": member, "1": 5}})
+    options = batch(**{f"{prefix}OffsetsByTimestamp": members})
+    bound = options.start if prefix == "starting" else options.end
+    zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert bound.timestamps_ms == {zero: NOON_MS, one: 5}
+
+
+@pytest.mark.parametrize("text", NOON)
+def test_stream_starts_at_the_same_times(text: str) -> None:
+    assert stream(startingTimestamp=text).start.timestamp_ms == NOON_MS
+    assert stream(startingTimestamp=str(EPOCH)).start.timestamp_ms == 0
+
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+NO_ZONE = ("2026-01-31", "2026-01-31T12:00:00", "2026-01-31 12:00")
+NO_TIME = ("now", "", "31.01.2026", "2026-02-30T00:00:00Z", "1969-12-31T23:00:00Z")
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+@pytest.mark.parametrize("text", [*NO_ZONE, *NO_TIME])
+def test_text_without_a_zone_or_time_is_refused_with_an_example(
+    text: str, streaming: bool
+) -> None:
+    """The message says which it is, and which part of the option has it."""
+    members = json.dumps({"orders": {"0": 5, "1": text}})
+    given = {"startingTimestamp": text, "startingOffsetsByTimestamp": members}
+    if not streaming:
+        given |= {"endingTimestamp": text, "endingOffsetsByTimestamp": members}
+    for name, value in given.items():
+        with pytest.raises(ConfigError) as caught:
+            parse({**MINIMAL, name: value}, streaming=streaming)
+        assert caught.value.name == name
+        told = str(caught.value)
+        assert ("has no zone" in told) == (text in NO_ZONE)
+        assert ("must be a time" in told) == (text in NO_TIME)
+        assert "such as 2026-01-31T12:00:00+00:00" in told
+        assert (f"'orders-1': {text!r} " in told) == ("ByTimestamp" in name)
 
 
 # By name of the option that the message must give: options, streaming, and a part of
@@ -337,6 +399,8 @@ HOSTILE = (
     *('{"\\ud800":[0]}', '{"":[0]}', '{"..":{"0":0}}', "../x", "a/b", "\ud800x"),
     *("(", "(?P<", "a{99999999999999999999}", "(" * 5000, "*", "x" * 100_000),
     *("file:", "file://host/x", "file:///", "hdfs://x", "s3a://b", "~", "."),
+    *("9999-12-31T23:59:59Z", "0001-01-01T00:00:00+23:59", "2026-01-31T12:00:00\u0663"),
+    *('{"t":{"0":"\\ud800"}}', '{"t":{"0":"2026-01-31"}}', '{"\\ud800":{"0":""}}'),
     *(None, 5, True, [], {}),
 )
 
@@ -370,6 +434,9 @@ def test_hostile_value_is_refused_by_name_or_means_something(
         ("startingOffsets", '{"t":{"0":1},"t":{"1":2}}', "'t' is there twice"),
         ("startingOffsets", '{"t":{"00":1}}', "number of a partition"),
         ("startingOffsetsByTimestamp", '{"t":{"0":1.0}}', "integer"),
+        ("startingOffsetsByTimestamp", '{"t":{"x":1}}', "number of a partition"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":"5"}}', "ISO 8601 text"),
+        ("startingTimestamp", "2" * 5000 + "Z", "ISO 8601 text"),
         ("assign", f'{{"t":[{1 << 31}]}}', "like"),
         ("subscribePattern", "", "regular expression"),
         ("subscribePattern", "a{99999999999999999999}", "no regular expression"),

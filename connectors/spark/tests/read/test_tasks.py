@@ -174,6 +174,11 @@ def test_start_and_end_are_offsets_or_times(
         "endingTimestamp": str(time_ms + 33),
     }
     assert offsets_of(reader_of(path, **given)) == [30, 31, 32]
+    given = {
+        "startingTimestamp": "2023-11-14T22:13:20.030Z",
+        "endingOffsetsByTimestamp": '{"orders":{"0":"2023-11-14T23:13:20.033+01:00"}}',
+    }
+    assert offsets_of(reader_of(path, **given)) == [30, 31, 32]
     given = {"startingOffsetsByTimestamp": f'{{"orders":{{"0":{time_ms + 98}}}}}'}
     assert offsets_of(reader_of(path, **given)) == [98, 99]
     late = {"startingTimestamp": str(time_ms + 1000)}
