@@ -1,0 +1,192 @@
+"""The app: which screens there are, how one goes from one to the other, its looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+import logstore
+from logstore.cli.browse.catalog import Catalog, problems_by_partition
+from logstore.cli.browse.damage_page import DamagePage
+from logstore.cli.browse.dialogs import Help
+from logstore.cli.browse.groups_page import GroupsPage
+from logstore.cli.browse.page import Page
+from logstore.cli.browse.records_page import RecordsPage, title_of
+from logstore.cli.browse.topics_page import PartitionsPage, TopicsPage
+from logstore.cli.params import Bound
+
+INTERRUPTED: Final = 130
+_OWN: Final = "logstore."
+# What every list does, in a few words; what it is called where it is bound.
+_MOVES: Final = (
+    ("arrows, j k, wheel", "a row down, up"),
+    ("PgDn PgUp, ctrl+d ctrl+u", "a page down, up"),
+    ("g G, Home End", "the first, the last row"),
+    ("Enter, l, click", "open"),
+)
+_MOVING: Final = ("move", "page", "open")
+
+
+class Browser(App[int]):
+    """A store, a broker's log directory, or a partition.
+
+    Args:
+        catalog: what is in it. Closed when the app ends.
+        config: settings of the store, for `verify`.
+        start: where the records begin that are shown first; None: at their start.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "logstore"
+    CSS = """
+    #where { height: 1; text-style: bold; padding: 0 1; background: $panel; }
+    #status { height: 1; padding: 0 1; background: $panel; }
+    Grid { height: 1fr; scrollbar-size-vertical: 1; }
+    Grid#members { border-top: solid $primary; }
+    RecordTable { height: 1fr; }
+    DocumentView { height: 1fr; border-top: solid $primary; padding: 0 1; }
+    DocumentView:focus { border-top: double $primary; }
+    #message { height: auto; max-height: 6; padding: 0 1; border-top: solid $primary; }
+    ModalScreen { align: center middle; }
+    #dialog, #help {
+        width: 76; max-width: 96%; height: auto; max-height: 90%; padding: 0 1;
+        border: round $primary; background: $surface;
+    }
+    .title { text-style: bold; margin-bottom: 1; }
+    .faint { text-style: dim; }
+    Grid > .datatable--cursor { text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "topics", "Topics"),
+        Binding("2", "groups", "Groups"),
+        Binding("3", "damage", "Damage"),
+        Binding("question_mark", "keys", "Help", key_display="?"),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", "Interrupt", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        config: logstore.StoreConfig | None = None,
+        start: Bound = None,
+    ) -> None:
+        super().__init__()
+        self.catalog = catalog
+        self.config = config
+        self._begin = start
+        self._checked: dict[tuple[str, int], int] | None = None
+        self._report: logstore.VerifyReport | None = None
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def report(self) -> logstore.VerifyReport | None:
+        """What `verify` has found; None: it has not run."""
+        return self._report
+
+    @report.setter
+    def report(self, report: logstore.VerifyReport) -> None:
+        self._report = report
+        self._checked = problems_by_partition(report)
+
+    def problems_of(self, topic: str, number: int | None = None) -> int | None:
+        """The problems of a partition, or of a topic; None: not known."""
+        if self._checked is None:
+            return None
+        return sum(
+            count
+            for (name, one), count in self._checked.items()
+            if name == topic and number in (None, one)
+        )
+
+    # ------------------------------------------------------------------ screens
+
+    def on_mount(self) -> None:
+        self.push_screen(TopicsPage(self.catalog))
+        names = self.catalog.names()
+        if len(names) == 1:
+            self.open_topic(names[0], self.catalog.numbers(names[0]), self._begin)
+
+    def open_topic(
+        self, topic: str, numbers: Sequence[int], start: Bound = None
+    ) -> None:
+        """The partitions of a topic; its records, if it has one partition, or if a
+        place to begin was given."""
+        if len(numbers) == 1:
+            self.open_records(topic, numbers[0], start)
+        elif start is None:
+            self.push_screen(PartitionsPage(self.catalog, topic))
+        else:
+            title = title_of(topic, None, len(numbers))
+            self._push_records(topic, None, title, start)
+
+    def open_records(self, topic: str, number: int, start: Bound = None) -> None:
+        self._push_records(topic, number, title_of(topic, number, 1), start)
+
+    def _push_records(
+        self, topic: str, number: int | None, title: str, start: Bound
+    ) -> None:
+        catalog = self.catalog
+        self.push_screen(RecordsPage(lambda: catalog.view(topic, number), title, start))
+
+    def go_back(self) -> None:
+        """The screen before; of the first one there is none."""
+        if len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def _restart(self) -> None:
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+
+    def action_topics(self) -> None:
+        """All topics."""
+        self._restart()
+
+    def action_groups(self) -> None:
+        """Groups of consumers, with lag and members."""
+        self._restart()
+        if self.catalog.is_store:
+            self.push_screen(GroupsPage(self.catalog))
+        else:
+            self.notify("groups are those of a whole directory, not of a partition")
+
+    def action_damage(self) -> None:
+        """What verify finds."""
+        self._restart()
+        self.push_screen(DamagePage(self.catalog))
+
+    def action_keys(self) -> None:
+        """These keys."""
+        screen = self.screen
+        if isinstance(screen, Page):
+            self.push_screen(Help(screen.about, [*_MOVES, *_keys_of(screen)]))
+
+    async def action_quit(self) -> None:
+        """End it."""
+        self.exit(0)
+
+    def action_interrupt(self) -> None:
+        """End it, with status 130."""
+        self.exit(INTERRUPTED)
+
+
+def _keys_of(screen: Page) -> Iterator[tuple[str, str]]:
+    """The keys that work on a screen besides those of any list: what the browser itself
+    has bound, once for each action."""
+    seen: set[str] = set()
+    for node, binding, *_ in screen.active_bindings.values():
+        name = binding.action.removeprefix("app.").partition("(")[0]
+        methods = (getattr(one, f"action_{name}", None) for one in (node, screen.app))
+        method: Any = next((one for one in methods if one is not None), None)
+        module = getattr(method, "__module__", "")
+        if binding.action in seen or name in _MOVING or not module.startswith(_OWN):
+            continue
+        seen.add(binding.action)
+        doc = (method.__doc__ or "").split("\n")[0].rstrip(".")
+        key = binding.key_display or binding.key
+        yield key, f"{binding.description}: {doc}" if doc else binding.description

@@ -1,0 +1,150 @@
+"""A table of few rows: topics, partitions, groups, findings.
+
+Its columns are those of the text tables (`logstore.cli.tables`), and so is which of
+them go first if the terminal is narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from rich.cells import cell_len
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from logstore.cli.browse.lines import clean, fitted
+from logstore.cli.tables import Column
+
+_PADDING: Final = 2
+_NAME_MAX: Final = 60
+
+
+class Grid(DataTable[Text]):
+    """Rows below their heads.
+
+    Args:
+        columns: as of a text table.
+        id_of: what of a row stays the same when it is read again, for the cursor.
+        style_of: the style of a row.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "cursor_down", "Down", show=False),
+        Binding("k", "cursor_up", "Up", show=False),
+        Binding("g", "scroll_top", "First", show=False),
+        Binding("G", "scroll_bottom", "Last", show=False),
+        Binding("ctrl+d,ctrl+f", "page_down", "Page down", show=False),
+        Binding("ctrl+u,ctrl+b", "page_up", "Page up", show=False),
+        Binding("l", "select_cursor", "Open", show=False),
+        Binding("o", "sort", "Order", show=True),
+    ]
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        id_of: Callable[[Any], Any],
+        style_of: Callable[[Any], str] = lambda row: "",
+        **options: Any,
+    ) -> None:
+        super().__init__(cursor_type="row", zebra_stripes=False, **options)
+        self._every, self._id_of, self._style_of = tuple(columns), id_of, style_of
+        self._given: list[Any] = []
+        self._sorted_by: tuple[int, bool] | None = None
+        self.shown: list[Any] = []
+
+    @property
+    def current(self) -> Any:
+        """The row at the cursor; None: there is none."""
+        at = self.cursor_row
+        return self.shown[at] if 0 <= at < len(self.shown) else None
+
+    def put(self, rows: Sequence[Any]) -> None:
+        """Show these rows in place of the others; the cursor stays at its row."""
+        self._given = list(rows)
+        self._draw()
+
+    def _draw(self) -> None:
+        before = self.current
+        kept = None if before is None else self._id_of(before)
+        rows = list(self._given)
+        if self._sorted_by is not None:
+            at, is_reversed = self._sorted_by
+            rows.sort(key=self._every[at].key, reverse=is_reversed)
+        texts = [[clean(c.text(c.key(row))) for c in self._every] for row in rows]
+        shown = self._fitting(texts)
+        self.clear(columns=True)
+        for at in shown:
+            column, width = self._every[at], self._width(texts, at)
+            self.add_column(self._head(at, width), width=width, key=str(at))
+            assert column.name
+        for row, cells in zip(rows, texts, strict=True):
+            style = self._style_of(row)
+            self.add_row(*(self._cell(cells[at], at, texts, style) for at in shown))
+        self.shown = rows
+        names = [self._id_of(row) for row in rows]
+        if kept in names:
+            self.move_cursor(row=names.index(kept), animate=False)
+
+    def _width(self, texts: list[list[str]], at: int) -> int:
+        head = len(self._every[at].name) + 2  # the arrow of the order
+        widest = max((cell_len(cells[at]) for cells in texts), default=0)
+        is_last = at == len(self._every) - 1
+        return max(head, widest if is_last else min(widest, _NAME_MAX))
+
+    def _fitting(self, texts: list[list[str]]) -> list[int]:
+        """The columns that fit, in order: the spare ones go first."""
+        shown = list(range(len(self._every)))
+
+        def width() -> int:
+            return sum(self._width(texts, at) + _PADDING for at in shown)
+
+        while width() > max(self.size.width, 40):
+            spare = max(shown, key=lambda at: self._every[at].spare)
+            if not self._every[spare].spare:
+                break
+            shown.remove(spare)
+        return shown
+
+    def _head(self, at: int, width: int) -> Text:
+        column = self._every[at]
+        arrow = ""
+        if self._sorted_by is not None and self._sorted_by[0] == at:
+            arrow = " ▼" if self._sorted_by[1] else " ▲"
+        text = column.name + arrow
+        return Text(text.rjust(width) if column.is_number else text)
+
+    def _cell(self, text: str, at: int, texts: list[list[str]], style: str) -> Text:
+        width = self._width(texts, at)
+        if cell_len(text) > width:
+            text = fitted(text, width)
+        if self._every[at].is_number:
+            text = text.rjust(width)
+        return Text(text, style=style, no_wrap=True)
+
+    def order_by(self, at: int) -> None:
+        """Sort by a column; the same one again: the other way round."""
+        was = self._sorted_by
+        # Of numbers and times people ask for the largest.
+        first = self._every[at].is_number
+        turned = not was[1] if was is not None and was[0] == at else first
+        self._sorted_by = at, turned
+        self._draw()
+
+    def action_sort(self) -> None:
+        """Sort by the next column (or click its head)."""
+        keys = [int(str(key.value)) for key in self.columns]
+        if not keys:
+            return
+        at = None if self._sorted_by is None else self._sorted_by[0]
+        following = [key for key in keys if at is not None and key > at]
+        self.order_by(following[0] if following else keys[0])
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        event.stop()
+        self.order_by(int(str(event.column_key.value)))
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._draw()
