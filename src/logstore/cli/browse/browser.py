@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
+from rich.segment import Segment
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.filter import LineFilter
 
 import logstore
 from logstore.cli.browse.catalog import Catalog, problems_by_partition
@@ -30,6 +34,16 @@ _MOVES: Final = (
 _MOVING: Final = ("move", "page", "open")
 
 
+class _Plain(LineFilter):
+    """Takes all colours away, which Textual makes grey: bold, dim and reverse stay."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, style and style.without_color, control)
+            for text, style, control in segments
+        ]
+
+
 class Browser(App[int]):
     """A store, a broker's log directory, or a partition.
 
@@ -43,11 +57,14 @@ class Browser(App[int]):
     TITLE = "logstore"
     CSS = """
     #where { height: 1; text-style: bold; padding: 0 1; background: $panel; }
-    #status { height: 1; padding: 0 1; background: $panel; }
+    #status { height: auto; max-height: 4; padding: 0 1; background: $panel; }
     Grid { height: 1fr; scrollbar-size-vertical: 1; }
     Grid#members { border-top: solid $primary; }
     RecordTable { height: 1fr; }
-    DocumentView { height: 1fr; border-top: solid $primary; padding: 0 1; }
+    DocumentView {
+        height: 1fr; border-top: solid $primary; padding: 0 1; overflow-x: hidden;
+        overflow-y: scroll; scrollbar-size-vertical: 1;
+    }
     DocumentView:focus { border-top: double $primary; }
     #message { height: auto; max-height: 6; padding: 0 1; border-top: solid $primary; }
     ModalScreen { align: center middle; }
@@ -57,7 +74,7 @@ class Browser(App[int]):
     }
     .title { text-style: bold; margin-bottom: 1; }
     .faint { text-style: dim; }
-    Grid > .datatable--cursor { text-style: reverse; }
+    Grid:nocolor > .datatable--cursor { text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "topics", "Topics"),
@@ -81,6 +98,10 @@ class Browser(App[int]):
         self._begin = start
         self._checked: dict[tuple[str, int], int] | None = None
         self._report: logstore.VerifyReport | None = None
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        filters = super().get_line_filters()
+        return [*filters, _Plain()] if os.environ.get("NO_COLOR") else filters
 
     # ------------------------------------------------------------------ what is known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -35,6 +36,13 @@ class _Row(NamedTuple):
         return "-" if name is None else f"{name[0]}-{name[1]}"
 
     @property
+    def message(self) -> str:
+        """What it says, with the name of the file alone: the row has no room."""
+        path = self.finding.path
+        name = os.path.basename(path)
+        return told(self.finding.message.replace(path, name))
+
+    @property
     def offsets(self) -> str:
         first, last = self.finding.first_offset, self.finding.last_offset
         if first is None:
@@ -47,7 +55,7 @@ _COLUMNS: Final = (
     Column("kind", lambda row: row.finding.kind),
     Column("partition", lambda row: row.where),
     Column("offsets", lambda row: row.offsets, spare=1),
-    Column("message", lambda row: told(row.finding.message), spare=0),
+    Column("message", lambda row: row.message),
 )
 
 
@@ -57,7 +65,7 @@ class DamagePage(Page):
     about = "Damage: the findings of verify"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "verify(False)", "Verify"),
-        Binding("d", "verify(True)", "Verify --deep"),
+        Binding("d", "verify(True)", "Deep"),
     ]
 
     def __init__(self, catalog: Catalog) -> None:
@@ -66,7 +74,7 @@ class DamagePage(Page):
         self._is_running = False
 
     def body(self) -> ComposeResult:
-        yield Grid(_COLUMNS, lambda row: row.at, _style)
+        yield Grid(_COLUMNS, lambda row: row.at, _style, flexible=-1)
         yield Static("", id="message")
 
     def on_mount(self) -> None:

@@ -14,6 +14,8 @@ from textual.strip import Strip
 from logstore.cli.browse.lines import fitted
 from logstore.cli.browse.payload import Document
 
+# Of the columns of the terminal so many are no text: padding, and the scroll bar.
+MARGIN: Final = 3
 _STYLES: Final = {
     "": Style(),
     "head": Style(bold=True),
@@ -37,12 +39,11 @@ class DocumentView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.document = Document()
 
-    def put(self, document: Document, *, keeps_place: bool = False) -> None:
-        """Show a document, from its first line on, or from where the last one was."""
+    def put(self, document: Document) -> None:
+        """Show a document, from its first line on."""
         self.document = document
-        self.virtual_size = Size(self.size.width, len(document))
-        if not keeps_place:
-            self.scroll_to(0, 0, animate=False)
+        self.virtual_size = Size(1, len(document))  # lines are cut to the width
+        self.scroll_to(0, 0, animate=False)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:

@@ -19,7 +19,7 @@ from logstore.cli.browse.lines import clean, fitted
 from logstore.cli.tables import Column
 
 _PADDING: Final = 2
-_NAME_MAX: Final = 60
+_FLEXIBLE_MIN: Final = 20
 
 
 class Grid(DataTable[Text]):
@@ -29,6 +29,8 @@ class Grid(DataTable[Text]):
         columns: as of a text table.
         id_of: what of a row stays the same when it is read again, for the cursor.
         style_of: the style of a row.
+        flexible: the column that is cut before another one is left out, and then has
+            the room that is left; counted as in `columns`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,7 +41,7 @@ class Grid(DataTable[Text]):
         Binding("ctrl+d,ctrl+f", "page_down", "Page down", show=False),
         Binding("ctrl+u,ctrl+b", "page_up", "Page up", show=False),
         Binding("l", "select_cursor", "Open", show=False),
-        Binding("o", "sort", "Order", show=True),
+        Binding("o", "sort", "Order", show=False),
     ]
 
     def __init__(
@@ -47,10 +49,13 @@ class Grid(DataTable[Text]):
         columns: Sequence[Column],
         id_of: Callable[[Any], Any],
         style_of: Callable[[Any], str] = lambda row: "",
+        *,
+        flexible: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, **options)
         self._every, self._id_of, self._style_of = tuple(columns), id_of, style_of
+        self._flexible = flexible % len(self._every)
         self._given: list[Any] = []
         self._sorted_by: tuple[int, bool] | None = None
         self.shown: list[Any] = []
@@ -74,39 +79,39 @@ class Grid(DataTable[Text]):
             at, is_reversed = self._sorted_by
             rows.sort(key=self._every[at].key, reverse=is_reversed)
         texts = [[clean(c.text(c.key(row))) for c in self._every] for row in rows]
-        shown = self._fitting(texts)
+        widths = self._widths(texts)
         self.clear(columns=True)
-        for at in shown:
-            column, width = self._every[at], self._width(texts, at)
+        for at, width in widths.items():
             self.add_column(self._head(at, width), width=width, key=str(at))
-            assert column.name
         for row, cells in zip(rows, texts, strict=True):
             style = self._style_of(row)
-            self.add_row(*(self._cell(cells[at], at, texts, style) for at in shown))
+            self.add_row(
+                *(self._cell(cells[at], at, n, style) for at, n in widths.items())
+            )
         self.shown = rows
         names = [self._id_of(row) for row in rows]
         if kept in names:
             self.move_cursor(row=names.index(kept), animate=False)
 
-    def _width(self, texts: list[list[str]], at: int) -> int:
-        head = len(self._every[at].name) + 2  # the arrow of the order
-        widest = max((cell_len(cells[at]) for cells in texts), default=0)
-        is_last = at == len(self._every) - 1
-        return max(head, widest if is_last else min(widest, _NAME_MAX))
-
-    def _fitting(self, texts: list[list[str]]) -> list[int]:
-        """The columns that fit, in order: the spare ones go first."""
-        shown = list(range(len(self._every)))
-
-        def width() -> int:
-            return sum(self._width(texts, at) + _PADDING for at in shown)
-
-        while width() > max(self.size.width, 40):
-            spare = max(shown, key=lambda at: self._every[at].spare)
+    def _widths(self, texts: list[list[str]]) -> dict[int, int]:
+        """The columns that fit, in order, each with its width: the spare ones go first,
+        after the flexible one was cut."""
+        room = max(self.size.width, 40)
+        widest = {}
+        for at, column in enumerate(self._every):
+            head = len(column.name) + 2  # the arrow of the order
+            widest[at] = max(head, *(cell_len(cells[at]) for cells in texts), 0)
+        flexible = self._flexible
+        full = widest[flexible]
+        widest[flexible] = min(full, _FLEXIBLE_MIN)
+        while sum(widest.values()) + _PADDING * len(widest) > room:
+            spare = max(widest, key=lambda at: self._every[at].spare)
             if not self._every[spare].spare:
                 break
-            shown.remove(spare)
-        return shown
+            del widest[spare]
+        left = room - sum(widest.values()) - _PADDING * len(widest)
+        widest[flexible] = min(full, widest[flexible] + max(left, 0))
+        return widest
 
     def _head(self, at: int, width: int) -> Text:
         column = self._every[at]
@@ -116,8 +121,7 @@ class Grid(DataTable[Text]):
         text = column.name + arrow
         return Text(text.rjust(width) if column.is_number else text)
 
-    def _cell(self, text: str, at: int, texts: list[list[str]], style: str) -> Text:
-        width = self._width(texts, at)
+    def _cell(self, text: str, at: int, width: int, style: str) -> Text:
         if cell_len(text) > width:
             text = fitted(text, width)
         if self._every[at].is_number:

@@ -17,6 +17,8 @@ from logstore.cli.text import escape
 # A row has at most so many bytes of a key or value: wider than any terminal.
 PREVIEW_BYTES: Final = 600
 _STACKED_MAX: Final = 2
+# They make an emoji of the character before, as wide as each terminal likes.
+_SELECTORS: Final = range(0xFE00, 0xFE10)
 # Texts that would be taken for something else without quotation marks.
 _AMBIGUOUS: Final = ("null", '""')
 _utf8: Final = codecs.getincrementaldecoder("utf-8")
@@ -90,14 +92,15 @@ def clean(text: str) -> str:
 
 
 def low(text: str) -> str:
-    """Escaped text in which no letter has more than two characters without a width."""
+    """Escaped text in which no letter has more than two characters without a width, nor
+    one that changes its width."""
     if text.isascii():
         return text
     width = import_package("rich.cells").cell_len
     parts, stacked = [], 0
     for char in text:
         stacked = stacked + 1 if ord(char) > 127 and not width(char) else 0
-        if stacked <= _STACKED_MAX:
+        if stacked <= _STACKED_MAX and ord(char) not in _SELECTORS:
             parts.append(char)
         else:
             parts += [f"\\x{byte:02x}" for byte in char.encode("utf-8")]

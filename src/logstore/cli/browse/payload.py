@@ -20,6 +20,8 @@ from logstore.cli.text import counted, decode, escape, grouped, time_text
 
 MODES: Final = ("auto", "text", "json", "hex")
 _HEX_WIDTH: Final = 16
+# Larger JSON has one line for each value only if somebody asks for it: millions.
+_PRETTY_MAX: Final = 1 << 20
 
 
 class Block(NamedTuple):
@@ -115,13 +117,18 @@ def _payload(
 
 def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
     """(what it is shown as, its lines)."""
-    if mode in ("auto", "json"):
+    is_large = len(data) > _PRETTY_MAX
+    if mode == "json" or (mode == "auto" and not is_large):
         pretty = _pretty(data)
         if pretty is not None:
             return "JSON", _texts(map(clean, pretty.split("\n")), width)
     if mode == "hex" or (mode == "auto" and not _is_text(data)):
         return "hex", _hex(data, width)
-    label = "text, since it is no JSON" if mode == "json" else "text"
+    label = "text"
+    if mode == "json":
+        label = "text, since it is no JSON object or list"
+    elif mode == "auto" and is_large:
+        label = "text, since it is large (v: as JSON)"
     lines = (low(escape(line)) for line in decode(data).split("\n"))
     return label, _texts(lines, width)
 

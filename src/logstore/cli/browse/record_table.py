@@ -153,6 +153,7 @@ class RecordTable(Widget, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         self._keep_visible()
+        self.refresh()
 
     # ------------------------------------------------------------------ drawing
 

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
 from logstore.cli.browse.dialogs import JumpDialog, SearchDialog
-from logstore.cli.browse.document_view import DocumentView
+from logstore.cli.browse.document_view import MARGIN, DocumentView
 from logstore.cli.browse.hunt import Found, hunt
 from logstore.cli.browse.lines import Line, NoticeLine, RecordLine
 from logstore.cli.browse.page import Page, Task
@@ -33,6 +33,7 @@ from logstore.cli.text import counted, grouped
 
 _FOLLOW_S: Final = 0.3
 _REPORT_S: Final = 0.1
+_SLOW_S: Final = 0.25
 
 
 class _Search:
@@ -89,6 +90,7 @@ class RecordsPage(Page):
         self._follow: Timer | None = None
         self._mode = 0
         self._whole: Whole | None = None
+        self._slow: Timer | None = None
         self._before_search: Place | None = None
         self._ends: Place = {}
         self._typed = ["", ""]
@@ -147,7 +149,12 @@ class RecordsPage(Page):
         elif group == "search" and self._search is not None:
             self._search.is_running = False
         elif group == "follow":
+            self._is_loading = False
             self._stop_following()
+        elif group == "whole":
+            self._end_wait()
+            self._whole = None
+            self._whole_view.put(Document())
 
     def on_record_table_near(self, event: RecordTable.Near) -> None:
         """Bring what follows, or comes before, unless it is there or on its way."""
@@ -237,29 +244,37 @@ class RecordsPage(Page):
             whole = whole_of(partition, offset)
             return whole, document_of(whole, mode, width)
 
+        self._work_on_whole(work)
+
+    def _work_on_whole(self, work: Callable[[Task], tuple[Whole, Document]]) -> None:
+        """Have a thread make a document; what was shown stays for a moment."""
+        note = Document([Block(1, lambda _: "reading ...", "head")])
+        self._end_wait()
+        self._slow = self.set_timer(_SLOW_S, lambda: self._whole_view.put(note))
         self.in_thread(work, self._put_whole, "whole")
+
+    def _end_wait(self) -> None:
+        if self._slow is not None:
+            self._slow.stop()
 
     @property
     def _document_width(self) -> int:
-        return max(self.app.size.width - 2, 20)
+        return max(self.app.size.width - MARGIN, 20)
 
     def _put_whole(self, result: tuple[Whole, Document]) -> None:
+        self._end_wait()
         self._whole, document = result
         self._whole_view.put(document)
 
     def on_resize(self) -> None:
-        self._redraw_whole(keeps_place=True)
+        self._redraw_whole()
 
-    def _redraw_whole(self, *, keeps_place: bool = False) -> None:
+    def _redraw_whole(self) -> None:
         whole = self._whole
         if whole is None:
             return
         mode, width = MODES[self._mode], self._document_width
-        self.in_thread(
-            lambda task: document_of(whole, mode, width),
-            lambda one: self._whole_view.put(one, keeps_place=keeps_place),
-            "whole",
-        )
+        self._work_on_whole(lambda task: (whole, document_of(whole, mode, width)))
 
     def action_mode(self) -> None:
         """Keys and values as text, JSON or hex."""

@@ -227,7 +227,7 @@ class PartitionsPage(_Counting):
     """The partitions of a topic."""
 
     about = "Partitions of a topic"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "all", "All by time")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "all", "All")]
 
     def __init__(self, catalog: Catalog, topic: str) -> None:
         super().__init__(topic, catalog)
