@@ -8,7 +8,7 @@ import difflib
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import logstore
@@ -118,12 +118,7 @@ class Sources:
                 except logstore.LogStoreError as error:
                     self.damage.broken(name, number, error)
         if not has_any:
-            lowest = min(self._numbers)
-            raise logstore.PartitionNotFoundError(
-                f"{self.path} has no partition {lowest} of what --topic chooses",
-                topic=", ".join(self._topics),
-                partition=lowest,
-            )
+            raise no_partition(self.path, self._topics, self._numbers)
 
     def _file(self, path: str) -> FileSource:
         return FileSource(path, self.config, self.damage)
@@ -219,6 +214,18 @@ def chosen_topics(path: str, patterns: Sequence[str], names: list[str]) -> list[
             )
         chosen.update(matches)
     return [name for name in names if name in chosen]
+
+
+def no_partition(
+    path: str, topics: Iterable[str], numbers: Iterable[int]
+) -> logstore.PartitionNotFoundError:
+    """The error for partitions that none of the chosen topics has."""
+    lowest = min(numbers)
+    return logstore.PartitionNotFoundError(
+        f"{path} has no partition {lowest} of what --topic chooses",
+        topic=", ".join(topics),
+        partition=lowest,
+    )
 
 
 def _offset_of(partition: logstore.Partition, position: Position, default: int) -> int:

@@ -50,13 +50,16 @@ class Browser(App[int]):
     Args:
         catalog: what is in it. Closed when the app ends.
         config: settings of the store, for `verify`.
-        start: where the records begin that are shown first; None: at their start.
+        start: where records are shown from, when they are opened; None: the start.
     """
 
     ENABLE_COMMAND_PALETTE = False
     TITLE = "logstore"
     CSS = """
-    #where { height: 1; text-style: bold; padding: 0 1; background: $panel; }
+    #where {
+        height: 1; text-style: bold; padding: 0 1; background: $panel;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
     #status { height: auto; max-height: 4; padding: 0 1; background: $panel; }
     Grid { height: 1fr; scrollbar-size-vertical: 1; }
     Grid#members { border-top: solid $primary; }
@@ -82,6 +85,7 @@ class Browser(App[int]):
         Binding("3", "damage", "Damage"),
         Binding("question_mark", "keys", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False),
         Binding("ctrl+c", "interrupt", "Interrupt", show=False, priority=True),
     ]
 
@@ -131,29 +135,24 @@ class Browser(App[int]):
         self.push_screen(TopicsPage(self.catalog))
         names = self.catalog.names()
         if len(names) == 1:
-            self.open_topic(names[0], self.catalog.numbers(names[0]), self._begin)
+            self.open_topic(names[0], self.catalog.numbers(names[0]))
 
-    def open_topic(
-        self, topic: str, numbers: Sequence[int], start: Bound = None
-    ) -> None:
-        """The partitions of a topic; its records, if it has one partition, or if a
-        place to begin was given."""
+    def open_topic(self, topic: str, numbers: Sequence[int]) -> None:
+        """The partitions of a topic; the records, if it has one."""
         if len(numbers) == 1:
-            self.open_records(topic, numbers[0], start)
-        elif start is None:
-            self.push_screen(PartitionsPage(self.catalog, topic))
+            self.open_records(topic, numbers[0])
         else:
-            title = title_of(topic, None, len(numbers))
-            self._push_records(topic, None, title, start)
+            self.push_screen(PartitionsPage(self.catalog, topic))
 
-    def open_records(self, topic: str, number: int, start: Bound = None) -> None:
-        self._push_records(topic, number, title_of(topic, number, 1), start)
-
-    def _push_records(
-        self, topic: str, number: int | None, title: str, start: Bound
+    def open_records(
+        self, topic: str, number: int | None, start: Bound = None, count: int = 1
     ) -> None:
+        """The records of a partition, or, without a number, of all `count` that were
+        chosen; from where the command line says, if no place is given."""
         catalog = self.catalog
-        self.push_screen(RecordsPage(lambda: catalog.view(topic, number), title, start))
+        title = title_of(topic, number, count)
+        begin = self._begin if start is None else start
+        self.push_screen(RecordsPage(lambda: catalog.view(topic, number), title, begin))
 
     def go_back(self) -> None:
         """The screen before; of the first one there is none."""

@@ -15,8 +15,9 @@ import logstore
 from logstore.cli.browse.window import View, told
 from logstore.cli.ls import Listed
 from logstore.cli.paths import FILE, PARTITION, kind_of
-from logstore.cli.sources import DIRECTORY, chosen_topics
+from logstore.cli.sources import DIRECTORY, chosen_topics, no_partition
 from logstore.cli.stat import Tally, first_time
+from logstore.cli.text import size_text
 
 _MS_OF: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
@@ -102,6 +103,7 @@ class Catalog:
 
     Raises:
         StoreNotFoundError: it is none of these.
+        TopicNotFoundError, PartitionNotFoundError: nothing is chosen.
         LogStoreError, OSError: it cannot be opened.
     """
 
@@ -128,7 +130,9 @@ class Catalog:
         self.tallies: dict[str, Tally] = {}
         self._store = logstore.open(self.root, read_only=True, config=config)
         try:
-            self.names()
+            names = self.names()
+            if self._numbers and not any(self.numbers(name) for name in names):
+                raise no_partition(path, self._patterns, self._numbers)
         except BaseException:
             self.close()
             raise
@@ -241,7 +245,7 @@ def policy_text(config: Any) -> str:
     if config.retention_ms >= 0:
         parts.append(duration_text(config.retention_ms))
     if config.retention_bytes >= 0:
-        parts.append(f"{config.retention_bytes >> 20:,} MiB")
+        parts.append(size_text(config.retention_bytes))
     policy = config.cleanup_policy
     if policy == "delete" and not parts:
         return "-"

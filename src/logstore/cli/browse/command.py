@@ -18,7 +18,7 @@ EXAMPLES: Final = [
     "browse data",
     "browse data --topic orders",
     "browse data/orders-0 --from 2024-05-01T00:00:00Z",
-    "browse /var/lib/kafka --topic 'orders*'",
+    "browse kafka --topic 'orders*'",
 ]
 
 

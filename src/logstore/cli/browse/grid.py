@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
 from logstore.cli.browse.lines import clean, fitted
@@ -58,6 +59,8 @@ class Grid(DataTable[Text]):
         self._flexible = flexible % len(self._every)
         self._given: list[Any] = []
         self._sorted_by: tuple[int, bool] | None = None
+        self._heads: object = None
+        self._cells: list[list[Text]] = []
         self.shown: list[Any] = []
 
     @property
@@ -80,18 +83,33 @@ class Grid(DataTable[Text]):
             rows.sort(key=self._every[at].key, reverse=is_reversed)
         texts = [[clean(c.text(c.key(row))) for c in self._every] for row in rows]
         widths = self._widths(texts)
-        self.clear(columns=True)
-        for at, width in widths.items():
-            self.add_column(self._head(at, width), width=width, key=str(at))
-        for row, cells in zip(rows, texts, strict=True):
-            style = self._style_of(row)
-            self.add_row(
-                *(self._cell(cells[at], at, n, style) for at, n in widths.items())
-            )
+        cells = [
+            [
+                self._cell(some[at], at, n, self._style_of(row))
+                for at, n in widths.items()
+            ]
+            for row, some in zip(rows, texts, strict=True)
+        ]
+        heads = widths, self._sorted_by, len(rows)
+        if heads == self._heads:
+            self._change(cells)
+        else:
+            self.clear(columns=True)
+            for at, width in widths.items():
+                self.add_column(self._head(at, width), width=width, key=str(at))
+            self.add_rows(cells)
+        self._heads, self._cells = heads, cells
         self.shown = rows
         names = [self._id_of(row) for row in rows]
         if kept in names:
             self.move_cursor(row=names.index(kept), animate=False)
+
+    def _change(self, cells: list[list[Text]]) -> None:
+        """Draw only what has changed, so that nothing moves under the eyes."""
+        for at, (new, old) in enumerate(zip(cells, self._cells, strict=True)):
+            for column, (text, before) in enumerate(zip(new, old, strict=True)):
+                if text != before or text.style != before.style:
+                    self.update_cell_at(Coordinate(at, column), text)
 
     def _widths(self, texts: list[list[str]]) -> dict[int, int]:
         """The columns that fit, in order, each with its width: the spare ones go first,

@@ -60,7 +60,7 @@ class Page(Screen[None]):
 
     about: ClassVar[str] = ""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,backspace", "back", "Back"),
+        Binding("escape,backspace,h", "back", "Back"),
     ]
 
     class Came(Message):
@@ -94,7 +94,8 @@ class Page(Screen[None]):
     def entitle(self) -> None:
         """Set the line that says where one is."""
         path = relative(self.browser.catalog.path)
-        text = Text(f"{clean(path)} > {clean(self._where)}", no_wrap=True)
+        # The path at the end: it is the longer one, and known.
+        text = Text(f"{clean(self._where)}   ({clean(path)})", no_wrap=True)
         self.query_one("#where", Static).update(text)
 
     def _on_mount(self, event: events.Mount) -> None:

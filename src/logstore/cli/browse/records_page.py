@@ -67,6 +67,8 @@ class RecordsPage(Page):
         Binding("G,end", "last", "Last", show=False),
         Binding("f", "follow", "Follow"),
         Binding("v", "mode", "View"),
+        Binding("n", "step(1)", "Next", show=False),
+        Binding("p", "step(-1)", "Previous", show=False),
         Binding("z", "zoom", "Zoom", show=False),
         Binding("c", "context", "In the log", show=False),
         Binding("m", "more", "More matches", show=False),
@@ -182,9 +184,7 @@ class RecordsPage(Page):
         if window is None or self._search:
             return
         part, self._ends = result
-        dropped = window.append(part)
-        self._table.shift(window.lines, -dropped)
-        self._tell()
+        self._append(window, part)
 
     def _came_before(self, part: Part) -> None:
         self._is_loading = False
@@ -284,6 +284,10 @@ class RecordsPage(Page):
             self.on_record_table_opened()
         else:
             self._redraw_whole()
+
+    def action_step(self, by: int) -> None:
+        """The next row, the one before, also while one is shown alone."""
+        self._table.action_move(by)
 
     def action_zoom(self) -> None:
         """The record alone, or the rows, too."""
@@ -501,14 +505,20 @@ class RecordsPage(Page):
         if self._window is None or self._search:
             return
         part, self._ends = result
-        was_last = self._table.is_at_last
-        if part.lines:
-            dropped = self._window.append(part)
-            self._table.shift(self._window.lines, -dropped)
+        behind = sum(self._ends[n] - offset for n, offset in part.stop.items())
+        if behind > KEPT and self._table.is_at_last:
+            self._jump(FromEnd(1))  # more comes than anybody reads
         else:
-            self._window.stop, self._window.at_end = dict(part.stop), part.at_end
-        if was_last and part.lines:
-            self._table.go_to(len(self._window.lines) - 1)
+            self._append(self._window, part)
+
+    def _append(self, window: Window, part: Part) -> None:
+        """Show what follows; who follows the log and is at its end stays there."""
+        sticks = self._follow is not None and self._table.is_at_last
+        dropped = window.append(part)
+        if part.lines:
+            self._table.shift(window.lines, -dropped)
+            if sticks:
+                self._table.go_to(len(window.lines) - 1)
         self._tell()
 
 

@@ -20,7 +20,6 @@ from logstore.cli.browse.catalog import (
 )
 from logstore.cli.browse.grid import Grid
 from logstore.cli.browse.page import Page, Task
-from logstore.cli.browse.records_page import RecordsPage, title_of
 from logstore.cli.tables import Column
 from logstore.cli.text import counted, grouped, size_text, time_text
 
@@ -261,9 +260,7 @@ class PartitionsPage(_Counting):
 
     def action_all(self) -> None:
         """The records of all partitions, by their times."""
-        title = title_of(self._topic, None, len(self._rows))
-        catalog, topic = self.catalog, self._topic
-        self.app.push_screen(RecordsPage(lambda: catalog.view(topic), title))
+        self.browser.open_records(self._topic, None, count=len(self._rows))
 
 
 def _partitions_of(row: TopicRow) -> int:
