@@ -1,4 +1,4 @@
-"""The app: which screens there are, how one goes from one to the other, its looks."""
+"""The app with all screens: how one goes from one to the other, and its looks."""
 
 from __future__ import annotations
 
@@ -169,11 +169,13 @@ class Browser(App[int]):
 
     def action_groups(self) -> None:
         """Groups of consumers, with lag and members."""
-        self._restart()
         if self.catalog.is_store:
+            self._restart()
             self.push_screen(GroupsPage(self.catalog))
-        else:
-            self.notify("groups are those of a whole directory, not of a partition")
+        elif isinstance(self.screen, Page):
+            self.screen.say(
+                "groups are those of a whole directory: PATH is a partition"
+            )
 
     def action_damage(self) -> None:
         """What verify finds."""

@@ -1,4 +1,4 @@
-"""Shows a document: draws only the lines that are visible."""
+"""The widget of a document: draws only the lines that are visible."""
 
 from __future__ import annotations
 

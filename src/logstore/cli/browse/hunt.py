@@ -1,4 +1,4 @@
-"""A search: which records have a key, or a match, from a place to the end.
+"""A search for records with a key or a match, from a place to the end of the log.
 
 What a record must have is decided by `Selection`, as for `records --key --grep`.
 """

@@ -1,5 +1,5 @@
-"""What all screens have: a line that says where one is, one that says what happens,
-keys, and work in threads.
+"""What all screens of the browser have: a line that says where one is, one that says
+what happens, keys, and work in threads.
 
 Nothing is read in the thread that draws. What a thread has read comes back as a
 message, so that it never waits for a screen that is gone.

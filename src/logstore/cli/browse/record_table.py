@@ -1,4 +1,4 @@
-"""The table of records: draws the rows of a window that fit, and asks for more.
+"""The widget of records: draws the rows of a window that fit, and asks for more.
 
 It knows nothing of the log. When the cursor comes near an end of the rows, it says so,
 and its screen brings further ones; a row is drawn when it is visible, so that a key

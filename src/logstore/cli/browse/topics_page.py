@@ -24,6 +24,7 @@ from logstore.cli.tables import Column
 from logstore.cli.text import counted, grouped, size_text, time_text
 
 _AGAIN_S: Final = 2.0
+_REST: Final = 4  # the rows of a large store are read a fifth of the time at most
 _REPORT_S: Final = 0.2
 _UNKNOWN: Final = "-"
 
@@ -85,12 +86,12 @@ class _Counting(Page):
     def _load(self) -> None:
         if self._timer is not None:
             self._timer.stop()
-        begin = time.monotonic()
-        self.in_thread(
-            lambda task: (self.rows(task), time.monotonic() - begin),
-            self._loaded,
-            "rows",
-        )
+
+        def work(task: Task) -> tuple[list[Any], float]:
+            begin = time.monotonic()
+            return self.rows(task), time.monotonic() - begin
+
+        self.in_thread(work, self._loaded, "rows")
 
     def _loaded(self, result: tuple[list[Any], float]) -> None:
         self._rows, took = result
@@ -100,9 +101,8 @@ class _Counting(Page):
         self._later(took)
 
     def _later(self, took: float) -> None:
-        # Of a large store the rows are read a tenth of the time at most.
         if self.is_current:
-            self._timer = self.set_timer(max(_AGAIN_S, 10 * took), self._load)
+            self._timer = self.set_timer(max(_AGAIN_S, _REST * took), self._load)
 
     def on_screen_suspend(self) -> None:
         if self._timer is not None:
