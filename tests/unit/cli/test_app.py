@@ -291,9 +291,7 @@ def test_import_loads_nothing_of_the_command_line(tmp_path: Path) -> None:
 def test_help_waits_for_no_engine(arguments: list[str]) -> None:
     """Neither the store nor what prints or draws is loaded."""
     found = loaded(f"from logstore.cli.main import main\nassert main({arguments}) == 0")
-    assert found.isdisjoint(
-        {*HEAVY, "logstore.store.store", "cffi"} - {"click"}
-    )
+    assert found.isdisjoint({*HEAVY, "logstore.store.store", "cffi"} - {"click"})
 
 
 @pytest.mark.parametrize(

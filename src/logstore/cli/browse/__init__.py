@@ -1,7 +1,6 @@
-"""`browse`: a store in a terminal, for those who know a web UI for Kafka.
+"""`browse`: a browser for the terminal, similar to a web UI for Kafka.
 
 `command` checks the path and the terminal, and loads the rest, which needs Textual, an
-extra. `catalog`, `window`, `hunt`, `lines` and `payload` know nothing of Textual: they
-say what there is to show. The widgets and screens show it, and do all reading in
-threads.
+extra. `catalog`, `window`, `hunt`, `lines` and `payload` read the log and do not use
+Textual. Widgets and screens show the results; all reading is done in threads (`work`).
 """

@@ -24,7 +24,7 @@ from logstore.cli.params import Bound
 
 INTERRUPTED: Final = 130
 _OWN: Final = "logstore."
-# What every list does, in a few words; what it is called where it is bound.
+# The keys of every list; `_MOVING` are the names of their actions.
 _MOVES: Final = (
     ("arrows, j k, wheel", "a row down, up"),
     ("PgDn PgUp, ctrl+d ctrl+u", "a page down, up"),
@@ -178,7 +178,7 @@ class Browser(App[int]):
             )
 
     def action_damage(self) -> None:
-        """What verify finds."""
+        """Findings of verify."""
         self._restart()
         self.push_screen(DamagePage(self.catalog))
 

@@ -1,4 +1,4 @@
-"""What is in a directory: topics and partitions, with what is quickly known of them.
+"""The topics and partitions of a directory, with the facts that are quickly read.
 
 Sizes and offsets are those of `ls`, the counts that need all batches those of `stat`,
 and what is damaged is known from opening a partition, or from `verify`.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import logstore
-from logstore.cli.browse.window import View, told
+from logstore.cli.browse.window import View, plain
 from logstore.cli.ls import Listed
 from logstore.cli.paths import FILE, PARTITION, kind_of
 from logstore.cli.sources import DIRECTORY, chosen_topics, no_partition
@@ -20,10 +20,6 @@ from logstore.cli.stat import Tally, first_time
 from logstore.cli.text import size_text
 
 _MS_OF: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-
-
-class StoppedError(Exception):
-    """Nobody waits for the work of a thread any longer."""
 
 
 @dataclass(slots=True)
@@ -178,7 +174,7 @@ class Catalog:
                 row.first_ms = first_time(batch)
                 row.form = f"v{batch.magic} {batch.compression}"
         except logstore.LogStoreError as error:
-            row.trouble = told(str(error))
+            row.trouble = plain(str(error))
         return row
 
     def view(self, topic: str, number: int | None = None) -> View:
@@ -239,8 +235,8 @@ def check_path(path: str) -> None:
 
 
 def policy_text(config: Any) -> str:
-    """What a topic keeps, in a few words; ``-``: it has no such setting of its own (a
-    broker has them elsewhere)."""
+    """The retention settings of a topic in a few words; ``-``: it has none of its own.
+    Those of a broker are not in its log directory."""
     parts = []
     if config.retention_ms >= 0:
         parts.append(duration_text(config.retention_ms))

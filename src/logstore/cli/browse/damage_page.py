@@ -1,4 +1,4 @@
-"""The screen of damage: what `verify` finds, when somebody has asked for it."""
+"""The screen of damage: runs `verify` on request, and lists its findings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from textual.widgets import DataTable, Static
 import logstore
 from logstore.cli.browse.catalog import Catalog, partition_of
 from logstore.cli.browse.grid import Grid
-from logstore.cli.browse.page import Page, Task
-from logstore.cli.browse.window import told
+from logstore.cli.browse.page import Page
+from logstore.cli.browse.window import plain
+from logstore.cli.browse.work import Task
 from logstore.cli.tables import Column
 from logstore.cli.text import counted, offsets_text, size_text
 
@@ -37,10 +38,10 @@ class _Row(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What it says, with the name of the file alone: the row has no room."""
+        """The message with the name of the file instead of its path, which is long."""
         path = self.finding.path
         name = os.path.basename(path)
-        return told(self.finding.message.replace(path, name))
+        return plain(self.finding.message.replace(path, name))
 
     @property
     def offsets(self) -> str:
@@ -128,7 +129,7 @@ class DamagePage(Page):
                 store_config=self.browser.config,
             )
 
-        self.in_thread(work, self._verified, "verify")
+        self.work.start(work, self._verified, "verify")
 
     def _verifying(self, progress: tuple[int, int]) -> None:
         done, total = progress
@@ -149,14 +150,14 @@ class DamagePage(Page):
         """Stop, or go back."""
         if self._is_running:
             self._is_running = False
-            self.stop_work("verify")
+            self.work.stop("verify")
             self.say("verifying: stopped")
             return
         super().action_back()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         row = self.query_one(Grid).current
-        text = "" if row is None else told(row.finding.message)
+        text = "" if row is None else plain(row.finding.message)
         self.query_one("#message", Static).update(Text(text))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:

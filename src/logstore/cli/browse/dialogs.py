@@ -53,7 +53,11 @@ class _Dialog(ModalScreen[Any]):
         self.dismiss(result)
 
     def understood(self, values: list[str]) -> Any:
-        """What was typed. Raises: click.UsageError: it is not understood."""
+        """The value of the inputs.
+
+        Raises:
+            click.UsageError: they are not understood.
+        """
         raise NotImplementedError
 
     def action_cancel(self) -> None:

@@ -1,6 +1,6 @@
 """The screens of groups of consumers, and of the partitions and members of one group.
 
-What a group is, what lags and who is stuck is what `groups describe` says.
+The content is that of `groups list` and `groups describe`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from textual.widgets import DataTable
 from logstore.cli.browse.catalog import Catalog
 from logstore.cli.browse.grid import Grid
 from logstore.cli.browse.lines import clean
-from logstore.cli.browse.page import Page, Task
-from logstore.cli.browse.window import told
+from logstore.cli.browse.page import Page
+from logstore.cli.browse.window import plain
+from logstore.cli.browse.work import Task
 from logstore.cli.group_list import (
     COLUMNS,
     MEMBER_COLUMNS,
@@ -51,17 +52,17 @@ class _Watching(Page):
 
     def _load(self) -> None:
         if self.is_current:
-            self.in_thread(self._found, self._take, "groups")
+            self.work.start(self._found, self._take, "groups")
 
     def _found(self, task: Task) -> Found:
         return groups_in([self._catalog.root])
 
     def _take(self, found: Found) -> None:
         if found.problems:
-            self.say(told(found.problems[0]), "bold red")
+            self.say(plain(found.problems[0]), "bold red")
         else:
             self.say(self.summary(found))
-        notes = [clean(told(note)) for note in about_members(found.own)]
+        notes = [clean(plain(note)) for note in about_members(found.own)]
         if notes:
             more = f" (and {counted(len(notes) - 1, 'more note')})" * (len(notes) > 1)
             self.say(notes[0] + more, "bold yellow")

@@ -1,6 +1,6 @@
 """A search for records with a key or a match, from a place to the end of the log.
 
-What a record must have is decided by `Selection`, as for `records --key --grep`.
+`Selection` decides which records match, as for `records --key --grep`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     Attributes:
         lines: rows that were found since the last report, with damage among them.
-        place: where it goes on.
+        place: the next offsets to be searched.
         looked, total: offsets that were looked at, of all that are asked for.
         is_done: everything was looked at.
     """
@@ -45,8 +45,9 @@ def hunt(
 ) -> Found:
     """Look at the records from a place on, and report what is found.
 
-    It ends at the end that the log had, or after `FOUND_MAX` records; the result, which
-    was reported too, says where to go on. An exception of `on_report` ends it.
+    It ends at the end that the log had, or after `FOUND_MAX` records; the result was
+    reported, too, and has the place to continue at. An exception of `on_report` ends
+    it.
 
     Args:
         begin, stop: of the whole search, if this continues one; None: from `start` to

@@ -1,4 +1,4 @@
-r"""What a row of the browser shows of a record, or in place of records.
+r"""The rows of the browser: a record each, or a notice in place of records.
 
 Keys and values are strangers: no text from them reaches the terminal with an effect.
 `escape` takes the control characters; here only the characters without a width are
@@ -46,7 +46,7 @@ class RecordLine:
 
 @dataclass(frozen=True, slots=True)
 class NoticeLine:
-    """What stands in place of records: damage, or that they were deleted.
+    """A row in place of records: they are damaged, or were deleted.
 
     Attributes:
         offset, next_offset: the offsets [offset, next_offset) that are not shown.
@@ -108,7 +108,7 @@ def low(text: str) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Text cut or filled to a number of cells, with a dot where it was cut."""
+    """Text cut or filled to a number of cells; an ellipsis marks a cut."""
     if text.isascii():
         if len(text) > width:
             return text[: max(width - 1, 0)] + "…" * (width > 0)

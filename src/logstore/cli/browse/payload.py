@@ -1,4 +1,4 @@
-"""A record as a whole: where it is, its key, headers and value, and its batch.
+"""A record as a whole: place, key, headers, value, batch.
 
 A document is a list of blocks, each a number of lines that are made when they are
 shown: the hex of 10 MB is 655,360 lines, of which a terminal shows fifty.
@@ -16,11 +16,11 @@ import logstore
 from logstore.cli.batches import batch_text
 from logstore.cli.browse.lines import clean, low, wrapped
 from logstore.cli.schema import parsed_json
-from logstore.cli.text import counted, decode, escape, grouped, time_text
+from logstore.cli.text import counted, decode, escape, time_text
 
 MODES: Final = ("auto", "text", "json", "hex")
 _HEX_WIDTH: Final = 16
-# Larger JSON has one line for each value only if somebody asks for it: millions.
+# Larger JSON would have millions of lines: only on request.
 _PRETTY_MAX: Final = 1 << 20
 
 
@@ -48,7 +48,7 @@ class Document:
         return self._ends[-1] if self._ends else 0
 
     def line(self, number: int) -> tuple[str, str]:
-        """(text, style) of a line; both empty behind the end."""
+        """(text, style) of a line; both empty after the end."""
         if not 0 <= number < len(self):
             return "", ""
         at = bisect.bisect_right(self._ends, number)
@@ -116,7 +116,7 @@ def _payload(
 
 
 def _shown(data: bytes, mode: str, width: int) -> tuple[str, Block]:
-    """(what it is shown as, its lines)."""
+    """(the name of the form, the lines)."""
     is_large = len(data) > _PRETTY_MAX
     if mode == "json" or (mode == "auto" and not is_large):
         pretty = _pretty(data)
@@ -165,8 +165,3 @@ def _hex(data: bytes, width: int) -> Block:
         return f"{begin:0{digits}x}: {pairs:{per_line * 5 // 2 - 1}}  {shown}"
 
     return Block(-(-len(data) // per_line), line)
-
-
-def size_note(whole: Whole) -> str:
-    """Where a record is, for a line above it."""
-    return f"{whole.topic}-{whole.partition} @ {grouped(whole.record.offset)}"

@@ -66,7 +66,7 @@ class RecordTable(Widget, can_focus=True):
         """The cursor is at another row."""
 
     class Opened(Message):
-        """Somebody wants to see a row as a whole."""
+        """The row at the cursor is to be shown as a whole."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -119,7 +119,7 @@ class RecordTable(Widget, can_focus=True):
             self.post_message(self.Moved())
         if row + self.page >= len(self.lines):
             self.post_message(self.Near(True))
-        elif row - self.page <= 0:
+        if row - self.page <= 0:
             self.post_message(self.Near(False))
 
     # ------------------------------------------------------------------ keys, mouse

@@ -19,7 +19,8 @@ from logstore.cli.browse.catalog import (
     rows_of,
 )
 from logstore.cli.browse.grid import Grid
-from logstore.cli.browse.page import Page, Task
+from logstore.cli.browse.page import Page
+from logstore.cli.browse.work import Task
 from logstore.cli.tables import Column
 from logstore.cli.text import counted, grouped, size_text, time_text
 
@@ -46,7 +47,7 @@ def damage_text(checked: int | None, trouble: str) -> str:
 
 class _Counting(Page):
     """A screen of rows that are read again and again, and whose records are counted
-    when somebody asks for it."""
+    on request."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "count", "Count"),
@@ -91,11 +92,11 @@ class _Counting(Page):
             begin = time.monotonic()
             return self.rows(task), time.monotonic() - begin
 
-        self.in_thread(work, self._loaded, "rows")
+        self.work.start(work, self._loaded, "rows")
 
     def _loaded(self, result: tuple[list[Any], float]) -> None:
         self._rows, took = result
-        self.redraw()
+        self.grid.put(self._rows)
         if not self._is_counting:
             self.say(self.summary())
         self._later(took)
@@ -107,9 +108,6 @@ class _Counting(Page):
     def on_screen_suspend(self) -> None:
         if self._timer is not None:
             self._timer.stop()
-
-    def redraw(self) -> None:
-        self.grid.put(self._rows)
 
     def gave_up(self, group: str) -> None:
         if group == "count":
@@ -139,7 +137,7 @@ class _Counting(Page):
 
             self.catalog.count(names, progress)
 
-        self.in_thread(work, self._counted, "count")
+        self.work.start(work, self._counted, "count")
 
     def _counting(self, progress: tuple[int, int]) -> None:
         done, total = progress
@@ -154,7 +152,7 @@ class _Counting(Page):
         """Stop counting, or go back."""
         if self._is_counting:
             self._is_counting = False
-            self.stop_work("count")
+            self.work.stop("count")
             self.say("counting: stopped")
             return
         super().action_back()

@@ -3,7 +3,7 @@
 A place is the next offset of each partition. One partition has one; a topic, whose
 records are merged by their times, has one of each. A part of the log is always the
 offsets between two places, so that nothing is shown twice or left out, whatever the
-times are, and damage has its row where its records would have been.
+times are, and damage has a row in place of its records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     """The rows between two places.
 
     Attributes:
-        at_start, at_end: whether nothing is before `start`, or behind `stop`.
+        at_start, at_end: whether `start` is the start of the log, `stop` its end.
     """
 
     lines: list[Line]
@@ -107,7 +107,7 @@ class View:
             number,
             damaged.first,
             max(end, damaged.first),
-            f"damaged: offsets {offsets_text(damaged.first, end)}: {told(reason)}",
+            f"damaged: offsets {offsets_text(damaged.first, end)}: {plain(reason)}",
         )
 
     # ------------------------------------------------------------------ parts
@@ -118,12 +118,12 @@ class View:
         count: int = PART,
         stop: Place | None = None,
         *,
-        looks_behind: bool = True,
+        looks_further: bool = True,
     ) -> Part:
         """The records from a place on: at most `count`, or all up to `stop`.
 
         Args:
-            looks_behind: at the end, tell of intact batches behind it.
+            looks_further: at the end, report intact batches after it.
         """
         lines: list[Line] = []
         starts, ends = self.starts(), self.ends()
@@ -147,11 +147,11 @@ class View:
             at[number] = record.offset + 1
             found += 1
         is_end = limit is None or found < limit
-        if is_end:  # behind the last record are only markers, or nothing
+        if is_end:  # only markers follow the last record, or nothing
             at = stops
         at_end = is_end and all(at[n] >= ends[n] for n in ends)
-        if at_end and stop is None and looks_behind:
-            lines += self._behind(ends)
+        if at_end and stop is None and looks_further:
+            lines += self._further(ends)
         return Part(lines, begin, at, _is_before(begin, starts), at_end)
 
     def _here(
@@ -170,13 +170,13 @@ class View:
             at[number] = min(max(offset, start), end)
         return at
 
-    def _behind(self, ends: Place) -> Iterator[Line]:
-        """Rows about intact batches behind the end of a log that was not closed."""
+    def _further(self, ends: Place) -> Iterator[Line]:
+        """Rows about intact batches after the end of a log that was not closed."""
         for number, one in self.partitions.items():
             text = intact_behind(one)
             if text:
                 end = ends[number]
-                yield NoticeLine(number, end, end, f"damaged: {told(text)}")
+                yield NoticeLine(number, end, end, f"damaged: {plain(text)}")
 
     def backward(self, place: Place, count: int = PART) -> Part:
         """The last `count` records before a place."""
@@ -279,7 +279,7 @@ class Window:
         return dropped
 
     def prepend(self, part: Part) -> int:
-        """Add what comes before; returns how many rows it has."""
+        """Add an earlier part; returns how many rows it has."""
         self.lines[:0] = part.lines
         self.start, self.at_start = dict(part.start), part.at_start
         if len(self.lines) > KEPT:
@@ -308,9 +308,9 @@ def _is_before(place: Place, starts: Place) -> bool:
     return all(place[number] <= starts[number] for number in starts)
 
 
-def told(message: str) -> str:
-    """A message of the library as the command line tells it, without an effect."""
+def plain(message: str) -> str:
+    """A message of the library in the words of the command line, without an effect."""
     return harmless(relative(for_command_line(message)))
 
 
-__all__ = ["KEPT", "PART", "Part", "Place", "View", "Window", "told"]
+__all__ = ["KEPT", "PART", "Part", "Place", "View", "Window", "plain"]

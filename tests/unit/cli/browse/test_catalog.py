@@ -11,7 +11,6 @@ import pytest
 import logstore
 from logstore.cli.browse.catalog import (
     Catalog,
-    StoppedError,
     check_path,
     duration_text,
     partition_of,
@@ -58,10 +57,10 @@ def test_counting_ends_when_it_is_told_to(shop: Path) -> None:
     """An exception of the progress ends it, and nothing is counted half."""
 
     def stop(done: int, total: int) -> None:
-        raise StoppedError
+        raise KeyboardInterrupt
 
     with opened(shop) as catalog:
-        with pytest.raises(StoppedError):
+        with pytest.raises(KeyboardInterrupt):
             catalog.count([("orders", 0)], stop)
         assert catalog.topic_row("orders").records is None
 

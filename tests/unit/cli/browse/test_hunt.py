@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.cli.browse.catalog import StoppedError
 from logstore.cli.browse.hunt import FOUND_MAX, Found, hunt
 from logstore.cli.browse.lines import NoticeLine
 from logstore.cli.browse.window import View
@@ -81,12 +80,12 @@ def test_a_search_ends_when_its_report_says_so(tmp_path: Path) -> None:
 
     def report(found: Found) -> None:
         seen.append(found)
-        raise StoppedError
+        raise KeyboardInterrupt
 
     with logstore.open(tmp_path) as store:
         store.create_topic("t")[0].append_many([b"x"] * 20_000)
         view = view_of(store, "t")
-        with pytest.raises(StoppedError):
+        with pytest.raises(KeyboardInterrupt):
             hunt(view, Selection(key=b"none"), view.starts(), report)
     assert [one.looked for one in seen] == [5000]
 
