@@ -41,7 +41,7 @@ HOSTILE: Final = (
     "\u0b95\u0bcd\u0bb7 \u1100\u1161\u11a8".encode(),
     b"[" * 5000,
     b"\\x1b[31m \\ \\\\",
-    b"x" * 1_000_000,
+    b"x" * 100_000,
 )
 _SVG_CELL: Final = 12.2  # of rich
 
