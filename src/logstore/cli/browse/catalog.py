@@ -121,8 +121,7 @@ class Catalog:
             assert parsed is not None  # by check_path
             self._only = parsed[1], int(parsed[2])
             self.root = os.path.dirname(full)
-        # Without its root, which may be anything: what `verify` is asked about.
-        self.target = full
+        self.target = full  # for `verify`: its parent may be anything
         self.tallies: dict[str, Tally] = {}
         self._store = logstore.open(self.root, read_only=True, config=config)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import click
@@ -123,6 +123,3 @@ class Help(ModalScreen[None]):
 
     def action_close(self) -> None:
         self.dismiss()
-
-
-Answer = Callable[[Any], None]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.window import KEPT, PART, Part, Place, View, Window
 from logstore.cli.browse.work import Task, Work
-from logstore.cli.params import Bound, FromEnd
+from logstore.cli.params import Bound
 
 GROUP: Final = "window"
 _Around = tuple[View, Part, int, Place]
@@ -59,6 +59,10 @@ class RecordRows:
     def jump(self, bound: Bound) -> None:
         """Show the records from a bound on."""
         self._replace(lambda view: view.place(bound))
+
+    def jump_to_last(self) -> None:
+        """Show the last records, with the cursor at the last one."""
+        self._replace(lambda view: view.last())
 
     def show(self, place: Place) -> None:
         """Show the records from a place on."""
@@ -138,7 +142,7 @@ class RecordRows:
         sticks = self.follows and self._table.is_at_last
         left = sum(self.ends[n] - offset for n, offset in part.stop.items())
         if sticks and left > KEPT:
-            self.jump(FromEnd(1))  # more is appended than can be shown
+            self.jump_to_last()  # more is appended than can be shown
             return
         dropped = window.append(part)
         if part.lines:

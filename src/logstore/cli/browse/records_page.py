@@ -18,7 +18,7 @@ from logstore.cli.browse.record_rows import RecordRows
 from logstore.cli.browse.record_search import RecordSearch
 from logstore.cli.browse.record_table import RecordTable
 from logstore.cli.browse.window import View
-from logstore.cli.params import Bound, FromEnd
+from logstore.cli.params import Bound
 from logstore.cli.selection import Selection
 from logstore.cli.text import counted, grouped
 
@@ -156,7 +156,8 @@ class RecordsPage(Page):
 
     def action_last(self) -> None:
         """The end of the log."""
-        self._jump(FromEnd(1))
+        self._end_search()
+        self._rows.jump_to_last()
 
     def action_jump(self) -> None:
         """To an offset, to a time, to the last N."""
@@ -221,7 +222,7 @@ class RecordsPage(Page):
             self._stop_following()
             self._show_status()
             return
-        self._jump(FromEnd(1))
+        self.action_last()
         self._rows.follows = True
         self._timer = self.set_interval(_FOLLOW_S, self._rows.look)
 

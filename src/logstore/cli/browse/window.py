@@ -217,18 +217,27 @@ class View:
     # ------------------------------------------------------------------ jumps
 
     def place(self, bound: Bound) -> Place:
-        """Where an offset, a time, or the last N records of all begin; None: the log.
+        """The place of an offset, of a time, of the last N records of each partition;
+        None: the start. An offset outside of a log is its nearest end.
 
-        An offset outside of a log is its nearest end. Raises: as `beginning`.
+        Raises: as `beginning`.
         """
         starts, ends = self.starts(), self.ends()
         if bound is None:
             return starts
         if isinstance(bound, FromEnd):
-            return self.backward(ends, int(bound)).start if bound else ends
+            count = int(bound)
+            return {
+                n: offset_from_end(one, count, _ISOLATION)
+                for n, one in self.partitions.items()
+            }
         if isinstance(bound, datetime.datetime):
             return {n: beginning(p, bound).offset for n, p in self.partitions.items()}
         return {n: min(max(bound, starts[n]), ends[n]) for n in starts}
+
+    def last(self) -> Place:
+        """The place of the last record of all."""
+        return self.backward(self.ends(), 1).start
 
     def beside(self, number: int, offset: int) -> Place:
         """The place in front of a record; of other partitions that of its time."""
