@@ -218,10 +218,10 @@ def chosen_topics(path: str, patterns: Sequence[str], names: list[str]) -> list[
 
 def no_partition(
     path: str, topics: Iterable[str], numbers: Iterable[int]
-) -> logstore.PartitionNotFoundError:
+) -> logstore.errors.PartitionNotFoundError:
     """The error for partitions that none of the chosen topics has."""
     lowest = min(numbers)
-    return logstore.PartitionNotFoundError(
+    return logstore.errors.PartitionNotFoundError(
         f"{path} has no partition {lowest} of what --topic chooses",
         topic=", ".join(topics),
         partition=lowest,

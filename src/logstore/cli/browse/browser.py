@@ -101,7 +101,7 @@ class Browser(App[int]):
         self.config = config
         self._begin = start
         self._checked: dict[tuple[str, int], int] | None = None
-        self._report: logstore.VerifyReport | None = None
+        self._report: logstore.types.VerifyReport | None = None
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = super().get_line_filters()
@@ -110,12 +110,12 @@ class Browser(App[int]):
     # ------------------------------------------------------------------ what is known
 
     @property
-    def report(self) -> logstore.VerifyReport | None:
+    def report(self) -> logstore.types.VerifyReport | None:
         """What `verify` has found; None: it has not run."""
         return self._report
 
     @report.setter
-    def report(self, report: logstore.VerifyReport) -> None:
+    def report(self, report: logstore.types.VerifyReport) -> None:
         self._report = report
         self._checked = problems_by_partition(report)
 

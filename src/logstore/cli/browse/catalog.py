@@ -265,7 +265,7 @@ def partition_of(path: str) -> tuple[str, int] | None:
 
 
 def problems_by_partition(
-    report: logstore.VerifyReport,
+    report: logstore.types.VerifyReport,
 ) -> dict[tuple[str, int], int]:
     """How many problems `verify` has found in each partition."""
     counts: dict[tuple[str, int], int] = {}

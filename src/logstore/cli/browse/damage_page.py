@@ -87,7 +87,7 @@ class DamagePage(Page):
             self._show()
 
     def _show(self) -> None:
-        report: logstore.VerifyReport | None = self.browser.report
+        report: logstore.types.VerifyReport | None = self.browser.report
         if report is None:
             self.say(
                 "not verified yet   s: verify, d: look into compressed batches too"
@@ -113,7 +113,7 @@ class DamagePage(Page):
         self.say("verifying ...")
         target, said = self._catalog.target, 0.0
 
-        def work(task: Task) -> logstore.VerifyReport:
+        def work(task: Task) -> logstore.types.VerifyReport:
             def progress(done: int, total: int) -> None:
                 nonlocal said
                 task.check()
@@ -138,7 +138,7 @@ class DamagePage(Page):
             bar = "#" * filled + "." * (_WIDTH - filled)
             self.say(f"[{bar}] {size_text(done)} of {size_text(total)}   Esc: stop")
 
-    def _verified(self, report: logstore.VerifyReport) -> None:
+    def _verified(self, report: logstore.types.VerifyReport) -> None:
         self._is_running = False
         self.browser.report = report
         self._show()

@@ -67,7 +67,7 @@ def hunt(
     def looked() -> int:
         return before + sum(at[n] - origin[n] for n in at)
 
-    def met(damaged: logstore.Damaged) -> bool:
+    def met(damaged: logstore.types.Damaged) -> bool:
         line = view.damage(damaged, ends)
         if line.next_offset > at[line.partition]:
             lines.append(line)

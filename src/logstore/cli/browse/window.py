@@ -30,7 +30,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _ISOLATION: Final = "read_uncommitted"
 
 Place = dict[int, int]
-OnDamage = Callable[["logstore.Damaged"], bool]
+OnDamage = Callable[["logstore.types.Damaged"], bool]
 
 
 class Part(NamedTuple):
@@ -96,7 +96,9 @@ class View:
         merged = self._topic.read(starts, stops, on_corruption=on_damage, limit=limit)
         return ((record.partition, record) for record in merged)
 
-    def damage(self, damaged: logstore.Damaged, stop: Mapping[int, int]) -> NoticeLine:
+    def damage(
+        self, damaged: logstore.types.Damaged, stop: Mapping[int, int]
+    ) -> NoticeLine:
         """The row of damage that a read up to a place has met."""
         path = damaged.error.path or ""
         number = self._numbers.get(os.path.dirname(path), next(iter(self.partitions)))
@@ -133,7 +135,7 @@ class View:
         # Since the call: a part that was deleted meanwhile ends before it began.
         stops = {n: max(stops[n], at[n]) for n in stops}
 
-        def met(damaged: logstore.Damaged) -> bool:
+        def met(damaged: logstore.types.Damaged) -> bool:
             line = self.damage(damaged, stops)
             if line.next_offset > at[line.partition]:
                 lines.append(line)

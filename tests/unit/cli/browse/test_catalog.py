@@ -97,7 +97,7 @@ def test_topics_and_partitions_can_be_chosen(shop: Path) -> None:
         assert list(catalog.view("orders").partitions) == [1]
     with pytest.raises(logstore.TopicNotFoundError, match="did you mean orders"):
         Catalog(str(shop), ("order",))
-    with pytest.raises(logstore.PartitionNotFoundError, match="no partition 7"):
+    with pytest.raises(logstore.errors.PartitionNotFoundError, match="no partition 7"):
         Catalog(str(shop), (), (7,))
 
 
