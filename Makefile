@@ -200,6 +200,7 @@ wheels: $(SPARK_STAMP)
 
 pictures: $(TEST_STAMP)
 	@$(VPY) docs/make_recordings.py
+	@$(VPY) docs/make_browse_picture.py
 
 # -------------------------------------------------- other builds of the C core
 

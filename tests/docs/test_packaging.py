@@ -131,16 +131,18 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_extras_for_users_are_apart_from_those_for_development() -> None:
     """`all` brings what users may want; no linter, no test tool."""
-    for_users = {"arrow", "spark", "metrics", "json", "all"}
+    for_users = {"arrow", "browse", "spark", "metrics", "json", "all"}
     assert set(EXTRAS) == for_users | {"docs", "test", "bench", "dev"}
     assert names(EXTRAS["arrow"]) == {"pyarrow"}
     assert names(EXTRAS["spark"]) == {"pyspark", "pyarrow"}
     assert names(EXTRAS["metrics"]) == {"opentelemetry-api"}
+    assert names(EXTRAS["browse"]) == {"textual"}
     assert names(EXTRAS["json"]) == {"orjson"}
     (everything,) = map(Requirement, EXTRAS["all"])
     assert everything.name == "pylogstore"
-    assert everything.extras == {"arrow", "spark", "metrics", "json"}
+    assert everything.extras == for_users - {"all"}
     assert "pytest" in names(EXTRAS["test"])
+    assert "textual" in names(EXTRAS["test"])  # the browser is tested, not skipped
     assert {"lmdb", "rocksdict", "matplotlib"} <= names(EXTRAS["bench"])
     assert Requirement(EXTRAS["dev"][0]).extras == {"docs", "test"}
 
@@ -148,7 +150,7 @@ def test_extras_for_users_are_apart_from_those_for_development() -> None:
 IMPORT = """
 import sys
 import logstore
-tools = {"click", "rich", "orjson", "pybase64"}
+tools = {"click", "rich", "orjson", "pybase64", "textual"}
 heavy = tools | {"pyarrow", "pandas", "polars", "duckdb", "numpy"}
 print(sorted(heavy & set(sys.modules)))
 """

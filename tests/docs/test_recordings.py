@@ -17,18 +17,19 @@ IMAGES = ROOT / "docs" / "images"
 BYTES_MAX = 150_000
 
 
-def load() -> ModuleType:
-    path = ROOT / "docs" / "make_recordings.py"
-    spec = importlib.util.spec_from_file_location("make_recordings", path)
+def load(name: str) -> ModuleType:
+    path = ROOT / "docs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["make_recordings"] = module  # for dataclasses
+    sys.modules[name] = module  # for dataclasses
     spec.loader.exec_module(module)
     return module
 
 
-MAKE: Any = load()
+MAKE: Any = load("make_recordings")
+MAKE_BROWSE: Any = load("make_browse_picture")
 # What each picture must show, so that an old one or a failed run is noticed.
 SHOWN = {
     "demo": ("make demo", "all well", "0 lost", "repaired:"),
@@ -36,6 +37,8 @@ SHOWN = {
     "broker_disk": ("export broker_disk", "codec-snappy", "torn", "130"),
     "report": ("logstore-dump report data -o report.html", "report.html"),
 }
+# Of Textual's export, which is no recording.
+BROWSE = ("logstore-dump browse data", "orders / partition 0", "customer-", "damaged:")
 
 
 def text_of(svg: str) -> str:
@@ -54,14 +57,14 @@ def test_every_recording_is_checked() -> None:
     assert set(SHOWN) == set(MAKE.RECORDINGS)
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", [*SHOWN, "browse"])
 def test_picture_shows_what_it_is_for(name: str) -> None:
     """It is small, needs no network, and has nothing of the machine it was made on."""
     path = IMAGES / f"{name}.svg"
     svg = path.read_text(encoding="utf-8")
     assert len(svg.encode()) <= BYTES_MAX
     text = text_of(svg)
-    for said in SHOWN[name]:
+    for said in {**SHOWN, "browse": BROWSE}[name]:
         assert said in text, said
     assert "Traceback" not in text
     assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|var|opt)\b", svg)
@@ -73,6 +76,13 @@ def test_picture_shows_what_it_is_for(name: str) -> None:
 def test_readme_has_the_picture(name: str) -> None:
     """At its head, and with the command line."""
     assert f"](docs/images/{name}.svg)" in (ROOT / "README.md").read_text()
+
+
+def test_picture_of_the_browser_is_made_anew() -> None:
+    """With the store, record and damage that the page has."""
+    text = text_of(MAKE_BROWSE.picture())
+    for said in (*BROWSE, "value: ", '"city": "'):
+        assert said in text
 
 
 def test_recording_is_made_anew(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ another command. Each row of `ADVICE` is one such advice.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
-__all__ = ["ADVICE", "for_command_line"]
+import logstore
+
+__all__ = ["ADVICE", "error_text", "for_command_line"]
 
 # The words of the library, as a regular expression, and those of the tool.
 ADVICE: Final = (
@@ -63,3 +66,11 @@ def for_command_line(text: str) -> str:
     for pattern, advice in ADVICE:
         text = re.sub(pattern, advice, text)
     return text
+
+
+def error_text(error: Exception) -> str:
+    """An error as a sentence; of the system without its number."""
+    is_own = isinstance(error, logstore.LogStoreError)
+    if isinstance(error, OSError) and not is_own and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)

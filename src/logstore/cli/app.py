@@ -30,6 +30,7 @@ ORDER: Final = (
     "records",
     "batches",
     "tail",
+    "browse",
     "index",
     "kafka-dump-log",
     "export",

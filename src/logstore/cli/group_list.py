@@ -111,7 +111,7 @@ COLUMNS: Final = (
     _numeric("lag", lambda one: one.lag),
 )
 # Of (group, row).
-_ROW_COLUMNS: Final = (
+ROW_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column(
         "partition",
@@ -125,7 +125,7 @@ _ROW_COLUMNS: Final = (
     Column("metadata", lambda one: one[1].metadata, spare=3),
 )
 # Of (group, member).
-_MEMBER_COLUMNS: Final = (
+MEMBER_COLUMNS: Final = (
     Column("group", lambda one: one[0]),
     Column("member", lambda one: one[1].id or _UNKNOWN),
     Column("instance", lambda one: one[1].instance or _UNKNOWN, spare=2),
@@ -185,7 +185,7 @@ def print_list(printer: Printer, listed: Sequence[Listed], sort: str | None) -> 
 def warn_about(printer: Printer, found: Found) -> bool:
     """Report members that are stuck, and what could not be read. Whether something
     could not."""
-    for note in _about_members(found.own):
+    for note in about_members(found.own):
         printer.warn(note, "note")
     for problem in found.problems:
         printer.warn(problem)
@@ -356,15 +356,15 @@ def _object_of_group(one: Listed) -> Iterator[dict[str, Any]]:
 def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> None:
     print_list(printer, listed, sort)
     for columns, rows in (
-        (_ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
-        (_MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),
+        (ROW_COLUMNS, [(one.group, row) for one in listed for row in one.rows]),
+        (MEMBER_COLUMNS, [(one.group, m) for one in listed for m in one.members]),
     ):
         if rows:
             printer.line("")
             print_table(printer, columns, rows)
 
 
-def _about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
+def about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
     """What an operator should know of the members of a store."""
     for group in (group for found in stores for group in found):
         for member in group.members:

@@ -20,6 +20,7 @@ _INSTALL = {
     "rich": "pip install pylogstore",
     "pybase64": "pip install pylogstore",
     "pyarrow": "pip install 'pylogstore[arrow]'",
+    "textual": "pip install 'pylogstore[browse]'",
 }
 
 

@@ -29,7 +29,9 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     stat,
     verify,
 )
+from logstore.cli.advice import error_text
 from logstore.cli.app import PROGRAM, ClosedPipeError, cli, usage_text
+from logstore.cli.browse import command as _browse  # noqa: F401
 from logstore.cli.export import command as _export  # noqa: F401
 from logstore.cli.kafka import command as _kafka  # noqa: F401
 from logstore.cli.output import Printer
@@ -63,16 +65,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except logstore.CorruptionError as error:
         return _failed(str(error), PROBLEMS)
     except (logstore.LogStoreError, OSError, ValueError) as error:
-        return _failed(_text_of(error), UNUSABLE)
+        return _failed(error_text(error), UNUSABLE)
     return status if isinstance(status, int) else CLEAN
-
-
-def _text_of(error: Exception) -> str:
-    """An error as a sentence; of the system without its number."""
-    is_own = isinstance(error, logstore.LogStoreError)
-    if isinstance(error, OSError) and not is_own and error.filename and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
 
 
 def _failed(message: str, status: int, hint: str = "") -> int:

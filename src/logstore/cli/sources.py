@@ -8,7 +8,7 @@ import difflib
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import logstore
@@ -20,7 +20,8 @@ from logstore.cli.paths import FILE, PARTITION, kind_of
 from logstore.cli.selection import EVERY_RECORD, Selection, offset_from_end
 from logstore.cli.text import counted
 
-_DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+# A partition: its topic, and its number.
+DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LOG: Final = re.compile(r"[0-9]{20}\.log")
 # Also a file that waits for its removal, 000.log.deleted, but not .logstore-state.
 _LOG_FILE: Final = re.compile(r"\.log(\.|$)")
@@ -87,7 +88,7 @@ class Sources:
                 )
             self.files = [self._file(self.path)]
             return
-        parsed = _DIRECTORY.fullmatch(os.path.basename(full))
+        parsed = DIRECTORY.fullmatch(os.path.basename(full))
         if raw or (kind == PARTITION and parsed is None):
             self._find_files(kind == PARTITION)
             return
@@ -105,7 +106,7 @@ class Sources:
 
     def _find_partitions(self, store: logstore.Store) -> None:
         has_any = not self._numbers
-        for name in self._chosen(store.topics()):
+        for name in chosen_topics(self.path, self._topics, store.topics()):
             topic = store.topic(name)
             numbers = self._numbers.intersection(topic.numbers)
             has_any = has_any or bool(numbers)
@@ -117,26 +118,7 @@ class Sources:
                 except logstore.LogStoreError as error:
                     self.damage.broken(name, number, error)
         if not has_any:
-            lowest = min(self._numbers)
-            raise logstore.errors.PartitionNotFoundError(
-                f"{self.path} has no partition {lowest} of what --topic chooses",
-                topic=", ".join(self._topics),
-                partition=lowest,
-            )
-
-    def _chosen(self, names: list[str]) -> list[str]:
-        """The topics that the patterns choose."""
-        if not self._topics:
-            return names
-        chosen: set[str] = set()
-        for pattern in self._topics:
-            matches = fnmatch.filter(names, pattern)
-            if not matches:
-                raise logstore.TopicNotFoundError(
-                    _no_topic(self.path, pattern, names), topic=pattern
-                )
-            chosen.update(matches)
-        return [name for name in names if name in chosen]
+            raise no_partition(self.path, self._topics, self._numbers)
 
     def _file(self, path: str) -> FileSource:
         return FileSource(path, self.config, self.damage)
@@ -145,12 +127,12 @@ class Sources:
         directories = [self.path]
         if not is_partition:
             inside = sorted(os.listdir(self.path))
-            topics = {m[1] for name in inside if (m := _DIRECTORY.fullmatch(name))}
-            chosen = self._chosen(sorted(topics))
+            topics = {m[1] for name in inside if (m := DIRECTORY.fullmatch(name))}
+            chosen = chosen_topics(self.path, self._topics, sorted(topics))
             directories = [
                 os.path.join(self.path, name)
                 for name in inside
-                if (m := _DIRECTORY.fullmatch(name))
+                if (m := DIRECTORY.fullmatch(name))
                 and m[1] in chosen
                 and (not self._numbers or int(m[2]) in self._numbers)
                 and os.path.isdir(os.path.join(self.path, name))
@@ -213,6 +195,37 @@ class Sources:
             matches=self.selection.matches,
         )
         return offset if offset > start else first
+
+
+def chosen_topics(path: str, patterns: Sequence[str], names: list[str]) -> list[str]:
+    """The topics of a path that the patterns choose; all, if there is no pattern.
+
+    Raises:
+        TopicNotFoundError: a pattern chooses none; it names a similar one.
+    """
+    if not patterns:
+        return names
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            raise logstore.TopicNotFoundError(
+                _no_topic(path, pattern, names), topic=pattern
+            )
+        chosen.update(matches)
+    return [name for name in names if name in chosen]
+
+
+def no_partition(
+    path: str, topics: Iterable[str], numbers: Iterable[int]
+) -> logstore.errors.PartitionNotFoundError:
+    """The error for partitions that none of the chosen topics has."""
+    lowest = min(numbers)
+    return logstore.errors.PartitionNotFoundError(
+        f"{path} has no partition {lowest} of what --topic chooses",
+        topic=", ".join(topics),
+        partition=lowest,
+    )
 
 
 def _offset_of(partition: logstore.Partition, position: Position, default: int) -> int:

@@ -93,7 +93,7 @@ class Tally:
         if time_ms >= 0:
             self.last_time = max(self.last_time, time_ms)
         self.smallest_batch_time = _earliest((self.smallest_batch_time, time_ms))
-        self.first_time = _earliest((self.first_time, _first_time(batch)))
+        self.first_time = _earliest((self.first_time, first_time(batch)))
 
     def to_json(self, times: str) -> dict[str, Any]:
         return line(
@@ -145,7 +145,7 @@ class Tally:
         ]
 
 
-def _first_time(batch: logstore.RecordBatch) -> int:
+def first_time(batch: logstore.RecordBatch) -> int:
     """The time of the first record of a batch; the largest time if the batch does not
     tell it without being decompressed; -1 for none."""
     largest = batch.max_timestamp_ms

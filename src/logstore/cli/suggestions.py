@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "offsets",
     "stat": "stats count size sizes du wc summary statistics",
     "tail -f": "follow watch stream listen",
+    "browse": "ui tui gui browser akhq kafdrop kafka-ui conduktor k9s explore explorer",
     "batches": "batch",
     "index": "indexes timeindex checkpoint checkpoints",
     "kafka-dump-log": "dump-log dumplog",

@@ -1,0 +1,290 @@
+"""The topics and partitions of a directory, with the facts that are quickly read.
+
+Sizes and offsets are those of `ls`, the counts that need all batches those of `stat`,
+and what is damaged is known from opening a partition, or from `verify`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import logstore
+from logstore.cli.browse.window import View, plain
+from logstore.cli.ls import Listed
+from logstore.cli.paths import FILE, PARTITION, kind_of
+from logstore.cli.sources import DIRECTORY, chosen_topics, no_partition
+from logstore.cli.stat import Tally, first_time
+from logstore.cli.text import size_text
+
+_MS_OF: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+
+
+@dataclass(slots=True)
+class PartitionRow:
+    """A partition as a row.
+
+    Attributes:
+        listed: as `ls` shows it; None: it cannot be opened.
+        first_ms: the time with which its first batch begins; -1: none is known.
+        form: magic and codec of that batch; "": there is none.
+        trouble: why it, or its first batch, cannot be read; "".
+        tally: what `stat` has counted; None: nothing yet.
+        problems: how many `verify` has found; None: it has not run.
+    """
+
+    topic: str
+    number: int
+    listed: Listed | None = None
+    first_ms: int = -1
+    form: str = ""
+    trouble: str = ""
+    tally: Tally | None = None
+    problems: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+@dataclass(slots=True)
+class TopicRow:
+    """A topic as a row: the sums over its partitions."""
+
+    name: str
+    policy: str = "-"
+    partitions: list[PartitionRow] = field(default_factory=list)
+
+    @property
+    def listed(self) -> list[Listed]:
+        return [one.listed for one in self.partitions if one.listed is not None]
+
+    @property
+    def offsets(self) -> int:
+        return sum(one.end - one.start for one in self.listed)
+
+    @property
+    def records(self) -> int | None:
+        """How many records `stat` has counted; None: not all partitions were."""
+        tallies = [one.tally for one in self.partitions]
+        if not tallies or None in tallies:
+            return None
+        return sum(one.records for one in tallies if one is not None)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.listed)
+
+    @property
+    def first_ms(self) -> int:
+        return min((p.first_ms for p in self.partitions if p.first_ms >= 0), default=-1)
+
+    @property
+    def last_ms(self) -> int:
+        return max((one.last_ms for one in self.listed), default=-1)
+
+    @property
+    def form(self) -> str:
+        return ", ".join(dict.fromkeys(p.form for p in self.partitions if p.form))
+
+
+class Catalog:
+    """The topics and partitions of a path that were chosen. Any thread may call it.
+
+    Args:
+        path: a store, a broker's log directory, or a partition directory.
+        topics, numbers: as ``--topic`` and ``--partition``; empty: all.
+
+    Raises:
+        StoreNotFoundError: it is none of these.
+        TopicNotFoundError, PartitionNotFoundError: nothing is chosen.
+        LogStoreError, OSError: it cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        topics: Sequence[str] = (),
+        numbers: Sequence[int] = (),
+        config: logstore.StoreConfig | None = None,
+    ) -> None:
+        check_path(path)
+        self.path = path
+        full = os.path.abspath(path)
+        self._patterns, self._numbers = tuple(topics), frozenset(numbers)
+        self._only: tuple[str, int] | None = None
+        self.root = full
+        if kind_of(full, path) == PARTITION:
+            parsed = DIRECTORY.fullmatch(os.path.basename(full))
+            assert parsed is not None  # by check_path
+            self._only = parsed[1], int(parsed[2])
+            self.root = os.path.dirname(full)
+        self.target = full  # for `verify`: its parent may be anything
+        self.tallies: dict[str, Tally] = {}
+        self._store = logstore.open(self.root, read_only=True, config=config)
+        try:
+            names = self.names()
+            if self._numbers and not any(self.numbers(name) for name in names):
+                raise no_partition(path, self._patterns, self._numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._store.close()
+
+    @property
+    def is_store(self) -> bool:
+        """Whether the path is the whole directory, which may have groups."""
+        return self._only is None
+
+    # ------------------------------------------------------------------ what there is
+
+    def names(self) -> list[str]:
+        """The topics that are chosen, as there are now."""
+        kind_of(self.target, self.path)  # a directory that is gone has no topics
+        if self._only is not None:
+            return [self._only[0]]
+        return chosen_topics(self.path, self._patterns, self._store.topics())
+
+    def numbers(self, topic: str) -> tuple[int, ...]:
+        """The partitions of a topic that are chosen."""
+        if self._only is not None:
+            return (self._only[1],)
+        numbers = self._store.topic(topic).numbers
+        return tuple(n for n in numbers if not self._numbers or n in self._numbers)
+
+    def topic_row(self, name: str) -> TopicRow:
+        """A topic, as it is now; a partition that cannot be read says why."""
+        topic = self._store.topic(name)
+        row = TopicRow(name, policy_text(topic.config))
+        row.partitions = [self._partition_row(topic, n) for n in self.numbers(name)]
+        return row
+
+    def _partition_row(self, topic: logstore.Topic, number: int) -> PartitionRow:
+        row = PartitionRow(topic.name, number)
+        row.tally = self.tallies.get(row.name)
+        try:
+            partition = topic[number]
+            row.listed = Listed(partition)
+            for batch in partition.read_batches(limit=1):
+                row.first_ms = first_time(batch)
+                row.form = f"v{batch.magic} {batch.compression}"
+        except logstore.LogStoreError as error:
+            row.trouble = plain(str(error))
+        return row
+
+    def view(self, topic: str, number: int | None = None) -> View:
+        """The records of a partition; None: of all that are chosen, by their times.
+
+        Raises: as `Store.topic`, `Topic.__getitem__`.
+        """
+        found = self._store.topic(topic)
+        numbers = self.numbers(topic) if number is None else (number,)
+        return View([found[one] for one in numbers], found)
+
+    # ------------------------------------------------------------------ counting
+
+    def count(
+        self,
+        names: Iterable[tuple[str, int]],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """Count the records of partitions as `stat` does, over damage."""
+        partitions = []
+        for topic, number in names:
+            try:
+                one = self._store.topic(topic)[number]
+                partitions.append((one, Tally.of(one)))
+            except logstore.LogStoreError:
+                continue  # its row says why
+        total = sum(tally.size for _, tally in partitions)
+        done = 0
+        for one, tally in partitions:
+            for batch in one.read_batches(on_corruption="skip"):
+                tally.add(batch)
+                on_progress(done + tally.batch_bytes, total)
+            self.tallies[one.name] = tally
+            done += tally.size
+        on_progress(total, total)
+
+
+def check_path(path: str) -> None:
+    """Raise an error that says what to give, unless a path can be browsed.
+
+    Raises:
+        StoreNotFoundError, OSError: as `kind_of`.
+    """
+    full = os.path.abspath(path)
+    kind = kind_of(full, path)
+    if kind == FILE:
+        raise logstore.StoreNotFoundError(
+            f"{path} is a file: browse takes a store or a partition directory; "
+            f"`logstore-dump records` prints a file",
+            path=full,
+        )
+    if kind == PARTITION and DIRECTORY.fullmatch(os.path.basename(full)) is None:
+        raise logstore.StoreNotFoundError(
+            f"{path} has the files of a partition, but not the name of one, such as "
+            f"orders-0; `logstore-dump records` prints its files",
+            path=full,
+        )
+
+
+def policy_text(config: Any) -> str:
+    """The retention settings of a topic in a few words; ``-``: it has none of its own.
+    Those of a broker are not in its log directory."""
+    parts = []
+    if config.retention_ms >= 0:
+        parts.append(duration_text(config.retention_ms))
+    if config.retention_bytes >= 0:
+        parts.append(size_text(config.retention_bytes))
+    policy = config.cleanup_policy
+    if policy == "delete" and not parts:
+        return "-"
+    return " ".join([policy or "keeps all", *parts])
+
+
+def duration_text(ms: int) -> str:
+    """Milliseconds in the largest unit that says them exactly."""
+    for unit, size in _MS_OF:
+        if ms >= size and ms % size == 0:
+            return f"{ms // size:,} {unit}"
+    return f"{ms:,} ms"
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """The topic and number of the partition directory that a file is in, if any."""
+    for one in (os.path.basename(os.path.dirname(path)), os.path.basename(path)):
+        parsed = DIRECTORY.fullmatch(one)
+        if parsed is not None:
+            return parsed[1], int(parsed[2])
+    return None
+
+
+def problems_by_partition(
+    report: logstore.types.VerifyReport,
+) -> dict[tuple[str, int], int]:
+    """How many problems `verify` has found in each partition."""
+    counts: dict[tuple[str, int], int] = {}
+    for problem in report.problems:
+        name = partition_of(problem.path)
+        if name is not None:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def rows_of(catalog: Catalog, check: Callable[[], None]) -> Iterator[TopicRow]:
+    """The rows of all topics, one after the other; one that is gone is left out.
+
+    Args:
+        check: called before each; an exception of it ends the work.
+    """
+    for name in catalog.names():
+        check()
+        try:
+            yield catalog.topic_row(name)
+        except logstore.TopicNotFoundError:
+            continue

@@ -1,0 +1,143 @@
+"""The screens of groups of consumers, and of the partitions and members of one group.
+
+The content is that of `groups list` and `groups describe`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widgets import DataTable
+
+from logstore.cli.browse.catalog import Catalog
+from logstore.cli.browse.grid import Grid
+from logstore.cli.browse.lines import clean
+from logstore.cli.browse.page import Page
+from logstore.cli.browse.window import plain
+from logstore.cli.browse.work import Task
+from logstore.cli.group_list import (
+    COLUMNS,
+    MEMBER_COLUMNS,
+    ROW_COLUMNS,
+    Found,
+    Listed,
+    about_members,
+    groups_in,
+)
+from logstore.cli.tables import Column
+from logstore.cli.text import counted
+
+_AGAIN_S: Final = 2.0
+_STUCK: Final = Column(
+    "stuck", lambda one: one[1].is_stuck, lambda stuck: "STUCK" if stuck else ""
+)
+
+
+class _Watching(Page):
+    """A screen of what `groups list` finds, read again every two seconds."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self, title: str, catalog: Catalog) -> None:
+        super().__init__(title)
+        self._catalog = catalog
+
+    def on_mount(self) -> None:
+        self.say("reading ...")
+        self.query(Grid).first().focus()
+        self._load()
+        self.set_interval(_AGAIN_S, self._load)
+
+    def _load(self) -> None:
+        if self.is_current:
+            self.work.start(self._found, self._take, "groups")
+
+    def _found(self, task: Task) -> Found:
+        return groups_in([self._catalog.root])
+
+    def _take(self, found: Found) -> None:
+        if found.problems:
+            self.say(plain(found.problems[0]), "bold red")
+        else:
+            self.say(self.summary(found))
+        notes = [clean(plain(note)) for note in about_members(found.own)]
+        if notes:
+            more = f" (and {counted(len(notes) - 1, 'more note')})" * (len(notes) > 1)
+            self.say(notes[0] + more, "bold yellow")
+        self.put(found)
+
+    def put(self, found: Found) -> None:
+        raise NotImplementedError
+
+    def summary(self, found: Found) -> str:
+        raise NotImplementedError
+
+
+class GroupsPage(_Watching):
+    """All groups."""
+
+    about = "Groups of consumers"
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__("groups", catalog)
+
+    def body(self) -> ComposeResult:
+        yield Grid(COLUMNS, lambda row: (row.protocol, row.group), _style)
+
+    def put(self, found: Found) -> None:
+        self.query_one(Grid).put(found.listed)
+
+    def summary(self, found: Found) -> str:
+        return counted(len(found.listed), "group")
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        row = self.query_one(Grid).current
+        if row is not None:
+            self.app.push_screen(GroupPage(self._catalog, row))
+
+
+class GroupPage(_Watching):
+    """The partitions and members of a group. Enter on a partition shows the records
+    from the committed offset on."""
+
+    about = "A group: its partitions above, its members below (Tab)"
+
+    def __init__(self, catalog: Catalog, group: Listed) -> None:
+        super().__init__(f"groups / {group.group}", catalog)
+        self._group = group
+
+    def body(self) -> ComposeResult:
+        yield Grid(
+            ROW_COLUMNS[1:], lambda one: (one[1].topic, one[1].partition), id="rows"
+        )
+        yield Grid(
+            (*MEMBER_COLUMNS[1:], _STUCK),
+            lambda one: one[1].id,
+            lambda one: "bold red" if one[1].is_stuck else "",
+            id="members",
+        )
+
+    def put(self, found: Found) -> None:
+        name = self._group.protocol, self._group.group
+        group = next((g for g in found.listed if (g.protocol, g.group) == name), None)
+        if group is None:
+            self.say(f"there is no group {clean(name[1])} any longer", "bold red")
+            return
+        self.query_one("#rows", Grid).put([(group.group, row) for row in group.rows])
+        self.query_one("#members", Grid).put([(group.group, m) for m in group.members])
+
+    def summary(self, found: Found) -> str:
+        group = self._group
+        return f"{group.state}, {counted(len(group.members), 'member')}"
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        one: Any = self.query_one("#rows", Grid).current
+        if event.data_table.id == "rows" and one is not None:
+            row = one[1]
+            self.browser.open_records(row.topic, row.partition, row.offset)
+
+
+def _style(row: Listed) -> str:
+    return "bold red" if row.stuck else ""

@@ -1,0 +1,126 @@
+"""A search on the screen of records: its matches are the rows, until it is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from logstore.cli.browse.hunt import Found, hunt
+from logstore.cli.browse.lines import Line, RecordLine
+from logstore.cli.browse.record_table import RecordTable
+from logstore.cli.browse.window import Place, View
+from logstore.cli.browse.work import Task, Work
+from logstore.cli.selection import Selection
+from logstore.cli.text import counted, grouped
+
+GROUP: Final = "search"
+_REPORT_S: Final = 0.1
+
+
+class RecordSearch:
+    """One search through a log, from its start.
+
+    Attributes:
+        origin: the place to return to.
+        progress: how far it is, as a sentence.
+        is_running: whether a thread searches.
+
+    Args:
+        on_change: called after each change of the rows or of the progress.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        selection: Selection,
+        table: RecordTable,
+        work: Work,
+        origin: Place,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._view, self._selection = view, selection
+        self._table, self._work, self._on_change = table, work, on_change
+        self.origin = origin
+        self.progress = "searching ..."
+        self.is_running = True
+        self._begin: Place = {}
+        self._stop: Place = {}
+        self._next: Place | None = None
+        self._counts = [0, 0]  # matches, damaged parts
+
+    def start(self) -> None:
+        """Search from the start of the log to the end that it has now."""
+        self._table.put([], 0)
+        self._work.start(
+            lambda task: (self._view.starts(), self._view.ends()), self._started, GROUP
+        )
+
+    def _started(self, places: tuple[Place, Place]) -> None:
+        self._begin, self._stop = places
+        self._hunt(self._begin)
+
+    def more(self) -> None:
+        """Continue after the matches that are shown, which disappear."""
+        if not self.is_running and self._next is not None:
+            self._table.put([], 0)
+            self._hunt(self._next)
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._work.stop(GROUP)
+        if self.is_running:
+            self.failed()
+            self.progress += "   stopped"
+            self._on_change()
+
+    def failed(self) -> None:
+        self.is_running = False
+
+    def _hunt(self, start: Place) -> None:
+        self.is_running = True
+        said = 0.0
+
+        def work(task: Task) -> Found:
+            pending: list[Line] = []
+
+            def report(found: Found) -> None:
+                nonlocal said
+                task.check()
+                pending.extend(found.lines)
+                now = time.monotonic()
+                if now - said >= _REPORT_S:
+                    said = now
+                    lines, pending[:] = list(pending), []
+                    task.hand(self._came, found._replace(lines=lines))
+
+            last = hunt(
+                self._view, self._selection, start, report, self._begin, self._stop
+            )
+            return last._replace(lines=list(pending))
+
+        self._work.start(work, self._ended, GROUP)
+
+    def _came(self, found: Found) -> None:
+        if not self.is_running:
+            return
+        matches = sum(isinstance(one, RecordLine) for one in found.lines)
+        self._counts[0] += matches
+        self._counts[1] += len(found.lines) - matches
+        damage = f", {counted(self._counts[1], 'damaged part')}" * bool(self._counts[1])
+        self.progress = (
+            f"{counted(self._counts[0], 'match')}{damage}   looked at "
+            f"{grouped(found.looked)} of {counted(found.total, 'offset')}"
+        )
+        if found.lines:
+            cursor = self._table.cursor if self._table.lines else 0
+            self._table.put([*self._table.lines, *found.lines], cursor)
+        self._on_change()
+
+    def _ended(self, found: Found) -> None:
+        self._came(found)
+        self.is_running = False
+        self._next = None if found.is_done else found.place
+        if not found.is_done:
+            self.progress += "   m: more"
+        self._on_change()

@@ -1,0 +1,131 @@
+"""The screens of groups of consumers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import logstore
+from logstore.cli.browse import groups_page
+from logstore.cli.group_list import Found, Listed, Member, groups_in
+from logstore.io import layout
+from support.browsing import Hand, browse
+from support.offsets_topic import commit_of
+
+
+def committed(shop: Path, offset: int = 400) -> logstore.Consumer:
+    consumer = logstore.Consumer(shop, group="billing")
+    consumer.assign([logstore.TopicPartition("orders", 0)])
+    consumer.commit({logstore.TopicPartition("orders", 0): offset})
+    return consumer
+
+
+def test_groups_have_their_lag_and_members(shop: Path) -> None:
+    """As `groups list` and `groups describe` say it; Enter on a partition shows the
+    records that the group will read next."""
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("billing", "logstore", " 600 ", "1 group")
+        await hand.press("enter")
+        await hand.see("groups / billing", "orders-0", " 400 ", " 600 ", "process ")
+        await hand.press("enter")
+        await hand.see("offset 400 of 1,000")
+        await hand.press("escape", "escape")
+        await hand.see("1 group")
+
+    with committed(shop):
+        browse(shop, act)
+
+
+def test_lag_is_live(shop: Path) -> None:
+    """What the group commits is seen, without a key."""
+    with committed(shop) as consumer:
+
+        async def act(hand: Hand) -> None:
+            await hand.press("2")
+            await hand.see(" 600 ")
+            consumer.commit({logstore.TopicPartition("orders", 0): 990})
+            await hand.see(" 10 ")
+
+        browse(shop, act)
+
+
+def test_a_stuck_member_stands_out(shop: Path, monkeypatch: Any) -> None:
+    """In the list, in the group, and as a sentence."""
+    note = "group billing: process 7 holds orders-0 and is stuck: it has not polled"
+
+    def stuck(paths: Any) -> Found:
+        found = groups_in(paths)
+        rows = found.listed[0].rows
+        member = Member("m", None, 1, pid=7, is_stuck=True)
+        one = Listed("billing", "logstore", "Stable", 3, [member], rows)
+        return found._replace(listed=[one])
+
+    monkeypatch.setattr(groups_page, "groups_in", stuck)
+    monkeypatch.setattr(groups_page, "about_members", lambda own: [note, note])
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("process 7 holds orders-0 and is stuck", "more note)")
+        await hand.press("enter")
+        await hand.see("STUCK", "process 7")
+
+    with committed(shop):
+        browse(shop, act)
+
+
+def test_a_group_that_goes_is_a_message(shop: Path, monkeypatch: Any) -> None:
+    """While it is looked at."""
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("billing")
+        await hand.press("enter")
+        await hand.see("groups / billing")
+        empty = groups_in([str(shop)])._replace(listed=[])
+        monkeypatch.setattr(groups_page, "groups_in", lambda paths: empty)
+        await hand.see("there is no group billing any longer")
+
+    with committed(shop):
+        browse(shop, act)
+
+
+def test_groups_of_a_broker_are_shown(tmp_path: Path) -> None:
+    """Those in `__consumer_offsets`."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        key, value = commit_of(12, "billing", "orders")
+        store.create_topic("__consumer_offsets", 1, config).append(value, key=key)
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("billing", "1 group")
+        await hand.press("enter")
+        await hand.see("orders-", " 12 ")
+
+    browse(tmp_path, act)
+
+
+def test_a_damaged_file_of_a_group_is_a_message(shop: Path) -> None:
+    """As `groups list` reports it."""
+    committed(shop).close()
+    file = shop / layout.group_file("billing")
+    file.write_bytes(file.read_bytes() + b"x")
+
+    async def act(hand: Hand) -> None:
+        await hand.press("2")
+        await hand.see("is damaged at byte")
+
+    browse(shop, act, size=(300, 24))
+
+
+def test_a_partition_has_no_groups(shop: Path) -> None:
+    """They are those of the directory that it is in."""
+
+    async def act(hand: Hand) -> None:
+        await hand.see("offset 0 of 1,000")
+        await hand.press("2")
+        await hand.see("groups are those of a whole directory: PATH is a partition")
+
+    browse(shop / "orders-0", act)
