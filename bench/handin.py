@@ -41,7 +41,7 @@ _PROCESSES: Final = (1, 2, 4, 8)
 _BUSY_S: Final = 120
 
 
-def _stage(store: logstore.Store, name: str, sequence: int) -> logstore.Staged:
+def _stage(store: logstore.Store, name: str, sequence: int) -> logstore.types.Staged:
     with store.stage(name, sequence) as stage:
         stage.append_many(store.topic("bench")[0], [VALUE] * BATCH)
         return stage.finish()

@@ -419,7 +419,7 @@ def show_damage(screen: Screen, directory: str) -> None:
 TAKEN_OUT: Final = ("cut", "skipped", "segment-removed")
 
 
-def lost_records(report: logstore.RepairReport, end: int) -> int:
+def lost_records(report: logstore.types.RepairReport, end: int) -> int:
     """How many records a repair takes out of a log that ends at `end`."""
     lost = 0
     for action in report.actions:

@@ -51,7 +51,9 @@ def look(disk: Path) -> None:
         print(f" at byte {problem.position}, offset {offsets_of(problem)}")
 
 
-def offsets_of(found: logstore.Problem | logstore.RepairAction) -> str:
+def offsets_of(
+    found: logstore.types.VerifyProblem | logstore.types.RepairAction,
+) -> str:
     """``40``, ``40 to 46``, or ``unknown``."""
     first, last = found.first_offset, found.last_offset
     if first is None:

@@ -34,9 +34,9 @@ CALLS = {
     'errors.StorageError(path="p")': "call-arg",
     "errors.StoreClosedError()": "",
     'errors.LogStoreError("text").appended[0][1].start': "",
-    'logstore.GroupNotEmptyError("text", group="g", pids=(1,)).pids[0] + 1': "",
-    'logstore.GroupNotEmptyError("text", group="g")': "call-arg",
-    'logstore.FencedError("text", grup="g")': "call-arg",
+    'logstore.errors.GroupNotEmptyError("text", group="g", pids=(1,)).pids[0] + 1': "",
+    'logstore.errors.GroupNotEmptyError("text", group="g")': "call-arg",
+    'logstore.errors.FencedError("text", grup="g")': "call-arg",
 }
 
 

@@ -9,7 +9,7 @@ with logstore.open("/var/lib/kafka", read_only=True) as store:
         print(key.decode(record.key), record.value and value.decode(record.value))
 
 `RELEASES` names the releases of Kafka whose tools and brokers are known, the oldest
-first, as ``4.4``: for ``release`` of `Message.decode` and `logstore.check_handover`.
+first, as ``4.4``: for ``release`` of `Message.decode` and `logstore.kafka.check_handover`.
 """
 
 from __future__ import annotations

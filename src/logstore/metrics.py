@@ -168,7 +168,7 @@ def of_directory(
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
     holder, unowned_since = _holder(files, full)
-    with open_store(full, read_only=True, config=store_config, files=files) as store:
+    with open_store(full, read_only=True, config=store_config, _files=files) as store:
         values = store.metrics()
     return {
         **values,

@@ -206,7 +206,7 @@ def test_forked_child_that_outlives_the_writer_does_not_keep_the_lock(
         sys.stdin.readline()
         try:
             append_one(partition)
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             print("refused", flush=True)
         os._exit(0)
     signal.pause()

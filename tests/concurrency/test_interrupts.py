@@ -132,7 +132,7 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
     while interrupted:
         number += 1
         path = tmp_path / str(number)
-        with open_store(path, config=config, files=Unsynced()) as store:
+        with open_store(path, config=config, _files=Unsynced()) as store:
             partition = new_partition(
                 store, magic, segment_bytes=500, index_interval_bytes=100
             )
@@ -141,7 +141,7 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
                 end = partition.end_offset
                 try:
                     interrupted = interrupted_at(line, CALLS[call], partition)
-                except logstore.SyncFailedError:
+                except logstore.errors.SyncFailedError:
                     break
                 now = partition.end_offset
                 where = f"line {line}, end {end}, then {now}"
@@ -149,7 +149,7 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
                 assert list(partition.read()) == expected(magic, 0, now), where
                 try:
                     assert append_one(partition) == now, where
-                except logstore.SyncFailedError:
+                except logstore.errors.SyncFailedError:
                     break
                 assert partition.end_offset == now + 1, where
                 assert list(partition.read()) == expected(magic, 0, now + 1), where
@@ -180,7 +180,7 @@ def test_other_calls_interrupted_at_any_line_lose_nothing(
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = new_partition(store, segment_bytes=500)
             fill(partition, 20, call=1)
             interrupted = interrupted_at(line, calls[what], partition)
@@ -191,7 +191,7 @@ def test_other_calls_interrupted_at_any_line_lose_nothing(
             try:
                 assert append_one(partition) == end, line
                 end += 1
-            except logstore.SyncFailedError:
+            except logstore.errors.SyncFailedError:
                 pass
             assert list(partition.read()) == expected(1, start, end), line
         found = read_all(path)
@@ -219,14 +219,14 @@ def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = new_partition(store, index_interval_bytes=100)
             fill(partition, 12, call=1)
             with mock.patch.object(
                 DurablePoint, "record", side_effect=[Interrupt, None, None]
             ):
                 interrupted = interrupted_at(line, lambda p: p.roll(), partition)
-            with contextlib.suppress(logstore.SyncFailedError):
+            with contextlib.suppress(logstore.errors.SyncFailedError):
                 assert append_one(partition) == 12, line
             end = partition.end_offset
         assert read_all(path) == expected(1, 0, end), line
@@ -253,7 +253,7 @@ def test_append_interrupted_twice_behind_its_commit_leaves_sound_indexes(
             raise Interrupt
         return int(size(state))
 
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         # C makes no steps of compressed messages.
         partition = new_partition(store, codec="gzip", index_interval_bytes=100)
         for number in range(6):
@@ -276,7 +276,7 @@ def test_close_interrupted_at_any_line_and_closed_again_leaves_sound_indexes(
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
-        store = open_store(path, files=Unsynced())
+        store = open_store(path, _files=Unsynced())
         partition = new_partition(store, index_interval_bytes=300)
         fill(partition, 20, call=1)
         interrupted = interrupted_at(line, lambda p, s=store: s.close(), partition)
@@ -306,7 +306,9 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
             store.publish([staged])
         for partition in topic:
             assert [r.value for r in partition.read()] == [b"before"]
-            with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+            with pytest.raises(
+                logstore.errors.SyncFailedError, match="Open the store again"
+            ):
                 partition.append(b"behind")
     with logstore.open(tmp_path) as store:
         for partition in store.topic("a"):
@@ -325,7 +327,7 @@ def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 2)
 
-        def staged(*numbers: int) -> logstore.Staged:
+        def staged(*numbers: int) -> logstore.types.Staged:
             with store.stage() as stage:
                 for number in numbers:
                     stage.append_many(topic[number], [b"published"])
@@ -391,7 +393,7 @@ def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             first = store.create_topic("a", 1)[0]
             first.append(b"x")
             interrupted = interrupted_at(
@@ -410,7 +412,7 @@ def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
                 if name not in store.topics():
                     assert len(store.create_topic(name, 1)) == 1, line
                     wanted[name] = {1}
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             assert store.recovery_report.actions == (), line
             for name, counts in wanted.items():
                 try:

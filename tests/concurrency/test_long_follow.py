@@ -72,7 +72,7 @@ def test_follower_over_thousands_of_rolls_holds_no_more_than_at_first(
     source = Path(logstore.__file__).parents[1]
     step = KEPT // 2 * CALL
     held: list[dict[str, int]] = []
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(segment_bytes=1 << 30, file_delete_delay_ms=0)
         partition = store.create_topic("orders", config=config)[0]
         command = [sys.executable, "-c", FOLLOWER, str(tmp_path), str(ROLLS * CALL)]

@@ -171,11 +171,13 @@ sys.stdin.read()
         assert other.stdout is not None
         assert other.stdout.readline() == "taken\n"
         assert append_one(partition) == 5
-        with pytest.raises(logstore.SyncFailedError, match=f"process {other.pid}"):
+        with pytest.raises(
+            logstore.errors.SyncFailedError, match=f"process {other.pid}"
+        ):
             partition.flush()
         assert partition.durable_offset == 5
         for call in (append_one, lambda p: append_one(p, durable=True)):
-            with pytest.raises(logstore.SyncFailedError):
+            with pytest.raises(logstore.errors.SyncFailedError):
                 call(partition)
         store.close()  # its cause was told
         with pytest.raises(logstore.StoreLockedError) as caught:

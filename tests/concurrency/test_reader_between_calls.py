@@ -46,7 +46,7 @@ class _Writer:
         self.append()
 
     def _open(self) -> logstore.Store:
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         return self.store
 
     @property
@@ -189,7 +189,7 @@ def _round(
     with contextlib.ExitStack() as stack:
 
         def reader() -> logstore.Partition:
-            store = open_store(writer.path, read_only=True, files=files)
+            store = open_store(writer.path, read_only=True, _files=files)
             return stack.enter_context(store).topic("orders")[0]
 
         if not opens:
@@ -263,7 +263,7 @@ class _Append:
 
     def __init__(self, path: Path, values: list[bytes], *, fails: bool) -> None:
         self.files = _Stopping(fails=fails)
-        self.store = open_store(path, files=self.files)
+        self.store = open_store(path, _files=self.files)
         settings: Any = SETTINGS if len(values) > 50 else {}
         self.store.create_topic("orders", config=config_of(**settings))
         self.partition = self.store.topic("orders")[0]
@@ -326,7 +326,7 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         append = _Append(path, values, fails=fails)
-        with open_store(path, read_only=True, files=files) as store:
+        with open_store(path, read_only=True, _files=files) as store:
             if not opens:
                 assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
             files.forget()

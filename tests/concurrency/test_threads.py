@@ -181,7 +181,7 @@ def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
         ) -> Callable[[], None]:
             def work() -> None:
                 started.wait()
-                with pytest.raises(logstore.StoreClosedError):
+                with pytest.raises(logstore.errors.StoreClosedError):
                     while True:
                         use()
 
@@ -266,7 +266,7 @@ def test_slow_iterable_keeps_nobody_waiting(tmp_path: Path, what: str) -> None:
     """What comes out of a socket or a queue is waited for before the partition's lock
     is taken: meanwhile others append to the same partition, and everything is synced by
     time, which one thread does for all partitions."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 2, config_of(2, flush_ms=5))
         partition, other = topic.partitions
 
@@ -356,7 +356,7 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
         fill(new_partition(writing, segment_bytes=700), 40)
     files = FaultyFiles()
     got: list[logstore.Record] = []
-    with open_store(tmp_path, read_only=True, files=files) as store:
+    with open_store(tmp_path, read_only=True, _files=files) as store:
         partition = store.topic("orders")[0]
         known = partition.segments
         old = []

@@ -26,7 +26,7 @@ class _Writer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.store = open_store(path, files=Unsynced())
+        self.store = open_store(path, _files=Unsynced())
         config = logstore.TopicConfig(
             message_format=2, file_delete_delay_ms=0, **SETTINGS
         )
@@ -75,12 +75,12 @@ class _Writer:
 
     def reopen(self) -> None:
         self.store.close()
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         self.append()
 
     def open(self) -> None:
         """The store was closed, or its writer was killed."""
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         self.append()
 
 
@@ -130,7 +130,7 @@ def _round(path: Path, before: str, doing: Callable[[_Writer], None], nth: int) 
             doing(writer)
 
     files.before = come_between
-    report = verify(writer.path, deep=True, threads=1, files=files)
+    report = verify(writer.path, deep=True, threads=1, _files=files)
     files.before = None
     assert report.problems == (), nth
     calls = nth - left
@@ -177,6 +177,6 @@ def test_damage_beside_a_writer_is_a_problem(
                 doing(writer)
 
     files.before = come_between
-    report = verify(writer.path, threads=1, files=files)
+    report = verify(writer.path, threads=1, _files=files)
     assert [(p.kind, p.path) for p in report.problems] == [("damaged-batch", str(log))]
     writer.close()

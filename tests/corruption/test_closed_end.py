@@ -55,7 +55,7 @@ def closed(
     """A broker's store that was closed. Returns the last `.log` file of orders-0, which
     has one call if it `is_rolled`."""
     config = config_of(magic, codec, index_interval_bytes=100)
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config)[0]
         for number in range(CALLS):
             if is_rolled and number == CALLS - 1:
@@ -133,7 +133,7 @@ def test_all_judges_name_the_first_offset_that_is_not_delivered(
     report = logstore.report(path)
     assert [f.kind for f in report.findings if f.level == "critical"] == ["damage"]
     for direction in (False, True):
-        judged = logstore.check_handover(path, from_kafka=direction, **BROKER)
+        judged = logstore.kafka.check_handover(path, from_kafka=direction, **BROKER)
         (found,) = [p for p in judged.problems if problem.message in p.message]
         assert found.values.get("firstOffset", end) == end
     for mode in ("cut", "skip"):

@@ -33,7 +33,7 @@ def outcome(path: Path, magic: int) -> str:
         with logstore.open(path, read_only=True) as store:
             for record in store.topic("orders")[0].read():
                 found.append(record)
-    except (logstore.CorruptRecordError, logstore.UnsupportedError):
+    except (logstore.CorruptRecordError, logstore.errors.UnsupportedError):
         return "loud" if found == want[: len(found)] else f"wrong: {found}"
     return "same" if found == want else f"silent: {found}"
 

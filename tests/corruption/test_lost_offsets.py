@@ -150,7 +150,7 @@ def damaged(log, request):
 
 @pytest.mark.parametrize("damaged", CASES, indirect=True)
 def test_what_is_lost_is_told_and_all_else_is_read(damaged: Log) -> None:
-    told: list[logstore.Damaged] = []
+    told: list[logstore.types.Damaged] = []
     with logstore.open(damaged.path, read_only=True) as store:
         partition = store.topic("t")[0]
         found = {

@@ -83,7 +83,7 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
         assert skipped(store) == rest
         assert skipped(store, one.last + 1) == list(range(one.last + 1, COUNT))
         before = log_bytes(store / "orders-0")
-        report = logstore.repair(store, "skip", files=Unsynced())
+        report = logstore.repair(store, "skip", _files=Unsynced())
         assert report.ok, report.remaining
         assert offsets_read(store) == rest
         partition = store / "orders-0"
@@ -106,7 +106,7 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     data = batches[0].log.read_bytes()
     values = [data[b.pos : b.pos + b.size] for b in batches][shift:]
     sound = tmp_path / "sound"
-    with open_store(sound, files=Unsynced()) as made:
+    with open_store(sound, _files=Unsynced()) as made:
         partition = new_partition(made, outer, **SMALL)
         for at in range(0, COUNT, 2):
             partition.append_many(values[at : at + 2])
@@ -120,7 +120,7 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
             shutil.copytree(sound, store)
             log = store / "orders-0" / one.log.name
             flip_bit(log, 8 * (one.pos + pos) + pos % 8)
-            logstore.repair(store, "skip", files=Unsynced())
+            logstore.repair(store, "skip", _files=Unsynced())
             if logstore.verify(store).problems:
                 continue  # a magic that is not understood: left alone
             with logstore.open(store, read_only=True) as found:
@@ -136,7 +136,7 @@ def test_what_follows_damage_is_the_next_batch_and_not_the_next_of_an_older_magi
 ) -> None:
     """Where a topic went back to an older format."""
     store = tmp_path / "store"
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         partition = new_partition(found, 2)
         for _ in range(3):
             append_records(partition, 5)
@@ -146,7 +146,7 @@ def test_what_follows_damage_is_the_next_batch_and_not_the_next_of_an_older_magi
     overwrite(one.log, one.pos + 8, b"\x7f")
     assert skipped(store) == list(range(5, 16))
     forget_logstore(store)
-    assert logstore.repair(store, "skip", files=Unsynced()).ok
+    assert logstore.repair(store, "skip", _files=Unsynced()).ok
     assert skipped(store) == list(range(5, 16))
 
 
@@ -168,7 +168,7 @@ def test_offset_that_reaches_into_the_next_batch_does_not_push_that_out(
     overwrite(log, one.pos, (stored + (1 if one_is_alone else far)).to_bytes(8, "big"))
     for batch in rest:
         flip_bit(log, 8 * (batch.pos + batch.size - 1))
-    assert logstore.repair(store, "skip", files=Unsynced()).ok
+    assert logstore.repair(store, "skip", _files=Unsynced()).ok
     lost = one.offsets.union(*(batch.offsets for batch in rest))
     assert offsets_read(store) == [o for o in range(COUNT) if o not in lost]
     assert two.offsets <= set(offsets_read(store))
@@ -188,7 +188,7 @@ def test_batch_behind_damage_does_not_take_the_offsets_of_what_is_damaged(
     overwrite(log, two.pos, stored.to_bytes(8, "big"))
     for batch in [one, *rest]:
         flip_bit(log, 8 * (batch.pos + batch.size - 1))
-    assert logstore.repair(store, "skip", files=Unsynced()).ok
+    assert logstore.repair(store, "skip", _files=Unsynced()).ok
     lost = set().union(*(batch.offsets for batch in [one, two, *rest]))
     assert offsets_read(store) == [o for o in range(COUNT) if o not in lost]
     assert three.offsets <= set(offsets_read(store))

@@ -74,8 +74,8 @@ class Answers:
         end: where the log ends for it.
     """
 
-    verified: logstore.VerifyReport
-    damage: list[logstore.Problem]
+    verified: logstore.types.VerifyReport
+    damage: list[logstore.types.VerifyProblem]
     read: tuple[list[int], str]
     skipped: tuple[list[int], str]
     told: set[int]
@@ -96,7 +96,7 @@ def write(path: Path, magic: int, codec: str, ending: str) -> None:
         cleanup_policy="compact" if is_compacted else "delete",
     )
     made = path.with_name("made")
-    with open_store(made, files=Unsynced()) as store:
+    with open_store(made, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config)[0]
         if is_compacted:
             fill_and_compact(partition)
@@ -204,9 +204,9 @@ def got(partition: logstore.Partition, policy: Policy) -> Iterator[int]:
     for offset in range(partition.start_offset, partition.end_offset):
         try:
             yield partition.get(offset).offset
-        except logstore.RecordNotFoundError:
+        except logstore.errors.RecordNotFoundError:
             pass  # compaction has removed it
-        except (logstore.CorruptRecordError, logstore.UnsupportedError):
+        except (logstore.CorruptRecordError, logstore.errors.UnsupportedError):
             if policy == "raise":
                 raise
 
@@ -235,7 +235,7 @@ def read(
     error that ends it."""
     offsets: list[int] = []
     try:
-        with open_store(path, read_only=True, files=Unsynced()) as store:
+        with open_store(path, read_only=True, _files=Unsynced()) as store:
             partition = store.topic("orders")[0]
             if way is not None:
                 offsets.extend(way(partition, policy))
@@ -254,7 +254,7 @@ def twice(ask: Callable[[], Any]) -> Any:
     return answer
 
 
-def repaired(path: Path, mode: str) -> logstore.RepairReport:
+def repaired(path: Path, mode: str) -> logstore.types.RepairReport:
     """What would be done, and what is wrong."""
     return logstore.repair(path, mode, dry_run=True)
 
@@ -268,14 +268,16 @@ def answers_of(path: Path) -> Answers:
     is_damaged = bool(damage)
     criticals = [f for f in facts["findings"] if f["level"] == "critical"]
     assert any(f["kind"] == "damage" for f in criticals) is is_damaged
-    to_broker = twice(lambda: logstore.check_handover(path, from_kafka=False, **BROKER))
+    to_broker = twice(
+        lambda: logstore.kafka.check_handover(path, from_kafka=False, **BROKER)
+    )
     assert any(p.kind == "damage" for p in to_broker.problems) is is_damaged
     steps = {f"{step['title']}. {step['detail']}" for step in facts["broker"]["steps"]}
     for one in to_broker.findings:
         if one.kind == "damage":
             assert one.message.replace(f"{path}/", "") in steps
     to_logstore = twice(
-        lambda: logstore.check_handover(path, from_kafka=True, **BROKER)
+        lambda: logstore.kafka.check_handover(path, from_kafka=True, **BROKER)
     )
     assert bool(to_logstore.problems) is bool(verified.problems)
     inside = [p for p in verified.problems if "orders-0" in p.path]
@@ -298,7 +300,7 @@ def answers_of(path: Path) -> Answers:
     told: set[int] = set()
     end = end_of(path)
 
-    def leave_out(damaged: logstore.Damaged) -> bool:
+    def leave_out(damaged: logstore.types.Damaged) -> bool:
         next_offset = end if damaged.next_offset is None else damaged.next_offset
         told.update(range(damaged.first, next_offset))
         return True
@@ -310,13 +312,13 @@ def answers_of(path: Path) -> Answers:
 def end_of(path: Path) -> int:
     """Where the log ends for a reader; 0 if it has none."""
     try:
-        with open_store(path, read_only=True, files=Unsynced()) as store:
+        with open_store(path, read_only=True, _files=Unsynced()) as store:
             return store.topic("orders")[0].end_offset
     except logstore.LogStoreError:
         return 0
 
 
-def reported(path: Path) -> tuple[logstore.VerifyReport, dict[str, Any]]:
+def reported(path: Path) -> tuple[logstore.types.VerifyReport, dict[str, Any]]:
     """The report, without the times that it was made at."""
     report = logstore.report(path, deep=True)
     facts = report.to_dict()
@@ -409,7 +411,7 @@ def check_way(path: Path, name: str, answers: Answers, offsets: list[int]) -> No
 
 def opened(path: Path, killed: Path) -> str:
     """Open for writing, append; the name of the error, and a copy as of a kill."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         try:
             store.topic("orders")[0].append(b"more", key=b"key")
             error = ""
@@ -507,7 +509,7 @@ def test_start_beyond_the_end_is_damage_for_all(tmp_path: Path) -> None:
     assert (problem.kind, problem.first_offset) == ("start-beyond-end", 0)
     assert any(f.level == "critical" for f in logstore.report(store).findings)
     for direction in (False, True):
-        report = logstore.check_handover(store, from_kafka=direction, **BROKER)
+        report = logstore.kafka.check_handover(store, from_kafka=direction, **BROKER)
         assert not report.ok
     assert repaired(store, "cut")
 
@@ -520,7 +522,7 @@ def test_partition_that_is_gone_is_damage_for_all(tmp_path: Path) -> None:
     assert [p.kind for p in logstore.verify(store).problems] == ["lost-segment"]
     assert any(f.level == "critical" for f in logstore.report(store).findings)
     for direction in (False, True):
-        report = logstore.check_handover(store, from_kafka=direction, **BROKER)
+        report = logstore.kafka.check_handover(store, from_kafka=direction, **BROKER)
         assert any(p.path == str(store / "orders-0") for p in report.problems)
 
 
@@ -540,7 +542,7 @@ def test_directory_is_foreign_for_all_or_for_none(
     assert meaning in note.message
     facts = logstore.report(store).to_dict()
     assert facts["foreign"] == [name]
-    report = logstore.check_handover(store, from_kafka=False, **BROKER)
+    report = logstore.kafka.check_handover(store, from_kafka=False, **BROKER)
     (found,) = [f for f in report.findings if f.path == str(store / name)]
     assert found.is_problem is ("refuses" in meaning)
     doctor = logstore.doctor(store).findings

@@ -197,7 +197,7 @@ def test_wrong_offset_in_a_log_with_gaps_is_an_error(damaged, way, request):
 def test_wrong_offset_that_is_left_out_loses_what_verify_names(damaged, way, request):
     """The caller is told of it once, with the offsets that the error names."""
     lost = LOST.get(request.node.callspec.params["damaged"], (51, 52))
-    told: list[logstore.Damaged] = []
+    told: list[logstore.types.Damaged] = []
     offsets, error = delivered_by(way, damaged, lambda one: not told.append(one))
     assert error is None
     assert [(one.first, one.next_offset) for one in told] == [lost]
@@ -369,7 +369,7 @@ def test_batch_inside_a_damaged_value_is_content(tmp_path):
         with pytest.raises(logstore.CorruptRecordError) as caught:
             list(partition.read())
         assert caught.value.offset == 8
-        with pytest.raises(logstore.RecordNotFoundError):
+        with pytest.raises(logstore.errors.RecordNotFoundError):
             partition.get(6)
     assert skipped(tmp_path) == [*range(6), 7, 9]
     (problem,) = logstore.verify(tmp_path).problems

@@ -342,7 +342,7 @@ def test_repair_keeps_what_is_sound(
         end = min(lost) if end is None else end
         offsets = list(range(end))
     before = log_bytes(partition)
-    report = logstore.repair(store, mode, files=Unsynced())
+    report = logstore.repair(store, mode, _files=Unsynced())
     assert report.ok, report.remaining
     assert report.actions
     check_nothing_is_lost(partition, before, manifests(partition))
@@ -384,7 +384,7 @@ def test_repair_of_what_another_program_wrote(
         end = min(lost) if end is None else end
         offsets = list(range(end))
     before = log_bytes(partition)
-    report = logstore.repair(partition, mode, files=Unsynced())
+    report = logstore.repair(partition, mode, _files=Unsynced())
     assert report.ok, report.remaining
     check_nothing_is_lost(partition, before, manifests(partition))
     check_mended(store, offsets, end)
@@ -400,7 +400,7 @@ def test_repair_behind_a_crash(
     past the durable point is a torn tail and may end the log."""
     store = tmp_path / "store"
     shutil.copytree(sound, tmp_path / "open")
-    with open_store(tmp_path / "open", files=Unsynced()) as found:
+    with open_store(tmp_path / "open", _files=Unsynced()) as found:
         found.topic("orders").configure(found.topic("orders").config)
         crash(tmp_path / "open", store)
     assert "unclean-stop" in {n.kind for n in logstore.verify(store).notes}
@@ -408,7 +408,7 @@ def test_repair_behind_a_crash(
     batches = batches_in(partition)
     lost, end = case(partition, batches)
     before = log_bytes(partition)
-    report = logstore.repair(store, mode, files=Unsynced())
+    report = logstore.repair(store, mode, _files=Unsynced())
     assert report.ok, report.remaining
     check_nothing_is_lost(partition, before, manifests(partition))
     if mode == "skip":
@@ -476,7 +476,7 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
         files = Faulty()
         files.fail(method, nth=nth, times=1)
         try:
-            logstore.repair(store, mode, files=files)
+            logstore.repair(store, mode, _files=files)
         except logstore.LogStoreError:
             failed = True
         else:
@@ -485,12 +485,12 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
             break
         # Whatever failed, opening loses nothing that a repair would have kept.
         if failed:
-            with open_store(store, files=Unsynced()) as found:
+            with open_store(store, _files=Unsynced()) as found:
                 found.topic("orders")
-        report = logstore.repair(store, mode, files=Unsynced())
+        report = logstore.repair(store, mode, _files=Unsynced())
         assert report.ok, (nth, report.remaining)
         assert offsets_read(store) == offsets, nth
-        with open_store(store, files=Unsynced()) as found:
+        with open_store(store, _files=Unsynced()) as found:
             assert found.topic("orders")[0].end_offset == end
         partition = store / "orders-0"
         kept = b"".join(
@@ -562,7 +562,7 @@ def test_repair_of_several_damages_at_random(
     batches = batches_in(partition)
     hurt, _, ends = damage_several(partition, batches, rng)
     before = log_bytes(partition)
-    report = logstore.repair(store, mode, files=Unsynced())
+    report = logstore.repair(store, mode, _files=Unsynced())
     if "left-alone" in {action.label for action in report.actions}:
         assert log_bytes(partition) == before
         return
@@ -615,7 +615,7 @@ def test_repair_of_several_damages_of_a_log_of_another_program(
     batches = batches_in(partition)
     hurt, moved, _ = damage_several(partition, batches, random.Random(seed))
     before = log_bytes(partition)
-    report = logstore.repair(store, mode, files=Unsynced())
+    report = logstore.repair(store, mode, _files=Unsynced())
     if "left-alone" in {action.label for action in report.actions}:
         assert log_bytes(partition) == before
         return
@@ -632,7 +632,7 @@ def test_repair_of_several_damages_of_a_log_of_another_program(
     if mode == "skip":
         untouched = set().union(*(b.offsets for b in batches if b not in hurt))
         assert untouched <= set(offsets)
-    again = logstore.repair(store, mode, files=Unsynced())
+    again = logstore.repair(store, mode, _files=Unsynced())
     assert (again.actions, again.remaining) == ((), ())
 
 
@@ -644,6 +644,6 @@ def test_repair_believes_what_goes_on_and_not_one_batch_whose_offset_was_zeroed(
     write_store(store, COUNT, 1, call=1, **SMALL)
     batches = batches_in(store / "orders-0")
     zero(batches[0].log, 1, batches[1].pos + 8)
-    report = logstore.repair(store, "skip", files=Unsynced())
+    report = logstore.repair(store, "skip", _files=Unsynced())
     assert report.ok
     assert offsets_read(store) == list(range(2, COUNT))

@@ -268,11 +268,11 @@ class Account:
                 before = self._look(store, written)
         appended: dict[str, Record] = {}
         config = StoreConfig(flush_checkpoint_ms=0, publish_for_others=False)
-        with open_store(path, files=Unsynced(), config=config) as store:
+        with open_store(path, _files=Unsynced(), config=config) as store:
             after = self._look(store, written)
             self._look_at_producer(store)
             self._look_at_positions(store)
-        with open_store(path, files=Unsynced(), config=config) as store:
+        with open_store(path, _files=Unsynced(), config=config) as store:
             if before is not None and {k: v for k, v in before.items() if v} != {
                 k: v for k, v in after.items() if v
             }:
@@ -293,12 +293,12 @@ class Account:
                     appended[name],
                 ]:
                     raise Broken(f"{name}: not the same when opened again")
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             if store.recovery_report:
                 action = store.recovery_report.actions[0]
                 raise Broken(f"mended twice: {action.label}: {action.message}")
         with one_number():
-            report = verify(path, files=Unsynced() if written else _NextStart())
+            report = verify(path, _files=Unsynced() if written else _NextStart())
         for problem in report.problems:
             raise Broken(f"verify: {problem.message}")
         if self.offsets is not None:

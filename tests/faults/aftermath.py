@@ -27,10 +27,10 @@ __all__ = [
 
 # What a call may say that comes behind one that was cut short.
 _ENDED = (
-    logstore.SyncFailedError,
-    logstore.StoreClosedError,
+    logstore.errors.SyncFailedError,
+    logstore.errors.StoreClosedError,
     logstore.TopicNotFoundError,
-    logstore.PartitionNotFoundError,
+    logstore.errors.PartitionNotFoundError,
 )
 
 

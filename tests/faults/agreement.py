@@ -135,7 +135,7 @@ def disagreement(tree: Tree, *, deep: bool) -> tuple[str, _Opened]:
     """(in what they disagree or "", what opening did) of a store."""
     opened = _open(tree)
     try:
-        report = verify(ROOT, deep=deep, files=MemoryFiles(tree), threads=1)
+        report = verify(ROOT, deep=deep, _files=MemoryFiles(tree), threads=1)
     except LogStoreError as error:
         wrong = "" if opened.error else f"verify: {error!r}, opening has nothing"
         return wrong, opened
@@ -154,7 +154,7 @@ def disagreement(tree: Tree, *, deep: bool) -> tuple[str, _Opened]:
 def _open(tree: Tree) -> _Opened:
     """Open it for writing, and append a record."""
     try:
-        store = open_store(ROOT, files=MemoryFiles(tree))
+        store = open_store(ROOT, _files=MemoryFiles(tree))
     except LogStoreError as error:
         return _Opened((), error, -1)
     error: LogStoreError | None = None
@@ -173,7 +173,7 @@ def _open(tree: Tree) -> _Opened:
 
 def _read_only_end(tree: Tree) -> int:
     try:
-        with open_store(ROOT, read_only=True, files=MemoryFiles(tree)) as store:
+        with open_store(ROOT, read_only=True, _files=MemoryFiles(tree)) as store:
             return int(store.topic("orders")[0].end_offset)
     except LogStoreError:
         return -1

@@ -128,7 +128,7 @@ class _Reader(Program):
             await self.call(one.__aexit__, None, None, None)
         await one.stop()
         for error in await asyncio.gather(*waiting, return_exceptions=True):
-            is_right = isinstance(error, logstore.StoreClosedError)
+            is_right = isinstance(error, logstore.errors.StoreClosedError)
             self.expect(is_right, f"a task that waits for records at stop: {error!r}")
 
     def look(self) -> None:

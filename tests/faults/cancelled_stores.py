@@ -277,7 +277,7 @@ class Appends(Program):
         options = {"partition": 0} if way == self._topic.append_many else {}
         try:
             at = await way(values, durable=True, **options)
-        except logstore.StoreClosedError:
+        except logstore.errors.StoreClosedError:
             self._tried.remove(values)
         else:
             self._said[values[0]] = _first_of(at)
@@ -313,7 +313,7 @@ def _first_of(at: Any) -> int:
         return at
     if isinstance(at, range):
         return at.start
-    if isinstance(at, logstore.RecordMetadata):
+    if isinstance(at, logstore.types.RecordMetadata):
         return at.offset
     ((_, offsets),) = at
     return offsets.start

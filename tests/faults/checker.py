@@ -61,7 +61,7 @@ def open_quietly(disk: MemoryDisk, **options: Any) -> Store:
         flush_checkpoint_ms=0, publish_for_others=False
     )
     options["config"] = dataclasses.replace(config, recovery_threads=1)
-    store = open_store(PATH, files=disk, **options)
+    store = open_store(PATH, _files=disk, **options)
     keeper = HandKeeper(disk, "store")
     store._context.scheduler = store._context.state._scheduler = keeper
     return store
@@ -222,7 +222,7 @@ class StateCheck:
     def _closed(self, disk: MemoryDisk, wanted: View, is_thorough: bool) -> str:
         """After a close nothing is left to mend."""
         if is_thorough:
-            report = logstore.verify(PATH, files=disk, deep=True)
+            report = logstore.verify(PATH, _files=disk, deep=True)
             if report.problems:
                 return f"verify found {report.problems[0]}"
         with open_quietly(disk) as store:

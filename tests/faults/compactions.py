@@ -291,7 +291,7 @@ class Compacted:
         }
         self._must_be(partition, left)
         self.step = "a record without a key"
-        with contextlib.suppress(logstore.InvalidRecordError):
+        with contextlib.suppress(logstore.errors.InvalidRecordError):
             partition.append(b"no key")
             raise AssertionError("it was accepted")
         self.passed += 3

@@ -89,7 +89,7 @@ class _Busy(Files):
         work = self.work
         if work is not None and not write and _is_of_root(name):
             self.work = None
-            with contextlib.suppress(logstore.ReentrantCallError):
+            with contextlib.suppress(logstore.errors.ReentrantCallError):
                 work()
             self.work = work
         return super().open(dir_fd, name, write=write)
@@ -262,7 +262,7 @@ class Case:
 
     def _snapshot(self) -> None:
         files = _Busy()
-        with open_store(self.data, files=files) as store:
+        with open_store(self.data, _files=files) as store:
             self.steps(store, self.rng.randrange(4))
             self.moment = self.truth.copy()
 
@@ -543,7 +543,10 @@ class Case:
         way, group = (_TOLD[-1], COMMITS) if is_above else (way, group)
         try:
             changes = logstore.reset_offsets(self.copy, group, dry_run=False, **way)
-        except (logstore.GroupNotFoundError, logstore.CommitFailedError) as error:
+        except (
+            logstore.errors.GroupNotFoundError,
+            logstore.errors.CommitFailedError,
+        ) as error:
             self.notes[f"{type(error).__name__} to who tells a group"] += 1
             return ""
         self.notes["told where to begin"] = 1

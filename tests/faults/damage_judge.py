@@ -231,7 +231,7 @@ class _Case:
         """`verify` sees what readers see, or more."""
         is_deep = self.rng.random() < 0.5 or (self.truth.is_wrapped and self.errors)
         try:
-            report = verify(ROOT, deep=bool(is_deep), files=files)
+            report = verify(ROOT, deep=bool(is_deep), _files=files)
         except LogStoreError as error:
             self.errors.append(error)
             return
@@ -252,7 +252,7 @@ def judge_reader(tree: Tree, truth: Truth, rng: random.Random) -> tuple[str, str
     case = _Case(truth, rng)
     files = MemoryFiles(tree)
     try:
-        with case.loud(), open_store(ROOT, read_only=True, files=files) as store:
+        with case.loud(), open_store(ROOT, read_only=True, _files=files) as store:
             partition = store.topic(TOPIC)[0]
             case.read_all(partition)
             case.ask(partition)
@@ -283,7 +283,7 @@ def judge_writer(tree: Tree, truth: Truth, rng: random.Random) -> tuple[str, str
 def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
     truth = case.truth
     new: Record | None = None
-    with open_store(ROOT, files=files) as store:
+    with open_store(ROOT, _files=files) as store:
         report = store.recovery_report
         partition = store.topic(TOPIC)[0]
         case.read_all(partition)
@@ -303,7 +303,7 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
     if new is None or case.errors:
         return
     grown = [r for r in truth.records if r.offset < case.end] + [new]
-    with open_store(ROOT, files=files) as store:
+    with open_store(ROOT, _files=files) as store:
         for action in store.recovery_report.actions:
             # Settings that are lost are told of until somebody sets them again.
             if not (action.path.endswith(TOPICS) or _is_late(action, tree, files)):
@@ -313,9 +313,9 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
             raise Wrong(f"opened again: {_first_difference(found, grown)}")
     # Sealed segments are not read at opening: what is wrong with them stays so.
     before = {
-        problem.path for problem in verify(ROOT, files=MemoryFiles(tree)).problems
+        problem.path for problem in verify(ROOT, _files=MemoryFiles(tree)).problems
     }
-    for problem in verify(ROOT, files=files).problems:
+    for problem in verify(ROOT, _files=files).problems:
         if problem.path not in before:
             raise Wrong(f"mended, and not sound: {problem.message}")
 

@@ -84,7 +84,7 @@ _SCENARIOS = tuple(
 @functools.cache
 def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
     files = MemoryFiles()
-    store = open_store(ROOT, files=files, config=StoreConfig(flush_checkpoint_ms=0))
+    store = open_store(ROOT, _files=files, config=StoreConfig(flush_checkpoint_ms=0))
     config = config_of(magic, codec, segment_bytes=400, index_interval_bytes=100)
     partition = store.create_topic("orders", config=config)[0]
     fill(partition, _RECORDS - _UNSYNCED, call=3)

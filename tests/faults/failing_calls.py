@@ -23,7 +23,8 @@ from faults.method import Tally
 from faults.service_calls import SERVICE_SCENARIOS
 from faults.workers import spread
 from faults.workloads import Program
-from logstore import LogStoreError, Partition, SyncFailedError
+from logstore import LogStoreError, Partition
+from logstore.errors import SyncFailedError
 from logstore.io import layout
 from logstore.io.checkpoint.recovery_report import STATE_DAMAGED
 from logstore.io.layout import TopicPartition

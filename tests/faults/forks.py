@@ -42,8 +42,8 @@ _SECONDS = 8.0
 # What a child may say of a store that is not its own. A store that the parent has
 # closed, or a partition that has ended, may say that instead.
 _MAY = (
-    logstore.ForkedError,
-    logstore.StoreClosedError,
+    logstore.errors.ForkedError,
+    logstore.errors.StoreClosedError,
 )
 
 

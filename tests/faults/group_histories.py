@@ -439,7 +439,7 @@ class History:
             logstore.reset_offsets(
                 self.path, "g", to=offset, topics=["t"], dry_run=False
             )
-        except logstore.GroupNotEmptyError:
+        except logstore.errors.GroupNotEmptyError:
             assert self.workers, self._told("nobody lives")
             self.log.append("refused")
             return

@@ -30,12 +30,8 @@ from faults.children import forked
 from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import spread
-from logstore import (
-    PublicationConflictError,
-    PublicationTimeoutError,
-    StoreConfig,
-    StoreLockedError,
-)
+from logstore import PublicationTimeoutError, StoreConfig, StoreLockedError
+from logstore.errors import PublicationConflictError
 from logstore.io.checkpoint import ledger
 from logstore.io.checkpoint.process_requests import ProcessFile, Slot, process_of
 from logstore.store.hand_in import requester

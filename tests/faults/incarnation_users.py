@@ -254,7 +254,7 @@ class _Committer(User):
                     self.counts = self.place
         except logstore.TopicNotFoundError:
             self.close()
-        except logstore.GroupError:
+        except logstore.errors.GroupError:
             self.close()
         return ""
 
@@ -380,7 +380,7 @@ class _Transactional(_Committer):
                 self.counts = self.place = found[-1][0] + 1
         except _AbortedError:
             case.notes["transactions aborted"] += 1
-        except (logstore.TopicNotFoundError, logstore.GroupError) as error:
+        except (logstore.TopicNotFoundError, logstore.errors.GroupError) as error:
             case.notes[f"transactions with {type(error).__name__}"] += 1
             self.close()
         return self.outputs()

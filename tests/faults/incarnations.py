@@ -165,7 +165,7 @@ class _Case:
     @contextlib.contextmanager
     def writing(self) -> Iterator[logstore.Store]:
         if self.owner is None:
-            self.owner = open_store(self.path, files=Unsynced())
+            self.owner = open_store(self.path, _files=Unsynced())
         yield self.owner
 
     # -- what happens to the topic
@@ -240,7 +240,7 @@ class _Case:
         with self.writing() as store:
             try:
                 at = store["t"][0].truncate_to(at)
-            except logstore.UnsupportedError:
+            except logstore.errors.UnsupportedError:
                 return  # inside of a batch
         self.log = {offset: v for offset, v in self.log.items() if offset < at}
         self.end = at
@@ -350,7 +350,7 @@ class _Case:
             return
         self.close_owner()
         os.rename(self.path / "t-0", self.path / "moved-0")
-        with open_store(self.path, files=Unsynced()) as store:
+        with open_store(self.path, _files=Unsynced()) as store:
             assert store["moved"].id == self.id, "a moved topic has another id"
             if self.rng.random() < 0.5:
                 self.append_to(store["moved"][0])

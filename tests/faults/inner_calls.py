@@ -96,7 +96,7 @@ class Inside:
             plan = scene.plan(name)
         except Unavailable as error:
             # A call beside may have made a topic one that cannot be published to.
-            self._judge(name, error.args[0], where, (logstore.UnsupportedError,))
+            self._judge(name, error.args[0], where, (logstore.errors.UnsupportedError,))
             return
         except LogStoreError as error:
             self._judge(name, error, where, ())
@@ -144,10 +144,10 @@ class Inside:
         # Topics come and go, and settings change, inside of calls on them.
         found: list[type[BaseException]] = [
             logstore.TopicNotFoundError,
-            logstore.PartitionNotFoundError,
+            logstore.errors.PartitionNotFoundError,
         ]
         if self.scene.has_closed:
-            found.append(logstore.StoreClosedError)
+            found.append(logstore.errors.StoreClosedError)
         return found
 
 

@@ -130,7 +130,7 @@ class Case:
             file_delete_delay_ms=0,
             cleanup_policy="compact" if compacts else "delete",
         )
-        with open_store(self.path, files=Unsynced()) as store:
+        with open_store(self.path, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config)[0]
             for _ in range(rng.randrange(1, 40)):
                 self.append(partition)
@@ -323,7 +323,7 @@ class Case:
             else:
                 os.truncate(log, rng.randrange(len(data) + 1))
         else:
-            with open_store(self.path, files=Unsynced()) as store:
+            with open_store(self.path, _files=Unsynced()) as store:
                 self._change_own(store, kind)
 
     def _change_own(self, store: logstore.Store, kind: str) -> None:

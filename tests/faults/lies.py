@@ -59,7 +59,7 @@ class Appending(Case):
         super().__init__(folder, rng)
         magic, codec = self.format()
         self.magic = magic
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         topic = self.store.create_topic(
             "orders", 2,
             config_of(magic, codec, segment_bytes=rng.choice((2_000, 1 << 26)),
@@ -145,7 +145,7 @@ class Appending(Case):
             report = logstore.verify(str(self.path), deep=True)
             if not report.ok:
                 return f"verify: {report.problems[:2]}"
-            with open_store(self.path, files=Unsynced()) as store:
+            with open_store(self.path, _files=Unsynced()) as store:
                 for number, known in enumerate(self.known):
                     found = rows_of(store.topic("orders")[number], 0)
                     if found != known:

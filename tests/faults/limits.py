@@ -262,7 +262,7 @@ def _limited(scene: Scene, plan: Plan, limit: _Limit) -> BaseException | None:
             return True  # of a call on several partitions: to some of them
         if isinstance(error, limit.may):
             return not (limit.sure and plan.appends)
-        return isinstance(error, logstore.SyncFailedError)
+        return isinstance(error, logstore.errors.SyncFailedError)
 
     scene.around = limit.around
     scene.may_have_happened = may_have_happened  # type: ignore[method-assign]

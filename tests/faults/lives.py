@@ -217,7 +217,7 @@ class _Life:
         many = rng.random() < 0.6
         config = config_of(magic, codec, segment_bytes=600 if many else 1 << 20)
         kind = rng.choice(("closed", "killed", "copy", "broker", "broker"))
-        with open_store(self.path, files=Unsynced()) as store:
+        with open_store(self.path, _files=Unsynced()) as store:
             topic = store.create_topic("orders", 2, config=config)
             fill(topic[1], 2)
             for _ in range(rng.randint(8, 14)):
@@ -313,7 +313,7 @@ class _Life:
 
     def _open(self) -> None:
         def opened() -> None:
-            with open_store(self.path, files=Unsynced()) as store:
+            with open_store(self.path, _files=Unsynced()) as store:
                 self._ask(store, append=False)
 
         self._looked(opened)
@@ -322,7 +322,7 @@ class _Life:
         """The other partition is written to, and the store closed."""
 
         def opened() -> None:
-            with open_store(self.path, files=Unsynced()) as store:
+            with open_store(self.path, _files=Unsynced()) as store:
                 store.topic("orders")[1].append(b"beside")
                 self._ask(store, append=not self.damages)
 
@@ -330,7 +330,7 @@ class _Life:
 
     def _kill(self) -> None:
         def opened() -> None:
-            with open_store(self.path, files=Unsynced()) as store:
+            with open_store(self.path, _files=Unsynced()) as store:
                 self._ask(store, append=False)
                 fill(store.topic("orders")[1], 3)
                 self._move(crash)
@@ -342,7 +342,7 @@ class _Life:
 
         def opened() -> None:
             files = FaultyFiles()
-            store = open_store(self.path, files=files)
+            store = open_store(self.path, _files=files)
             try:
                 self._ask(store, append=False)
                 store.topic("orders")[1].append(b"beside")
@@ -403,7 +403,7 @@ class _Life:
         if self.is_known and self.damages and not found:
             raise _Wrong("verify has no problem")
         if self.is_known and self.damages and self.rng.random() < 0.3:
-            handover = logstore.check_handover(self.path)
+            handover = logstore.kafka.check_handover(self.path)
             if not any("orders-0" in f.path for f in handover.problems):
                 raise _Wrong("the hand-over has no problem")
             if not logstore.doctor(self.path).problems:
@@ -416,7 +416,7 @@ class _Life:
             try:
                 for _ in partition.read():
                     count += 1
-            except (logstore.CorruptionError, logstore.UnsupportedError):
+            except (logstore.CorruptionError, logstore.errors.UnsupportedError):
                 return
         is_whole = all(d.kind == "long" for d in self.damages)
         if self.is_known and self.damages and not is_whole:
@@ -457,7 +457,7 @@ def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
         2, "none", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0,
         file_delete_delay_ms=0,
     )  # fmt: skip
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         for partition in store.create_topic("kept", count, config=config):
             _be_dirty(partition)
     for number in damaged:
@@ -467,10 +467,10 @@ def _live_beside(path: Path, rng: random.Random, notes: Counter[str]) -> str:
         notes["lives beside a damaged log"] += 1
         settings = logstore.StoreConfig(compaction_ms=rng.choice((2, 10)))
         if life:
-            with open_store(path, files=Unsynced()) as store:
+            with open_store(path, _files=Unsynced()) as store:
                 for number in sound:
                     _be_dirty(store.topic("kept")[number])
-        with open_store(path, files=Unsynced(), config=settings) as store:
+        with open_store(path, _files=Unsynced(), config=settings) as store:
             until = time.monotonic() + _BESIDE_S
             while left := [n for n in sound if not _is_compacted(path / f"kept-{n}")]:
                 if time.monotonic() > until:

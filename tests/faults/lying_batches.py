@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from faults.lies import Appending, extreme
-from logstore import Staged
 from logstore.store.opening import open_store
+from logstore.types import Staged
 from support.damage import Unsynced, fixed_crc, frames_in
 from support.values import FORMATS, append_records, config_of
 
@@ -24,7 +24,7 @@ def _sound_batches() -> dict[tuple[int, str], list[bytes]]:
     """Batches as producers send them, of all formats."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        with open_store(Path(folder) / "store", files=Unsynced()) as store:
+        with open_store(Path(folder) / "store", _files=Unsynced()) as store:
             for number, (magic, codec) in enumerate(FORMATS):
                 topic = store.create_topic(f"t{number}", config=config_of(magic, codec))
                 for count in (1, 2, 7):

@@ -39,7 +39,7 @@ def _template(number: int) -> tuple[tempfile.TemporaryDirectory[str], list[Any],
         magic, codec, segment_bytes=700, index_interval_bytes=60,
         segment_digests=number % 2 == 0,
     )  # fmt: skip
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 2, config=config)
         for _ in range(12):
             append_records(topic[0], 3)
@@ -96,7 +96,7 @@ class _Files(Case):
         for read_only in (True, False):
             try:
                 with open_store(
-                    self.path, read_only=read_only, files=Unsynced()
+                    self.path, read_only=read_only, _files=Unsynced()
                 ) as store:
                     text, shown = self.look(store, right, read_only)
                     if text:

@@ -189,7 +189,7 @@ class _Program:
             offsets = self.producers[name].append_many(
                 self.partition, [b"again"] * count, sequence=first.base_sequence
             )
-        except logstore.OutOfOrderSequenceError:
+        except logstore.errors.OutOfOrderSequenceError:
             assert first.next_offset != second.base_offset, "they are there"
         else:
             assert offsets == range(first.base_offset, second.next_offset)
@@ -254,7 +254,7 @@ class _Program:
             zombie = self.rng.choice(self.zombies)
             try:
                 zombie.append(self.partition, b"zombie")
-            except logstore.ProducerFencedError:
+            except logstore.errors.ProducerFencedError:
                 return
             raise AssertionError("a producer that was taken over has appended")
 

@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from faults import accounts
-from logstore import (
-    LogStoreError,
-    PublicationTimeoutError,
-    StoreConfig,
-    SyncFailedError,
-)
+from logstore import LogStoreError, PublicationTimeoutError, StoreConfig
+from logstore.errors import SyncFailedError
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.opening import open_store
 from support.adopting import adopting

@@ -25,7 +25,8 @@ from faults.service_promises import (
     consumer_of,
     small_files,
 )
-from logstore import LogStoreError, SyncFailedError, TopicPartition
+from logstore import LogStoreError, TopicPartition
+from logstore.errors import SyncFailedError
 from logstore.store.opening import open_store
 from support.values import headers_of, key_of, timestamp_of, value_of
 
@@ -79,7 +80,7 @@ def _consumer(store: Any, group: str) -> Iterator[Any]:
 def _check_open(store: Any) -> None:
     """Where it could not be opened, nothing happens."""
     if store is None:
-        raise logstore.StoreClosedError("there is no store")
+        raise logstore.errors.StoreClosedError("there is no store")
 
 
 def _transaction(writer: Writer, one: Any) -> None:

@@ -166,7 +166,7 @@ class _Case:
 
     def open(self, *, read_only: bool = False) -> Any:
         return open_store(
-            self.path, read_only=read_only, files=Unsynced(), config=self.config
+            self.path, read_only=read_only, _files=Unsynced(), config=self.config
         )
 
     def close(self) -> None:

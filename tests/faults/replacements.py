@@ -269,13 +269,13 @@ class _Case:
         if self.where == "own":
             return self.read(self.replacer.partition, files)
         if not self.opens:
-            with open_store(path, read_only=True, files=files) as store:
+            with open_store(path, read_only=True, _files=files) as store:
                 partition = store.topic(TOPIC)[0]
                 list(partition.read())
                 return self.read(partition, files) or self.look_again(store)
         files.before = lambda method, name: self.step()
         try:
-            store = open_store(path, read_only=True, files=files)
+            store = open_store(path, read_only=True, _files=files)
         except LogStoreError as error:
             return explained(error, self.history, "opening the store")
         with store:

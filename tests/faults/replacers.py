@@ -213,7 +213,7 @@ class Owner(_Log):
             index_interval_bytes=100,
             file_delete_delay_ms=rng.choice((0, 60_000)),
         )
-        self.store = open_store(path, files=files, config=_CONFIG)
+        self.store = open_store(path, _files=files, config=_CONFIG)
         self.partition = self.store.create_topic(TOPIC, config=self.config)[0]
         self.grow(rng.randrange(1, 12), 3, self.size)
         if rng.random() < 0.5:
@@ -296,7 +296,7 @@ class Owner(_Log):
         self.note("delete head", frozenset({OUT_OF_RANGE}))
 
     def _open(self) -> None:
-        self.store = open_store(self.path, files=self.files, config=_CONFIG)
+        self.store = open_store(self.path, _files=self.files, config=_CONFIG)
         self.exists = TOPIC in self.store.topics()
         if self.exists:
             self.partition = self.store.topic(TOPIC)[0]

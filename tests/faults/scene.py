@@ -85,7 +85,7 @@ class Scene(Appends, Changes, Reads, WholeStore, Groups, Compacted):
         for name, counts in list(self.doubtful.items()):
             count = 0
             with contextlib.suppress(
-                logstore.TopicNotFoundError, logstore.PartitionNotFoundError
+                logstore.TopicNotFoundError, logstore.errors.PartitionNotFoundError
             ):
                 count = len(self.store.topic(name).partitions)
             if not count:

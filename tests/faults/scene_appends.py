@@ -47,7 +47,7 @@ class Appends(SceneState):
             lambda: partition.append(data, key, timestamp_ms=time, **options),
         )  # fmt: skip
         # With headers, where the topic has been configured to be without.
-        plan.expects += (logstore.UnsupportedError,)
+        plan.expects += (logstore.errors.UnsupportedError,)
         return plan
 
     def plan_append_to(self, log: Log) -> Plan:
@@ -71,7 +71,7 @@ class Appends(SceneState):
             "append, expected_offset", log, value,
             lambda: partition.append(value[0], expected_offset=number),
         )  # fmt: skip
-        made.expects = (logstore.OffsetConflictError, TypeError)
+        made.expects = (logstore.errors.OffsetConflictError, TypeError)
         return made
 
     def _plan_append_many(self, most: int = 6) -> Plan:

@@ -77,7 +77,7 @@ class Changes(SceneState):
             lambda: partition.truncate_to(number),
             told,
             cut=(log, target),
-            expects=(logstore.UnsupportedError, logstore.OffsetOutOfRangeError),
+            expects=(logstore.errors.UnsupportedError, logstore.OffsetOutOfRangeError),
         )
 
     def _plan_retention(self) -> Plan:

@@ -148,8 +148,8 @@ class Groups(SceneState):
             # A call before it was cut short behind its records, or another has come
             # first; they may be further back than what is known.
             expects=(
-                logstore.OutOfOrderSequenceError, logstore.DuplicateSequenceError,
-                logstore.ProducerFencedError,
+                logstore.errors.OutOfOrderSequenceError, logstore.errors.DuplicateSequenceError,
+                logstore.errors.ProducerFencedError,
             ),
         )  # fmt: skip
 
@@ -175,12 +175,12 @@ class Groups(SceneState):
         if not self._is_in_call(group):
             plan.group = group.name
             # A call inside of the making of this plan may have closed its consumer.
-            plan.expects += (logstore.StoreClosedError,)
+            plan.expects += (logstore.errors.StoreClosedError,)
             return plan
         consumer = group.consumer
         return Plan(
             f"a look at {group.name}", lambda: consumer.subscription(),
-            expects=(logstore.StoreClosedError,),
+            expects=(logstore.errors.StoreClosedError,),
         )  # fmt: skip
 
     def _consumer(self, group: _Group) -> Any:
@@ -267,8 +267,8 @@ class Groups(SceneState):
         # Whether one before it was published, only the next one finds out; and whether
         # it was left in its middle.
         plan.expects = (
-            logstore.FencedError, logstore.PublicationTimeoutError,
-            logstore.CommitFailedError,
+            logstore.errors.FencedError, logstore.PublicationTimeoutError,
+            logstore.errors.CommitFailedError,
         )  # fmt: skip
         return self._plan_for(group, plan)
 

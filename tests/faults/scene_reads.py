@@ -102,7 +102,10 @@ class Reads(SceneState):
             f"get({offset}) of {log.name}",
             lambda: partition.get(number),
             told,
-            expects=(logstore.OffsetOutOfRangeError, logstore.RecordNotFoundError),
+            expects=(
+                logstore.OffsetOutOfRangeError,
+                logstore.errors.RecordNotFoundError,
+            ),
         )
 
     def _plan_read(self) -> Plan:

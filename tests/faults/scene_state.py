@@ -114,7 +114,7 @@ class SceneState:
         config = StoreConfig(
             flush_checkpoint_ms=self.rng.choice((0, 5_000)), publish_for_others=False
         )
-        self.store = open_store(self.path, config=config, files=Unsynced(), **options)
+        self.store = open_store(self.path, config=config, _files=Unsynced(), **options)
         self.has_closed = False
 
     def _config(self) -> TopicConfig:
@@ -201,7 +201,7 @@ class SceneState:
         """Without a name, or a name that says so."""
         if not isinstance(error, LogStoreError) or error.appended:
             return True
-        return isinstance(error, logstore.SyncFailedError)
+        return isinstance(error, logstore.errors.SyncFailedError)
 
     def _failed(self, plan: Plan, error: BaseException) -> None:
         is_done = self.may_have_happened(error)

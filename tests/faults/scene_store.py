@@ -39,7 +39,7 @@ class WholeStore(SceneState):
             self._staged.append((staged, rows, sequence))
 
         # A topic may have been configured to be one that cannot be published to.
-        expects: tuple[type[BaseException], ...] = (logstore.UnsupportedError,)
+        expects: tuple[type[BaseException], ...] = (logstore.errors.UnsupportedError,)
         if not self.given.is_plain:
             expects += (TypeError,)
         return Plan("stage", call, told, expects=expects)
@@ -95,10 +95,10 @@ class WholeStore(SceneState):
             # An earlier one was left out, or another has overtaken it; its topic was
             # configured to be one that cannot be published to.
             expects=(
-                logstore.PublicationConflictError,
-                logstore.UnsupportedError,
+                logstore.errors.PublicationConflictError,
+                logstore.errors.UnsupportedError,
                 logstore.TopicNotFoundError,
-                logstore.PartitionNotFoundError,
+                logstore.errors.PartitionNotFoundError,
             ),
         )
         return plan
@@ -128,7 +128,7 @@ class WholeStore(SceneState):
             with logstore.open(path, read_only=True) as store:
                 for name in store.topics():
                     with contextlib.suppress(
-                        logstore.TopicNotFoundError, logstore.PartitionNotFoundError,
+                        logstore.TopicNotFoundError, logstore.errors.PartitionNotFoundError,
                         logstore.OffsetOutOfRangeError,
                     ):  # fmt: skip
                         for partition in store.topic(name).partitions:

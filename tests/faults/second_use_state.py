@@ -125,7 +125,7 @@ class MachineState:
         return self.stores[-1]
 
     def new_store(self) -> None:
-        self.stores.append(open_store(self.path, files=Unsynced()))
+        self.stores.append(open_store(self.path, _files=Unsynced()))
         self.open.add(id(self.store))
 
     # -- topics

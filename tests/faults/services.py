@@ -32,7 +32,8 @@ from faults.service_promises import (
     small_files,
 )
 from faults.workloads import Program, Step
-from logstore import LogStoreError, Store, SyncFailedError, TopicPartition
+from logstore import LogStoreError, Store, TopicPartition
+from logstore.errors import SyncFailedError
 from logstore.group import resets
 from logstore.io.checkpoint.process_requests import ProcessFile
 from logstore.log.write.calls import Submission

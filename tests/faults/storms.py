@@ -121,7 +121,7 @@ class _Actor:
                 self.end()
         except Interrupt:
             self.interrupts += 1
-        except logstore.StoreClosedError:
+        except logstore.errors.StoreClosedError:
             self.has_ended = True
         except CorruptionError:
             self.wrong = traceback.format_exc()[-1500:]

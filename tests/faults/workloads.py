@@ -16,16 +16,8 @@ from typing import NamedTuple
 from faults.checker import HandKeeper, open_quietly, shown, view_of
 from faults.promises import Log, Promises, TopicPromise
 from faults.rows import append_rows, encoded
-from logstore import (
-    LogStoreError,
-    Partition,
-    Record,
-    Store,
-    StoreConfig,
-    SyncFailedError,
-    TopicConfig,
-    UnsupportedError,
-)
+from logstore import LogStoreError, Partition, Record, Store, StoreConfig, TopicConfig
+from logstore.errors import SyncFailedError, UnsupportedError
 from logstore.io import layout
 from logstore.io.layout import TopicPartition
 from logstore.log import retention

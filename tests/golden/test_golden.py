@@ -87,7 +87,7 @@ def test_partitions_of_a_kafka_directory_are_listed(scenario: Scenario) -> None:
             topic = store.topic(name)
             for number in numbers:
                 assert topic[number].end_offset >= topic[number].start_offset
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 topic[max(numbers) + 1]
             if numbers == set(range(len(numbers))):
                 assert len(topic) == len(topic.partitions) == len(numbers)
@@ -116,7 +116,7 @@ def test_appending_to_a_read_only_store_raises(scenario: Scenario) -> None:
     """A read-only store refuses to append, and says so."""
     golden = scenario.partitions[0]
     with logstore.open(scenario.directory, read_only=True) as store:
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store.topic(golden.topic)[golden.number].append(b"value")
 
 

@@ -38,7 +38,7 @@ def copied(golden: GoldenPartition, path: Path) -> Path:
         batches = list(source.topic(golden.topic)[golden.number].read_batches())
     newest = max(batch.max_timestamp_ms for batch in batches)
     config = logstore.TopicConfig(message_format=2)
-    with open_store(path, files=ClockOf(newest)) as store:
+    with open_store(path, _files=ClockOf(newest)) as store:
         partition = store.create_topic("copy", config=config)[0]
         for batch in batches:
             if batch.base_offset in bases:

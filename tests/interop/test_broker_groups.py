@@ -53,10 +53,10 @@ class Life:
     data: Path
     described: set[Described]
     states: dict[str, tuple[str, int]]
-    groups: logstore.KafkaGroups
+    groups: logstore.kafka.KafkaGroups
     described_later: set[Described]
     dumps: dict[str, list[str]]
-    exported: logstore.GroupExport
+    exported: logstore.kafka.GroupExport
     described_again: set[Described]
     first: dict[tuple[str, int], int]
     committed: dict[tuple[str, int], int | None]
@@ -100,7 +100,7 @@ def states(text: str) -> dict[str, tuple[str, int]]:
     return found
 
 
-def as_described(groups: logstore.KafkaGroups) -> set[Described]:
+def as_described(groups: logstore.kafka.KafkaGroups) -> set[Described]:
     """The rows of logstore's result as the tool prints them."""
     found = set()
     for group in groups:
@@ -156,7 +156,7 @@ def life(
         broker.said(clients, "READY")
         rows = described(broker.groups("--describe", "--all-groups"))
         states_now = states(broker.groups("--describe", "--all-groups", "--state"))
-        groups = logstore.kafka_groups(broker.data)
+        groups = logstore.kafka.groups(broker.data)
         assert clients.stdin is not None
         clients.stdin.close()
         broker.said(clients, "ENDED")
@@ -170,7 +170,7 @@ def life(
         stopped = directory / "stopped"
         shutil.copytree(broker.data, stopped)
         # Into the directory of the stopped broker, which then serves it.
-        exported = logstore.export_group(
+        exported = logstore.kafka.export_group(
             source_of(directory / "source"), "handed", to=broker.data, dry_run=False
         )
         broker.start()
@@ -183,7 +183,7 @@ def life(
         broker.stop()
         (handed,) = (
             group
-            for group in logstore.kafka_groups(broker.data)
+            for group in logstore.kafka.groups(broker.data)
             if group.group == "handed"
         )
         committed_there = {
@@ -225,7 +225,7 @@ def test_offsets_of_a_stopped_broker_are_the_last_that_its_tool_said(
     life: Life,
 ) -> None:
     """From the files alone, after its members had left."""
-    groups = logstore.kafka_groups(life.data)
+    groups = logstore.kafka.groups(life.data)
     assert offsets_of(as_described(groups)) == offsets_of(life.described_later)
     assert groups.problems == ()
 

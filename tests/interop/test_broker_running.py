@@ -311,7 +311,7 @@ class Looker:
         topic = partition.topic
         try:
             assert partition.get(record.offset) == record
-        except (logstore.OffsetOutOfRangeError, logstore.RecordNotFoundError):
+        except (logstore.OffsetOutOfRangeError, logstore.errors.RecordNotFoundError):
             if topic != "compacted":
                 assert topic == "retained"
                 assert record.offset < self._start(partition)

@@ -72,8 +72,8 @@ class Seeded:
                 )
         return self.data
 
-    def check(self, **options: object) -> logstore.HandoverReport:
-        return logstore.check_handover(
+    def check(self, **options: object) -> logstore.kafka.HandoverReport:
+        return logstore.kafka.check_handover(
             self.data,
             from_kafka=False,
             release=self.release,
@@ -111,7 +111,7 @@ def seeded(
         pytest.skip(str(error))
 
 
-def effects(report: logstore.HandoverReport, kind: str) -> set[str]:
+def effects(report: logstore.kafka.HandoverReport, kind: str) -> set[str]:
     return {one.effect for one in report.findings if one.kind == kind}
 
 
@@ -411,7 +411,7 @@ def test_broker_serves_a_publication_that_was_interrupted(
     topics = "orders", "other"
     before = {topic: log_of(data, topic).stat().st_size for topic in topics}
     files = Copying(data, tmp_path)
-    with open_store(data, files=files) as store:
+    with open_store(data, _files=files) as store:
         with store.stage("job", 1) as stage:
             for topic in topics:
                 stage.append_many(store.topic(topic)[0], [b"never committed"])

@@ -127,7 +127,9 @@ def test_broker_starts_with_the_levels_of_which_that_was_said(
         broker = broker_in(tmp_path / release, release)
         shutil.copytree(data, broker.data)
         name = short_name(release)
-        report = logstore.check_handover(broker.data, from_kafka=False, release=name)
+        report = logstore.kafka.check_handover(
+            broker.data, from_kafka=False, release=name
+        )
         said = {one.kind for one in report.problems if one.effect == "refuses"}
         assert said <= {"feature-level"}
         assert bool(said) == is_refused(broker), release
@@ -151,7 +153,7 @@ def test_directory_is_formatted_for_an_older_broker_as_the_finding_says(
     (kept,) = broker.data.glob("before-0")
     (finding,) = (
         one
-        for one in logstore.check_handover(
+        for one in logstore.kafka.check_handover(
             broker.data, from_kafka=False, release=short_name(release)
         ).problems
         if one.kind == "feature-level"
@@ -173,7 +175,7 @@ def test_directory_is_formatted_for_an_older_broker_as_the_finding_says(
         shutil.copy(kept / "partition.metadata", aside)
         shutil.rmtree(kept)
         shutil.move(aside, kept)
-        report = logstore.check_handover(
+        report = logstore.kafka.check_handover(
             broker.data, from_kafka=False, release=short_name(release)
         )
         assert "feature-level" not in {one.kind for one in report.problems}

@@ -287,7 +287,7 @@ def test_offsets_of_groups_are_those_that_the_broker_tells(
         older.commit(broker, group, offsets)
         assert older.committed(broker, group, list(offsets)) == offsets
     for is_running in (True, False):
-        groups = logstore.kafka_groups(broker.data)
+        groups = logstore.kafka.groups(broker.data)
         assert groups.problems == ()
         found = {
             group.group: {

@@ -152,7 +152,7 @@ def test_cancelled_tasks_leave_a_whole_log_and_followers_that_know_it(
 
     async def main(path: str) -> None:
         files = Unsynced()
-        async with logstore.aio.open(path, files=files) as store:
+        async with logstore.aio.open(path, _files=files) as store:
             config = logstore.TopicConfig(segment_bytes=1000, flush_messages=7)
             p = (await store.create_topic("orders", config=config))[0]
             async with contextlib.AsyncExitStack() as stack:

@@ -60,7 +60,7 @@ class Model:
             magic, codec, segment_bytes=700, index_interval_bytes=100,
             file_delete_delay_ms=0, retention_ms=1000,
         )  # fmt: skip
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         self.partition = self.store.create_topic("orders", config=self.config)[0]
 
     def record(self, row: tuple, offset: int) -> Record:
@@ -105,7 +105,7 @@ class Model:
 
     def append_batches(self, added: list[tuple]) -> None:
         path = self.directory / "from"
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             source = store.create_topic("orders", config=self.config)[0]
             source.append_many(*self.columns(added))
             data = b"".join(bytes(b.buffer) for b in source.read_batches())
@@ -121,7 +121,7 @@ class Model:
 
     def reopen(self, _: None) -> None:
         self.store.close()
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         assert not self.store.recovery_report
         self.partition = self.store.topic("orders")[0]
 
@@ -131,7 +131,7 @@ class Model:
         self.store.close()
         shutil.rmtree(self.path)
         self.path = copy
-        self.store = open_store(self.path, files=Unsynced())
+        self.store = open_store(self.path, _files=Unsynced())
         self.partition = self.store.topic("orders")[0]
         assert self.partition.durable_offset == self.end
 
@@ -148,7 +148,7 @@ class Model:
         target = self.start + round(share * (self.end - self.start))
         try:
             assert self.partition.truncate_to(target) == target
-        except logstore.UnsupportedError:
+        except logstore.errors.UnsupportedError:
             bases = {b.base_offset for b in self.partition.read_batches()}
             assert target not in bases
             return
@@ -204,7 +204,7 @@ class Model:
         assert not segments or segments[-1].next_offset == self.end
         self.check_state(segments)
 
-    def check_state(self, segments: Sequence[logstore.SegmentInfo]) -> None:
+    def check_state(self, segments: Sequence[logstore.types.SegmentInfo]) -> None:
         """The state file says nothing of the sealed segments that is not so: what it
         says, the next opening believes or takes for damage."""
         state = PartitionState.read(self.partition._log.directory)

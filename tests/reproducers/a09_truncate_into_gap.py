@@ -49,7 +49,7 @@ for target in (3, 5, 7, 8):
                         said += f"; after reopening {again}"
             except logstore.LogStoreError as error:
                 bad, said = (
-                    not isinstance(error, logstore.UnsupportedError),
+                    not isinstance(error, logstore.errors.UnsupportedError),
                     said + f" {type(error).__name__}: {str(error)[:150]}",
                 )
         wrong |= bad

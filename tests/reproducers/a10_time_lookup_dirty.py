@@ -57,7 +57,7 @@ def look():
 
 with (
     tempfile.TemporaryDirectory() as path,
-    logstore.open(path, files=Watched()) as store,
+    logstore.open(path, _files=Watched()) as store,
 ):
     config = logstore.TopicConfig(message_format=2, segment_bytes=1 << 20)
     p = store.create_topic("t", config=config)[0]

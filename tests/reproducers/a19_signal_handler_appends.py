@@ -29,7 +29,7 @@ def attempt(path):
     def append(value):
         try:
             told[p.append(value)].append(value)
-        except logstore.ReentrantCallError:
+        except logstore.errors.ReentrantCallError:
             pass  # refused, and nothing changed
         except logstore.LogStoreError as error:
             errors[type(error).__name__] += 1

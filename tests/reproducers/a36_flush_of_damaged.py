@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as path:
     subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     with open(f"{path}/t-0/{0:020d}.log", "ab") as log:
         log.write(b"torn")
-    store = logstore.open(path, files=Full())
+    store = logstore.open(path, _files=Full())
     p = store.topic("t")[0]
     said = "flush() returned"
     try:

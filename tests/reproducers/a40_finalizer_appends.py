@@ -28,7 +28,7 @@ class Connection:
             # No more objects than this: they decide when the collector runs.
             try:  # noqa: SIM105
                 of_finalizers.append(p.append(b"dropped"))
-            except logstore.ReentrantCallError:
+            except logstore.errors.ReentrantCallError:
                 pass  # refused, and nothing changed
 
 

@@ -106,7 +106,9 @@ for case, (change, broker) in CASES.items():
             if name.startswith(".logstore"):
                 os.unlink(os.path.join(path, name))
     change(root)
-    report = ls.check_handover(root, from_kafka=False, release="3.9", retention_ms=-1)
+    report = ls.kafka.check_handover(
+        root, from_kafka=False, release="3.9", retention_ms=-1
+    )
     if not [f for f in report.findings if f.effect in ("refuses", "loses")]:
         quiet.append(f"{case} (broker: {broker})")
 print(

@@ -82,7 +82,7 @@ for how in (
         for stop in ("close is interrupted", "close is not interrupted"):
             with tempfile.TemporaryDirectory() as path:
                 files, said = Full(), ""
-                s = ls.open(path, files=files)
+                s = ls.open(path, _files=files)
                 p = s.create_topic("t", config=ls.TopicConfig(message_format=magic))[0]
                 p.append_many([b"a"] * 4)
                 p.flush()

@@ -49,5 +49,5 @@ try:
             for r in records
         ]
     end("" if got == [50] else f"got {got}")
-except logstore.NoOffsetForPartitionError as error:
+except logstore.errors.NoOffsetForPartitionError as error:
     end(str(error))

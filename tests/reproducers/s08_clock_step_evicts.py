@@ -51,7 +51,7 @@ while time.monotonic() < end:
     a.poll(timeout_ms=50)
 try:
     b.commit()
-except ls.FencedError:
+except ls.errors.FencedError:
     wrong.append("an hour forward: thrown out 2 s after its poll, its interval is 60 s")
 jump[0] = 0
 a, b = members(200)

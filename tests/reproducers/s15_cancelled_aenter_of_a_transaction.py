@@ -37,7 +37,7 @@ async def main():
             await asyncio.gather(task, return_exceptions=True)
             try:
                 await work()
-            except ls.CommitFailedError:
+            except ls.errors.CommitFailedError:
                 said += 1
     return said
 

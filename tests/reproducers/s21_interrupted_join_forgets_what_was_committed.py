@@ -68,7 +68,7 @@ def work(c):
                 for v in c.poll(timeout_ms=200).values():
                     for r in v:
                         tx.append("out", r.value)
-        except ls.FencedError:
+        except ls.errors.FencedError:
             pass
 
 

@@ -136,7 +136,7 @@ def test_failures_tell_nothing_of_what_is_stored(
     for method in ("write", "sync", "read", "open", "rename"):
         files = FaultyFiles()
         with heard.errors():
-            with open_store(store, files=files) as opened:
+            with open_store(store, _files=files) as opened:
                 partition = opened.topic("orders")[0]
                 files.fail(method, errno.EIO)
                 with heard.errors():

@@ -55,7 +55,7 @@ def levels(store: Path, files: Files | None = None) -> dict[str, str]:
     """Kind -> worst level."""
     found: dict[str, str] = {}
     order = ["ok", "note", "problem"]
-    for seen in logstore.doctor(store, files=files or Faked()).findings:
+    for seen in logstore.doctor(store, _files=files or Faked()).findings:
         assert seen.level in LEVELS
         assert seen.message
         worst = max(found.get(seen.kind, "ok"), seen.level, key=order.index)
@@ -66,7 +66,7 @@ def levels(store: Path, files: Files | None = None) -> dict[str, str]:
 def test_sound_place_has_nothing_to_tell(store: Path) -> None:
     """All is well, and nothing was touched."""
     before = snapshot_of(store)
-    report = logstore.doctor(store, files=Faked())
+    report = logstore.doctor(store, _files=Faked())
     assert report.ok
     assert {o.level for o in report.findings} == {"ok"}
     assert report.to_dict()["path"] == str(store)
@@ -79,7 +79,7 @@ def test_sound_place_has_nothing_to_tell(store: Path) -> None:
 )
 def test_mount_that_drops_a_promise_is_a_problem(store: Path, options: str) -> None:
     """With the option by name."""
-    report = logstore.doctor(store, files=Faked(options))
+    report = logstore.doctor(store, _files=Faked(options))
     (problem,) = report.problems
     assert problem.kind == "mount"
     assert options.split(",")[1] in problem.message
@@ -147,7 +147,7 @@ def test_files_of_another_user_are_told(store: Path) -> None:
     os.chown(logs_in(store / "orders-0")[-1], 1234, 1234)
     assert levels(store)["owners"] == "note"
     os.chown(store, 4321, 4321)
-    report = logstore.doctor(store, files=Faked())
+    report = logstore.doctor(store, _files=Faked())
     (owner,) = [o for o in report.findings if o.kind == "owner"]
     assert owner.level == "note"
     assert "user 4321" in owner.message
@@ -161,7 +161,7 @@ def test_leftovers_and_foreign_names_are_told(store: Path) -> None:
     (store / "orders-0" / "00000000000000000000.log~").write_text("x")
     (store / "orders-0" / "00000000000000000007.log.deleted").write_text("x")
     (store / ".logstore-owner.tmp").write_text("x")
-    report = logstore.doctor(store, files=Faked())
+    report = logstore.doctor(store, _files=Faked())
     seen = {o.kind: o for o in report.findings}
     assert seen["torn"].values["count"] == 1
     assert seen["foreign"].values["count"] == 3
@@ -199,7 +199,7 @@ def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
         for _ in range(2):
             (lock,) = [
                 o
-                for o in logstore.doctor(store, files=Faked()).findings
+                for o in logstore.doctor(store, _files=Faked()).findings
                 if o.kind == "lock"
             ]
             assert lock.values == {"pid": os.getpid()}
@@ -238,9 +238,9 @@ def test_write_test_that_fails_leaves_nothing_behind(store: Path) -> None:
 
     before = sorted(snapshot_of(store))
     with pytest.raises(logstore.DiskFullError):
-        logstore.doctor(store, write_test=True, files=Full())
+        logstore.doctor(store, write_test=True, _files=Full())
     assert sorted(snapshot_of(store)) == before
-    seen = logstore.doctor(store, write_test=True, files=Without()).findings[-1]
+    seen = logstore.doctor(store, write_test=True, _files=Without()).findings[-1]
     assert seen.level == "note"
     assert "cannot be reserved" in seen.message
 

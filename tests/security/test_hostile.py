@@ -135,7 +135,7 @@ def test_batch_of_the_decompression_limit_is_read_and_one_byte_more_is_not(
                 (found,) = store.topic("orders")[0].read()
                 assert found.value == b"x" * 70_000
                 high = middle
-            except logstore.RecordTooLargeError as error:
+            except logstore.errors.RecordTooLargeError as error:
                 told.append((error.limit, middle, "orders-0" in str(error)))
                 low = middle
     assert all(limit == given and where for limit, given, where in told)
@@ -154,7 +154,7 @@ def test_record_with_headers_of_the_limit_is_kept_and_one_more_is_not(
         partition = new_partition(store, 2, codec)
         headers = [("", None)] * limit
         assert partition.append(b"x", headers=headers) == 0
-        with pytest.raises(logstore.RecordTooLargeError) as caught:
+        with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
             partition.append(b"x", headers=[*headers, ("", None)])
         assert (caught.value.limit_name, caught.value.limit) == ("headers", limit)
         assert partition.end_offset == 1
@@ -186,7 +186,7 @@ def test_stored_record_with_headers_of_the_limit_is_read(
             if count == 100_000:
                 assert len(way()[0].headers) == count
             else:
-                with pytest.raises(logstore.RecordTooLargeError) as caught:
+                with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
                     way()
                 assert caught.value.limit_name == "headers"
     with logstore.open(tmp_path / "other") as store:
@@ -194,7 +194,7 @@ def test_stored_record_with_headers_of_the_limit_is_read(
         if count == 100_000:
             assert partition.append_batches(made) == range(1)
         else:
-            with pytest.raises(logstore.RecordTooLargeError):
+            with pytest.raises(logstore.errors.RecordTooLargeError):
                 partition.append_batches(made)
             assert partition.end_offset == 0
 
@@ -214,7 +214,7 @@ def test_message_of_the_size_limit_is_kept_and_one_byte_more_is_not(
             try:
                 partition.append(b"x" * middle, timestamp_ms=1)
                 low = middle
-            except logstore.RecordTooLargeError as error:
+            except logstore.errors.RecordTooLargeError as error:
                 told.append(
                     (error.limit_name, error.limit, partition.end_offset == end)
                 )

@@ -209,18 +209,18 @@ def test_network_file_system_is_refused_for_writing(
     before = snapshot_of(path)
     files = Elsewhere(number)
     with pytest.raises(logstore.ConfigError, match=f"on {name}") as caught:
-        open_store(path, files=files)
+        open_store(path, _files=files)
     assert caught.value.name == "allow_network_filesystem"
     assert snapshot_of(path) == before
-    with open_store(path, read_only=True, files=files) as store:
+    with open_store(path, read_only=True, _files=files) as store:
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
     assert snapshot_of(path) == before
     allowed = StoreConfig(allow_network_filesystem=True)
-    with open_store(path, files=files, config=allowed) as store:
+    with open_store(path, _files=files, config=allowed) as store:
         append_one(store.topic("orders")[0])
     with pytest.raises(logstore.ConfigError):
-        logstore.rebuild_index(path, files=files)
-    logstore.rebuild_index(path, files=files, store_config=allowed)
+        logstore.rebuild_index(path, _files=files)
+    logstore.rebuild_index(path, _files=files, store_config=allowed)
 
 
 @pytest.mark.parametrize("kind", ["virtiofs", "fuse.sshfs", "fuseblk"])
@@ -229,13 +229,13 @@ def test_fuse_is_refused_with_the_name_of_what_is_behind_it(
 ) -> None:
     """virtiofs reports the number of FUSE: its lock does not reach the host."""
     with pytest.raises(logstore.ConfigError, match=rf"FUSE \({kind}\)"):
-        open_store(tmp_path / "data", files=Elsewhere(0x65735546, kind))
+        open_store(tmp_path / "data", _files=Elsewhere(0x65735546, kind))
 
 
 @pytest.mark.parametrize("number", [*place.FILE_SYSTEMS, 0, 0x12345678], ids=hex)
 def test_local_and_unknown_file_systems_are_fine(tmp_path: Path, number: int) -> None:
     """Only what is known to break the promises is refused."""
-    with open_store(tmp_path / "data", files=Elsewhere(number)) as store:
+    with open_store(tmp_path / "data", _files=Elsewhere(number)) as store:
         fill(new_partition(store), 3)
 
 
@@ -279,7 +279,7 @@ def test_place_that_cannot_be_looked_at_is_a_storage_error(tmp_path: Path) -> No
 
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(logstore.StorageError, match="cannot look at"):
-        open_store(tmp_path / "data", files=Failing())
+        open_store(tmp_path / "data", _files=Failing())
     assert len(os.listdir("/proc/self/fd")) == before
 
 

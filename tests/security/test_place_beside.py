@@ -70,7 +70,7 @@ def test_reset_of_a_group_is_refused_in_a_directory_that_others_may_write_to(
     path.chmod(0o777)
     with pytest.raises(logstore.ConfigError, match="is not written to"):
         logstore.reset_offsets(path, "g", to="earliest", dry_run=False)
-    assert logstore.reset_offsets(path, "g", to="earliest")
+    assert logstore.reset_offsets(path, "g", to="earliest", dry_run=True)
     changes = logstore.reset_offsets(
         path, "g", to="earliest", dry_run=False, store_config=SHARED
     )
@@ -89,12 +89,12 @@ def test_network_file_system_gets_no_file(
     """Locks there do not keep members on other machines apart."""
     path = store_with(tmp_path / "s")
     before = snapshot_of(path)
-    with open_store(path, read_only=True, files=_Nfs()) as store:
+    with open_store(path, read_only=True, _files=_Nfs()) as store:
         with pytest.raises(logstore.ConfigError, match="on NFS") as caught:
             call(store)
         assert caught.value.name == "allow_network_filesystem"
     assert snapshot_of(path) == before
-    with open_store(path, read_only=True, files=_Nfs(), config=NETWORK) as store:
+    with open_store(path, read_only=True, _files=_Nfs(), config=NETWORK) as store:
         call(store)
 
 

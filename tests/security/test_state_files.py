@@ -93,7 +93,7 @@ BODIES = {
 def test_hostile_json_is_a_named_error(store: Path, name: str, body: bytes) -> None:
     """Never a RecursionError, never a number that takes a minute; opening goes on."""
     (store / name).write_bytes(sealed_with(body))
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         read_own(store / name)
     assert not logstore.verify(store).ok
     with logstore.open(store) as opened:
@@ -109,7 +109,7 @@ def test_depth_of_the_limit_is_read_and_one_more_is_not() -> None:
         if is_fine:
             assert checkpoints.unpack_state("p", sealed_with(body))["version"] == 1
         else:
-            with pytest.raises(logstore.CorruptCheckpointError, match="8 deep"):
+            with pytest.raises(logstore.errors.CorruptCheckpointError, match="8 deep"):
                 checkpoints.unpack_state("p", sealed_with(body))
 
 
@@ -120,7 +120,7 @@ def test_number_of_the_limit_is_read_and_one_digit_more_is_not() -> None:
     name = b'{"version":1,"%s":1}' % (b"1" * 200)
     assert len(checkpoints.unpack_state("p", sealed_with(name))) == 2
     bad = b'{"version":1,"x":[10000000000000000000]}'
-    with pytest.raises(logstore.CorruptCheckpointError, match="19 digits"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="19 digits"):
         checkpoints.unpack_state("p", sealed_with(bad))
 
 
@@ -302,7 +302,7 @@ def test_state_of_a_partition_that_cannot_be_is_a_named_error(
     state = value_of(path)
     change(state)
     put(path, state)
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         read_own(path)
     with logstore.open(store) as opened:
         assert "state-damaged" in {a.label for a in opened.recovery_report.actions}
@@ -407,7 +407,7 @@ def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
     """One problem with a count behind the first few; the state is read a few times,
     and not once for each of them."""
     files = FaultyFiles()
-    report = logstore.verify(hollow, files=files)
+    report = logstore.verify(hollow, _files=files)
     lost = [p for p in report.problems if p.kind == "lost-segment"]
     assert len(lost) == LOST_REPORTED_MAX + 1
     assert f"{ROWS - LOST_REPORTED_MAX} more segments" in lost[-1].message
@@ -420,7 +420,7 @@ def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
 def test_repair_tells_very_many_lost_segments_together(hollow: Path, mode: str) -> None:
     """In the report; and the log can be used again."""
     files = FaultyFiles()
-    report = logstore.repair(hollow, mode, files=files)
+    report = logstore.repair(hollow, mode, _files=files)
     lost = [a for a in report.actions if a.label == "lost-accepted"]
     assert len(lost) == LOST_REPORTED_MAX + 1
     assert report.remaining == ()
@@ -541,7 +541,7 @@ HIDDEN = {
 @pytest.mark.parametrize("body", HIDDEN.values(), ids=HIDDEN)
 def test_what_is_nested_cannot_hide_in_a_text(body: bytes) -> None:
     """Never a RecursionError, nor time that grows with the square of the file."""
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         checkpoints.unpack_state("p", sealed_with(body))
 
 

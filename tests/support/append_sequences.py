@@ -301,7 +301,7 @@ class Replay:
 
     def phase(self, number: int, *, kill: bool = False) -> None:
         """Make the calls of a phase, and close the store, or kill its writer."""
-        with open_store(self.directory, files=self._clock) as store:
+        with open_store(self.directory, _files=self._clock) as store:
             for sequence in self.sequences:
                 partition = store.topic(sequence.name)[0]
                 for call in sequence.calls(number):
@@ -317,7 +317,7 @@ class Replay:
 
     def recover(self) -> None:
         """Open the store after a kill, and close it."""
-        with open_store(self.directory, files=self._clock) as store:
+        with open_store(self.directory, _files=self._clock) as store:
             store.recover()
 
     def rebuild(self, sequence: AppendSequence, offset: int) -> None:

@@ -63,7 +63,7 @@ def fresh(path: Path, way: str = "read", **options: Any) -> list[int]:
 def small_log(path: Path, magic: int, codec: str) -> Path:
     """Several small segments of a broker's."""
     config = config_of(magic, codec, segment_bytes=1200, index_interval_bytes=200)
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config)[0]
         for _ in range(24):
             partition.append_many([random.Random(1).randbytes(60)] * 3)
@@ -75,7 +75,7 @@ def two_logs(path: Path, count: int, same: int) -> tuple[Path, bytes, bytes, lis
     batches of the same sizes behind them, and where each batch begins."""
     data = []
     for name, value in (("one", b"old"), ("two", b"new")):
-        with open_store(path / name, files=Unsynced()) as store:
+        with open_store(path / name, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(count):
                 mine = b"old" if number < same else value

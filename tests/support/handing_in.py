@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import Publication, Store, StoreConfig
+from logstore import Store, StoreConfig
 from logstore.io.checkpoint.process_requests import (
     ProcessFile,
     ServedProcess,
@@ -25,6 +25,7 @@ from logstore.io.wakeups import ServiceThread
 from logstore.log.write.calls import Submission
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import requester
+from logstore.types import Publication
 from support.staging import stage
 from support.values import config_of
 

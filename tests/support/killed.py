@@ -25,7 +25,7 @@ def killed_store(
 ) -> Path:
     """A store as a kill leaves it, with `count` records, the first `durable` synced."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)
-    with open_store(path / "live", config=config, files=Unsynced()) as store:
+    with open_store(path / "live", config=config, _files=Unsynced()) as store:
         partition = new_partition(store, magic, codec, **settings)
         fill(partition, durable, call=call)
         if durable:

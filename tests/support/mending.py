@@ -93,14 +93,14 @@ def check_mended(
     assert report.problems == ()
     assert offsets_read(store) == offsets
     for _ in range(openings):
-        with open_store(store, files=Unsynced()) as found:
+        with open_store(store, _files=Unsynced()) as found:
             assert found.topic("orders")[0].end_offset == end
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         assert not found.recovery_report, found.recovery_report
         partition = found.topic("orders")[0]
         assert partition.end_offset == end
         append_records(partition, 3)
     assert offsets_read(store) == [*offsets, end, end + 1, end + 2]
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         assert not found.recovery_report
     assert logstore.verify(store, deep=True).problems == ()

@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Path:
     return filled(tmp_path / "data")
 
 
-def kinds(report: logstore.Report) -> list[tuple[str, str]]:
+def kinds(report: logstore.types.Report) -> list[tuple[str, str]]:
     return [(one.level, one.kind) for one in report.findings]
 
 

@@ -173,7 +173,7 @@ def write_store(
 ) -> Path:
     """Make a store with `count` records in partition orders-0, close it, return the
     partition's directory."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         fill(new_partition(store, magic, codec, **settings), count, seed, call)
     return path / "orders-0"
 

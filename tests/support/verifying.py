@@ -25,15 +25,15 @@ def partition(tmp_path: Path) -> Path:
     return write_store(tmp_path / "store", RECORDS, **SMALL)
 
 
-def kinds(report: logstore.VerifyReport) -> list[str]:
+def kinds(report: logstore.types.VerifyReport) -> list[str]:
     return [problem.kind for problem in report.problems]
 
 
-def note_kinds(report: logstore.VerifyReport) -> list[str]:
+def note_kinds(report: logstore.types.VerifyReport) -> list[str]:
     return [note.kind for note in report.notes]
 
 
-def the_problem(report: logstore.VerifyReport) -> logstore.Problem:
+def the_problem(report: logstore.types.VerifyReport) -> logstore.types.VerifyProblem:
     assert len(report.problems) == 1, report.problems
     return report.problems[0]
 

@@ -467,14 +467,16 @@ def test_name_that_is_being_imported_is_a_call_from_inside_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A signal handler, or a finalizer, may come into the import."""
-    assert logstore.SegmentInfo
+    assert logstore.types.SegmentInfo
     monkeypatch.delitem(vars(logstore), "SegmentInfo")
     partial = types.ModuleType("logstore.segment")
     monkeypatch.setitem(sys.modules, "logstore.segment", partial)
-    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
-        _ = logstore.SegmentInfo
+    with pytest.raises(
+        logstore.errors.ReentrantCallError, match=r"logstore\.SegmentInfo is"
+    ):
+        _ = logstore.types.SegmentInfo
     monkeypatch.undo()
-    assert logstore.SegmentInfo
+    assert logstore.types.SegmentInfo
 
 
 def test_import_that_meets_itself_is_a_call_from_inside_a_call(
@@ -498,11 +500,13 @@ def test_import_that_meets_itself_is_a_call_from_inside_a_call(
     monkeypatch.setattr(importlib, "import_module", imported)
     raised.append(ImportError("partly", name=spec.name))
     with pytest.raises(ImportError, match="partly"):
-        _ = logstore.SegmentInfo
+        _ = logstore.types.SegmentInfo
     spec._initializing = True  # type: ignore[attr-defined]
     raised.append(ImportError("partly", name=spec.name))
-    with pytest.raises(logstore.ReentrantCallError, match=r"logstore\.SegmentInfo is"):
-        _ = logstore.SegmentInfo
+    with pytest.raises(
+        logstore.errors.ReentrantCallError, match=r"logstore\.SegmentInfo is"
+    ):
+        _ = logstore.types.SegmentInfo
     raised.append(KeyError(140_258_431_810_432))
-    assert logstore.SegmentInfo
+    assert logstore.types.SegmentInfo
     assert not raised

@@ -425,7 +425,7 @@ def test_indexes_that_could_not_be_finished_are_built_at_the_next_opening(
 ) -> None:
     """A roll goes on without them, says so, and they do not count until then."""
     files = FaultyFiles()
-    with open_store(tmp_path / "live", files=files) as store:
+    with open_store(tmp_path / "live", _files=files) as store:
         partition = new_partition(store)
         fill(partition, 30)
         files.fail("sync", name=".timeindex")

@@ -156,7 +156,7 @@ def test_metrics_read_each_state_of_an_idle_partition_once(
     """A scrape every few seconds costs no reading of files."""
     store.close()
     files = FaultyFiles()
-    with logstore.open(store.path, files=files) as again:
+    with logstore.open(store.path, _files=files) as again:
         again.metrics()
         opened = files.count("open")
         again.metrics()
@@ -187,10 +187,10 @@ def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
 def test_failed_partition_is_not_writable(tmp_path: Path) -> None:
     """A partition that takes no more appends says so."""
     files = FaultyFiles()
-    with logstore.open(tmp_path / "data", files=files) as store:
+    with logstore.open(tmp_path / "data", _files=files) as store:
         store.create_topic("a", config=SMALL)[0].append(b"1")
         files.fail("sync")
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             store.topic("a")[0].flush()
         assert row(store.metrics(), 0)["is_writable"] is False
         assert 'logstore_log_writable{topic="a",partition="0"} 0' in (
@@ -202,7 +202,7 @@ def test_failed_partition_is_not_writable(tmp_path: Path) -> None:
 def test_closed_store_has_no_metrics(store: logstore.Store) -> None:
     """As everything else that is asked of it."""
     store.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         store.metrics()
 
 
@@ -416,7 +416,7 @@ def test_opentelemetry_reads_the_store_at_each_collection(tmp_path: Path) -> Non
 
     reader, clock = InMemoryMetricReader(), Clock()
     meter = MeterProvider(metric_readers=[reader]).get_meter("test")
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         partition = store.create_topic("orders")[0]
         metrics.opentelemetry(store, meter)
         for end in range(3):
@@ -456,7 +456,9 @@ def test_missing_opentelemetry_is_a_helpful_error(
 ) -> None:
     """It says what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(logstore.UnsupportedError, match=r"pylogstore\[metrics\]"):
+    with pytest.raises(
+        logstore.errors.UnsupportedError, match=r"pylogstore\[metrics\]"
+    ):
         metrics.opentelemetry(store)
 
 

@@ -91,7 +91,7 @@ def test_roll_by_time_counts_from_the_first_record_after_a_reopening(
 def test_roll_of_untimed_segment_goes_by_the_wall_clock(tmp_path: Path) -> None:
     """Magic 0 has no timestamps: then the age of the segment counts."""
     clock = FixedClock(1_000_000)
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         partition = new_partition(store, 0, segment_ms=1000)
         append_one(partition)
         clock.now += 1000
@@ -105,7 +105,7 @@ def test_roll_of_untimed_segment_goes_by_the_wall_clock(tmp_path: Path) -> None:
 def test_idle_log_does_not_roll(tmp_path: Path) -> None:
     """There is no timer; the clock that matters is that of the records."""
     clock = FixedClock(1_000_000)
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         partition = new_partition(store, segment_ms=1000)
         append_at(partition, 5)
         clock.now += 10**9

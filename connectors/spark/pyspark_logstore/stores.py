@@ -23,12 +23,12 @@ from logstore import (
     LogStoreError,
     OffsetOutOfRangeError,
     Partition,
-    PartitionNotFoundError,
     StorageError,
     Store,
     TopicNotFoundError,
     TopicPartition,
 )
+from logstore.errors import PartitionNotFoundError
 from logstore.log.read.options import ReadOptions
 from logstore.store.inside import publication_key, readable_end
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark

@@ -211,7 +211,7 @@ def test_stores_stay_open_and_the_oldest_is_closed(tmp_path: Path) -> None:
     assert cache.get(paths[0]) is first
     cache.get(paths[2])
     assert len(cache) == 2
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         second.store.topics()
     assert cache.get(paths[0]).store.topics() == []
 

@@ -18,7 +18,7 @@ from logstore.config import TopicConfig
 from logstore.log.compact.compactor import CompactionProgress, CompactionReport
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
-from logstore.log.retention import Deletion, RetentionPolicy
+from logstore.log.retention import RetentionPolicy, SegmentDeletion
 from logstore.record.arguments import Start, as_timeout
 from logstore.record.encoder import (
     Column,
@@ -474,7 +474,7 @@ class Partition:
         now_ms: int | None = None,
         dry_run: bool = False,
         policies: Sequence[RetentionPolicy] | None = None,
-    ) -> list[Deletion]:
+    ) -> list[SegmentDeletion]:
         """Delete the segments that the topic's settings (or `policies`) select; as
         `logstore.Partition.apply_retention`."""
         return await self._services.run(

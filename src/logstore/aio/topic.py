@@ -15,7 +15,7 @@ from logstore.aio.wakes import Place
 from logstore.config import TopicConfig
 from logstore.log.read.corruption import OnCorruption
 from logstore.log.read.options import ReadOptions
-from logstore.log.retention import Deletion, RetentionPolicy
+from logstore.log.retention import RetentionPolicy, SegmentDeletion
 from logstore.log.write.calls import OutdatedChoiceError
 from logstore.record.arguments import as_timeout
 from logstore.record.encoder import as_bytes, check_payload_type
@@ -275,7 +275,7 @@ class Topic:
         now_ms: int | None = None,
         dry_run: bool = False,
         policies: Sequence[RetentionPolicy] | None = None,
-    ) -> list[Deletion]:
+    ) -> list[SegmentDeletion]:
         """Delete the segments that the topic's settings (or `policies`) select; as
         `logstore.Topic.apply_retention`."""
         return await self._services.run(

@@ -63,7 +63,7 @@ def compact(path: str, **given: Any) -> int:
                 try:
                     partition = topic[number]
                     report = _compact(partition, given, printer)
-                except logstore.StoreClosedError:
+                except logstore.errors.StoreClosedError:
                     raise
                 except logstore.LogStoreError as error:
                     printer.warn(str(error))
@@ -77,10 +77,10 @@ def compact(path: str, **given: Any) -> int:
 
 def _compact(
     partition: logstore.Partition, given: dict[str, Any], printer: Printer
-) -> logstore.CompactionReport:
+) -> logstore.types.CompactionReport:
     with Progress(f"compacting {partition.name}", printer.err) as bar:
 
-        def show(progress: logstore.CompactionProgress) -> None:
+        def show(progress: logstore.types.CompactionProgress) -> None:
             bar(progress.bytes_read, progress.bytes_total)
 
         return partition.compact(
@@ -95,7 +95,7 @@ def _compact(
 def _print(
     printer: Printer,
     partition: logstore.Partition,
-    report: logstore.CompactionReport,
+    report: logstore.types.CompactionReport,
     given: dict[str, Any],
 ) -> None:
     if given["form"] == "jsonl":

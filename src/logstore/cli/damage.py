@@ -123,7 +123,7 @@ class DamageLog:
             if is_over:
                 return
 
-            def leave_out(damaged: logstore.Damaged) -> bool:
+            def leave_out(damaged: logstore.types.Damaged) -> bool:
                 return self._met(partition, damaged, at, stop)
 
             on_corruption = "raise" if self.is_strict else leave_out
@@ -134,7 +134,7 @@ class DamageLog:
             except logstore.CorruptRecordError as error:
                 if not self.is_strict:
                     raise
-                damaged = logstore.Damaged(error.offset, None, error)
+                damaged = logstore.types.Damaged(error.offset, None, error)
                 self._met(partition, damaged, at, stop)
             else:
                 if stop is None:
@@ -176,7 +176,10 @@ class DamageLog:
         return start, stop, is_over
 
     def _met_before(
-        self, partition: logstore.Partition, damaged: logstore.Damaged, stop: int | None
+        self,
+        partition: logstore.Partition,
+        damaged: logstore.types.Damaged,
+        stop: int | None,
     ) -> None:
         """Report damage that may have held records of the time asked for."""
         first, following = damaged.first, damaged.next_offset
@@ -196,7 +199,7 @@ class DamageLog:
     def _met(
         self,
         partition: logstore.Partition,
-        damaged: logstore.Damaged,
+        damaged: logstore.types.Damaged,
         start: int | None,
         stop: int | None,
     ) -> bool:

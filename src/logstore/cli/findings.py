@@ -34,9 +34,11 @@ _FEW: Final = 3  # as many problems or actions that say the same are a line each
 _AFTER_DAMAGE: Final = "it lies behind the first damage"
 
 
-def note_lines(notes: Iterable[logstore.Note], *, verbose: bool) -> Iterator[str]:
+def note_lines(
+    notes: Iterable[logstore.types.VerifyNote], *, verbose: bool
+) -> Iterator[str]:
     """A line for each note; notes with the same text about several files are one."""
-    groups: dict[tuple[str, str], list[logstore.Note]] = {}
+    groups: dict[tuple[str, str], list[logstore.types.VerifyNote]] = {}
     for at, note in enumerate(notes):
         same = str(at) if verbose else _same(note.message)
         groups.setdefault((note.kind, same), []).append(note)
@@ -49,7 +51,7 @@ def _same(message: str) -> str:
     return _NUMBER.sub("#", _PATH.sub("", message))
 
 
-def _group_text(kind: str, notes: list[logstore.Note]) -> str:
+def _group_text(kind: str, notes: list[logstore.types.VerifyNote]) -> str:
     if len(notes) == 1:
         return notes[0].message
     if kind not in _GROUPS or not _is_named(kind, notes[0].message):
@@ -68,11 +70,11 @@ def _is_named(kind: str, message: str) -> bool:
 
 
 def problem_lines(
-    problems: Iterable[logstore.Problem], *, verbose: bool
+    problems: Iterable[logstore.types.VerifyProblem], *, verbose: bool
 ) -> Iterator[str]:
     """A line for each problem; more than three of a kind are one, except those of
     logs."""
-    groups: dict[Hashable, list[logstore.Problem]] = {}
+    groups: dict[Hashable, list[logstore.types.VerifyProblem]] = {}
     for at, problem in enumerate(problems):
         is_alone = verbose or problem.kind not in _DERIVED
         groups.setdefault(at if is_alone else problem.kind, []).append(problem)
@@ -85,11 +87,11 @@ def problem_lines(
 
 
 def action_lines(
-    actions: Iterable[logstore.RepairAction], *, verbose: bool
+    actions: Iterable[logstore.types.RepairAction], *, verbose: bool
 ) -> Iterator[tuple[str, str | None]]:
     """A line for each action, and where its bytes are kept; more than three that do the
     same in one partition are one line."""
-    groups: dict[Hashable, list[logstore.RepairAction]] = {}
+    groups: dict[Hashable, list[logstore.types.RepairAction]] = {}
     for at, action in enumerate(actions):
         directory = os.path.dirname(action.path)
         key = (action.label, directory, _same(action.message), action.kept_at is None)
@@ -107,7 +109,7 @@ def action_lines(
         )
 
 
-def _actions_text(some: list[logstore.RepairAction]) -> str:
+def _actions_text(some: list[logstore.types.RepairAction]) -> str:
     first = some[0]
     if not first.message.endswith(_AFTER_DAMAGE):
         return f"{first.message} (and {grouped(len(some) - 1)} more like it)"

@@ -60,7 +60,7 @@ def export(path: str, **given: Any) -> int:
     printer = Printer()
     for each in (path, given["to"]):
         check_store(each)
-    done = logstore.export_group(
+    done = logstore.kafka.export_group(
         path,
         given["group"],
         to=given["to"],
@@ -129,7 +129,7 @@ def reset(path: str, **given: Any) -> int:
 
 
 def _objects(
-    group: str, changes: Sequence[logstore.OffsetChange], dry_run: bool
+    group: str, changes: Sequence[logstore.types.OffsetChange], dry_run: bool
 ) -> list[dict[str, Any]]:
     return [
         line(

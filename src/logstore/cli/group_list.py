@@ -64,7 +64,7 @@ class Listed:
     state: str
     generation: int
     members: Sequence[Member]
-    rows: Sequence[logstore.GroupPartition]
+    rows: Sequence[logstore.types.GroupPartition]
 
     @property
     def lag(self) -> int | None:
@@ -147,8 +147,8 @@ class Found(NamedTuple):
     """
 
     listed: list[Listed]
-    own: list[logstore.Groups]
-    of_broker: logstore.KafkaGroups
+    own: list[logstore.types.ConsumerGroups]
+    of_broker: logstore.kafka.KafkaGroups
 
     @property
     def problems(self) -> list[str]:
@@ -159,10 +159,10 @@ class Found(NamedTuple):
 def groups_in(paths: Sequence[str]) -> Found:
     """The groups of stores and of brokers' directories.
 
-    Raises: as `logstore.groups`, `logstore.kafka_groups`.
+    Raises: as `logstore.groups`, `logstore.kafka.groups`.
     """
     own = [logstore.groups(path) for path in paths]
-    of_broker = logstore.kafka_groups(*paths)
+    of_broker = logstore.kafka.groups(*paths)
     return Found([*_own(own), *_of_broker(of_broker)], own, of_broker)
 
 
@@ -251,7 +251,7 @@ def _show(
     return 1 if warn_about(printer, found) else 0
 
 
-def _own(stores: Iterable[logstore.Groups]) -> Iterator[Listed]:
+def _own(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[Listed]:
     for group in (group for found in stores for group in found):
         members = [
             Member(
@@ -268,7 +268,7 @@ def _own(stores: Iterable[logstore.Groups]) -> Iterator[Listed]:
         )
 
 
-def _of_broker(found: logstore.KafkaGroups) -> Iterator[Listed]:
+def _of_broker(found: logstore.kafka.KafkaGroups) -> Iterator[Listed]:
     for group in found:
         members = [
             Member(
@@ -311,7 +311,7 @@ def _objects(one: Listed, times: str) -> Iterator[dict[str, Any]]:
     """A line for each partition; one without a partition for a group that has none."""
     members = {member.id: member for member in one.members}
     nobody = Member("", None, 0)
-    no_partition = logstore.GroupPartition("", -1)
+    no_partition = logstore.types.GroupPartition("", -1)
     for row in one.rows or (no_partition,):
         member = nobody if row.member is None else members.get(row.member, nobody)
         yield line(
@@ -364,7 +364,7 @@ def _print_all(printer: Printer, listed: Sequence[Listed], sort: str | None) -> 
             print_table(printer, columns, rows)
 
 
-def _about_members(stores: Iterable[logstore.Groups]) -> Iterator[str]:
+def _about_members(stores: Iterable[logstore.types.ConsumerGroups]) -> Iterator[str]:
     """What an operator should know of the members of a store."""
     for group in (group for found in stores for group in found):
         for member in group.members:
@@ -379,7 +379,9 @@ def _about_members(stores: Iterable[logstore.Groups]) -> Iterator[str]:
                 )
 
 
-def _held(group: logstore.Group, member: logstore.LiveMember) -> str:
+def _held(
+    group: logstore.types.ConsumerGroup, member: logstore.types.LiveMember
+) -> str:
     """The partitions that a member has, as part of a sentence."""
     names = [
         f"{row.topic}-{row.partition}"
@@ -393,7 +395,7 @@ def _held(group: logstore.Group, member: logstore.LiveMember) -> str:
 
 
 def _not_here(
-    found: logstore.KafkaGroups,
+    found: logstore.kafka.KafkaGroups,
     names: Sequence[str],
     paths: Sequence[str],
     patterns: Sequence[str],

@@ -41,7 +41,7 @@ def check(path: str, **given: Any) -> int:
     direction = False if given["to_kafka"] else None
     printer = Printer()
     with Progress("reading", printer.err) as progress:
-        report = logstore.check_handover(
+        report = logstore.kafka.check_handover(
             path,
             from_kafka=True if given["from_kafka"] else direction,
             release=given["release"],

@@ -33,7 +33,7 @@ def import_package(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         package = name.partition(".")[0]
-        raise logstore.UnsupportedError(
+        raise logstore.errors.UnsupportedError(
             f"this command needs {package}; install it with `{_INSTALL[package]}`"
         ) from error
 

@@ -196,8 +196,8 @@ class FileSource:
             return list(batch)
         except (
             logstore.CorruptionError,
-            logstore.RecordTooLargeError,
-            logstore.UnsupportedError,
+            logstore.errors.RecordTooLargeError,
+            logstore.errors.UnsupportedError,
         ) as error:
             self._damage.in_batch(self, batch, error)
             following = asked.stop

@@ -26,7 +26,7 @@ class Beginning(NamedTuple):
     """
 
     offset: int
-    damage: tuple[logstore.Damaged, ...] = ()
+    damage: tuple[logstore.types.Damaged, ...] = ()
     is_unsure: bool = False
 
 
@@ -38,9 +38,9 @@ def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginni
     """
     # Before the lookup: what is appended during it may be at or after the time.
     end = partition.end_offset
-    met: list[logstore.Damaged] = []
+    met: list[logstore.types.Damaged] = []
 
-    def leave_out(damaged: logstore.Damaged) -> bool:
+    def leave_out(damaged: logstore.types.Damaged) -> bool:
         met.append(damaged)
         return isinstance(damaged.error, logstore.CorruptRecordError)
 

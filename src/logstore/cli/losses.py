@@ -67,7 +67,7 @@ class Loss:
         return line("loss", topic=None, partition=None, **values)
 
 
-def loss_of(report: logstore.RepairReport) -> Loss:
+def loss_of(report: logstore.types.RepairReport) -> Loss:
     """The data that a report's actions take out. For a dry run, this also reads the
     records that can still be read, and counts them."""
     losing = [a for a in report.actions if a.label in _LOSING]
@@ -88,7 +88,7 @@ def loss_of(report: logstore.RepairReport) -> Loss:
     )
 
 
-def _is_known(action: logstore.RepairAction) -> bool:
+def _is_known(action: logstore.types.RepairAction) -> bool:
     """Whether an action lists all the offsets that it takes out, or there are none
     among its bytes."""
     if action.last_offset is not None:
@@ -96,7 +96,7 @@ def _is_known(action: logstore.RepairAction) -> bool:
     return action.first_offset is None and action.label in ("cut", "skipped")
 
 
-def _readable(action: logstore.RepairAction) -> int:
+def _readable(action: logstore.types.RepairAction) -> int:
     """Count the records that can be read in the bytes that an action would take out."""
     begin = action.position or 0
     end = begin + action.bytes

@@ -50,7 +50,9 @@ def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
     return max(map(_status, failures), default=CLEAN)
 
 
-def _print(printer: Printer, row: logstore.BuiltIndexes, given: dict[str, Any]) -> None:
+def _print(
+    printer: Printer, row: logstore.types.BuiltIndexes, given: dict[str, Any]
+) -> None:
     log, entries, times = row
     if given["form"] == "jsonl":
         values = {

@@ -83,13 +83,13 @@ def repair(path: str, **given: Any) -> int:
 
 def _plan(
     path: str, mode: str, given: dict[str, Any], printer: Printer
-) -> logstore.RepairReport:
+) -> logstore.types.RepairReport:
     return _repair(path, mode, given, printer, dry_run=True)
 
 
 def _repair(
     path: str, mode: str, given: dict[str, Any], printer: Printer, *, dry_run: bool
-) -> logstore.RepairReport:
+) -> logstore.types.RepairReport:
     with Progress("checking" if dry_run else "repairing", printer.err) as progress:
         return logstore.repair(
             path,
@@ -136,7 +136,7 @@ def _choose(
 def _print_choice(
     given: dict[str, Any],
     printer: Printer,
-    plans: dict[str, logstore.RepairReport],
+    plans: dict[str, logstore.types.RepairReport],
     losses: list[Loss],
 ) -> None:
     if given["form"] == "jsonl":
@@ -181,7 +181,7 @@ def _ask_name(path: str, printer: Printer) -> None:
 # ------------------------------------------------------------------ the report
 
 
-def _print_json(printer: Printer, report: logstore.RepairReport) -> None:
+def _print_json(printer: Printer, report: logstore.types.RepairReport) -> None:
     value: dict[str, Any] = report.to_dict()
     about = {"mode": report.mode, "dry_run": report.dry_run}
     for action in value.pop("actions"):
@@ -202,7 +202,7 @@ def _print_json(printer: Printer, report: logstore.RepairReport) -> None:
 
 
 def _print(
-    given: dict[str, Any], printer: Printer, report: logstore.RepairReport
+    given: dict[str, Any], printer: Printer, report: logstore.types.RepairReport
 ) -> None:
     if given["form"] == "jsonl":
         _print_json(printer, report)

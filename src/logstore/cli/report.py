@@ -24,11 +24,13 @@ METRICS_EXAMPLES: Final = ["metrics data", "metrics data --format jsonl"]
 _library: Any = logstore
 
 
-def report_of(path: str, printer: Printer, **options: Any) -> logstore.Report:
+def report_of(path: str, printer: Printer, **options: Any) -> logstore.types.Report:
     """What `logstore.report` makes of a path, with a bar if that takes long."""
     kind_of(os.path.abspath(path), path)
     with Progress("verifying", printer.err) as progress:
-        result: logstore.Report = _library.report(path, on_progress=progress, **options)
+        result: logstore.types.Report = _library.report(
+            path, on_progress=progress, **options
+        )
     return result
 
 

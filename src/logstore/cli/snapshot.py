@@ -45,7 +45,7 @@ def snapshot(path: str, target: str, **given: Any) -> int:
         Progress("copying", printer.err) as bar,
     ):
 
-        def show(progress: logstore.SnapshotProgress) -> None:
+        def show(progress: logstore.types.SnapshotProgress) -> None:
             bar(progress.bytes_done, progress.bytes_total)
 
         report = store.snapshot(target, links=not given["no_links"], on_progress=show)
@@ -55,7 +55,7 @@ def snapshot(path: str, target: str, **given: Any) -> int:
 
 
 def _print(
-    printer: Printer, report: logstore.SnapshotReport, given: dict[str, Any]
+    printer: Printer, report: logstore.types.SnapshotReport, given: dict[str, Any]
 ) -> None:
     if given["form"] == "jsonl":
         values = {

@@ -118,7 +118,7 @@ class Sources:
                     self.damage.broken(name, number, error)
         if not has_any:
             lowest = min(self._numbers)
-            raise logstore.PartitionNotFoundError(
+            raise logstore.errors.PartitionNotFoundError(
                 f"{self.path} has no partition {lowest} of what --topic chooses",
                 topic=", ".join(self._topics),
                 partition=lowest,

@@ -70,7 +70,7 @@ def verify(paths: tuple[str, ...], **given: Any) -> int:
     return 0 if report.ok else 1
 
 
-def _print_json(printer: Printer, report: logstore.VerifyReport) -> None:
+def _print_json(printer: Printer, report: logstore.types.VerifyReport) -> None:
     value = report.to_dict()
     for kind in ("note", "problem"):
         for one in value.pop(f"{kind}s"):
@@ -86,7 +86,7 @@ def _print_json(printer: Printer, report: logstore.VerifyReport) -> None:
 
 
 def _print_text(
-    printer: Printer, report: logstore.VerifyReport, *, verbose: bool
+    printer: Printer, report: logstore.types.VerifyReport, *, verbose: bool
 ) -> None:
     """Print notes first and problems last, at the end of the output."""
     for text in note_lines(report.notes, verbose=verbose):

@@ -9,7 +9,7 @@ from typing import Any
 from logstore.broker.kafka_records import OffsetCommit
 from logstore.errors import LogStoreError
 from logstore.group.consumer.lowering import is_of
-from logstore.group.overview import Group, groups_of
+from logstore.group.overview import ConsumerGroup, groups_of
 from logstore.io.checkpoint.topic_identity import counts_in
 from logstore.io.layout import TopicPartition
 from logstore.store.inside import partition_id
@@ -60,7 +60,7 @@ def group_rows(
     return [_row(group) for group in found], len(errors)
 
 
-def _row(group: Group) -> dict[str, Any]:
+def _row(group: ConsumerGroup) -> dict[str, Any]:
     return {
         "group": group.group,
         "state": group.state,

@@ -29,8 +29,8 @@ from logstore.store.partition.partition import Partition
 from logstore.store.store import Store
 
 __all__ = [
-    "Group",
-    "Groups",
+    "ConsumerGroup",
+    "ConsumerGroups",
     "LiveMember",
     "Logs",
     "groups",
@@ -79,7 +79,7 @@ class LiveMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Group(GroupRows):
+class ConsumerGroup(GroupRows):
     """A consumer group of a store.
 
     Attributes:
@@ -111,14 +111,14 @@ class Group(GroupRows):
         return sum(one.stuck_ms is not None for one in self.members)
 
 
-class Groups(list[Group]):
+class ConsumerGroups(list[ConsumerGroup]):
     """The groups of a store, by id.
 
     Attributes:
         problems: the files of groups that could not be read, a sentence each.
     """
 
-    def __init__(self, found: Iterable[Group] = ()) -> None:
+    def __init__(self, found: Iterable[ConsumerGroup] = ()) -> None:
         super().__init__(found)
         self.problems: tuple[str, ...] = ()
 
@@ -141,7 +141,7 @@ class Groups(list[Group]):
         return shown(title, head, rows)
 
 
-def groups(path: str | os.PathLike[str]) -> Groups:
+def groups(path: str | os.PathLike[str]) -> ConsumerGroups:
     """The consumer groups of a store.
 
     Nothing is written and no lock is taken; members and an owner of the store may work
@@ -157,16 +157,18 @@ def groups(path: str | os.PathLike[str]) -> Groups:
 
 def groups_and_errors(
     path: str | os.PathLike[str],
-) -> tuple[Groups, dict[str, LogStoreError]]:
+) -> tuple[ConsumerGroups, dict[str, LogStoreError]]:
     """As `groups`, with the error of each file that could not be read, by its name."""
     with open_store(path, read_only=True) as store:
         return groups_of(store, _Logs(store))
 
 
-def groups_of(store: Store, logs: Logs) -> tuple[Groups, dict[str, LogStoreError]]:
+def groups_of(
+    store: Store, logs: Logs
+) -> tuple[ConsumerGroups, dict[str, LogStoreError]]:
     """The groups of an open store, with the error of each file that could not be read,
     by its name."""
-    found, errors = Groups(), dict[str, LogStoreError]()
+    found, errors = ConsumerGroups(), dict[str, LogStoreError]()
     problems: list[str] = []
     root = Directory.open_root(Files(), store.path)
     try:
@@ -220,7 +222,7 @@ class _Logs:
 
 def _groups(
     store: Store, root: Directory, name: str, logs: Logs, problems: list[str]
-) -> Iterator[Group]:
+) -> Iterator[ConsumerGroup]:
     """The group of a file; none if the file is empty, and no member lives."""
     file = GroupFile(root, name)
     try:
@@ -287,7 +289,7 @@ def _groups(
             has.get(one) == member_id for one, member_id in assigned.items()
         )
         live_state = _STABLE if is_settled else _REBALANCING
-    yield Group(
+    yield ConsumerGroup(
         group or layout.group_of_file(name),
         live_state,
         state.generation,

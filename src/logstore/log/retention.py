@@ -14,7 +14,7 @@ from logstore.config import TopicConfig
 from logstore.io.segment_info import SegmentInfo, newest_ms
 
 __all__ = [
-    "Deletion",
+    "SegmentDeletion",
     "RetainAge",
     "RetainBytes",
     "RetainFreeSpace",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class Deletion(NamedTuple):
+class SegmentDeletion(NamedTuple):
     """A segment that retention deletes (or would, with ``dry_run``).
 
     Attributes:
@@ -177,7 +177,7 @@ def plan(
     free_bytes: int,
     *,
     keeps_active: bool = False,
-) -> list[Deletion]:
+) -> list[SegmentDeletion]:
     """The leading run of segments that some policy selects, with its reason.
 
     An empty active segment is never among them.
@@ -190,11 +190,11 @@ def plan(
         policy.observe(free_bytes)
         for segment in policy.select(tuple(segments), now_ms):
             reasons.setdefault(segment.base_offset, policy.reason)
-    deletions: list[Deletion] = []
+    deletions: list[SegmentDeletion] = []
     for segment in segments:
         reason = reasons.get(segment.base_offset)
         is_kept = segment.is_active and (keeps_active or segment.size_bytes == 0)
         if reason is None or is_kept:
             break
-        deletions.append(Deletion(partition, segment, reason))
+        deletions.append(SegmentDeletion(partition, segment, reason))
     return deletions

@@ -271,7 +271,7 @@ def _as_read(
     not yet, and sums over all batches."""
     store, reason = None, ""
     try:
-        store = open_store(root.path, read_only=True, config=config, files=root.files)
+        store = open_store(root.path, read_only=True, config=config, _files=root.files)
     except LogStoreError as error:
         reason = str(error)
     with store or contextlib.nullcontext():

@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 
 from faults.tracing import PENDING, make_pending
-from logstore import ReentrantCallError
 from logstore import _native as native
+from logstore.errors import ReentrantCallError
 
 
 @pytest.fixture

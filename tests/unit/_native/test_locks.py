@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import ReentrantCallError
 from logstore import _native as native
 from logstore._native import _locks
 from logstore._native.locks import wait_for_end
+from logstore.errors import ReentrantCallError
 from logstore.io.parallel import side_by_side
 
 

@@ -353,9 +353,9 @@ def test_failed_sync_is_not_tried_again_though_a_signal_hides_the_failure(
     os.close(file)
     calls.instead.clear()
     for _ in range(2):
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.flush()
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.append(b"y", durable=True)
     assert partition.durable_offset == 2
 
@@ -368,15 +368,17 @@ def test_sync_that_fails_is_not_tried_again(partition: logstore.Partition) -> No
     os.dup2(null, log.active.writer.fd)
     os.close(null)
     before = log.active.sync_times.get()
-    with pytest.raises(logstore.SyncFailedError, match="offset 2 to 2 may be") as found:
+    with pytest.raises(
+        logstore.errors.SyncFailedError, match="offset 2 to 2 may be"
+    ) as found:
         partition.append(b"y", durable=True)
     assert found.value.errno == errno.EINVAL
     os.dup2(file, log.active.writer.fd)
     os.close(file)
     for _ in range(2):
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.append(b"y", durable=True)
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.flush()
     assert log.active.sync_times.get() == before
     assert partition.durable_offset == 2
@@ -401,7 +403,9 @@ def test_nothing_is_synced_for_a_store_that_another_program_has_locked(
     with other:
         assert other.stdout is not None
         assert other.stdout.readline() == "taken\n"
-        with pytest.raises(logstore.SyncFailedError, match=f"process {other.pid}"):
+        with pytest.raises(
+            logstore.errors.SyncFailedError, match=f"process {other.pid}"
+        ):
             partition.append(b"y", durable=True)
         other.communicate(timeout=20)
     assert partition.durable_offset == 2
@@ -512,7 +516,7 @@ def test_child_of_a_fork_appends_nothing(partition: logstore.Partition) -> None:
         status = 1
         try:
             partition.append(b"child", durable=True)
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             status = 0
         finally:
             os._exit(status)
@@ -527,7 +531,7 @@ def test_closed_store_takes_no_durable_append(tmp_path: Path) -> None:
     for _ in range(2):
         partition.append(b"x", durable=True)
     store.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         partition.append(b"y", durable=True)
 
 

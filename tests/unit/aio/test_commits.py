@@ -31,7 +31,7 @@ def test_failed_sync_fails_every_task_that_waits_for_it(
 
     async def main() -> None:
         files = FaultyFiles()
-        async with logstore.aio.open(tmp_path, files=files) as store:
+        async with logstore.aio.open(tmp_path, _files=files) as store:
             p, q = await store.create_topic("orders", partitions=2)
             await p.append(b"0", durable=True)
             await q.append(b"0", durable=True)
@@ -46,12 +46,12 @@ def test_failed_sync_fails_every_task_that_waits_for_it(
             *failed, served = results
             assert served == 1
             for error in failed:
-                assert isinstance(error, logstore.SyncFailedError)
+                assert isinstance(error, logstore.errors.SyncFailedError)
                 assert "orders-0" in str(error)
                 assert isinstance(error.__cause__, OSError)
             assert len(set(map(id, failed))) == len(failed)
             assert q.durable_offset == 2
-            with pytest.raises(logstore.SyncFailedError):
+            with pytest.raises(logstore.errors.SyncFailedError):
                 await p.append(b"later")
 
     run(main(), loop_kind)
@@ -128,7 +128,7 @@ def test_loop_that_is_closed_while_the_thread_works_loses_no_record(
     while thread.end_offset < 3:
         time.sleep(0.001)
     assert sorted(values_of(thread)) == [b"0", b"1", b"2"]  # type: ignore[type-var]
-    with pytest.raises(logstore.EventLoopError, match="is closed"):
+    with pytest.raises(logstore.errors.EventLoopError, match="is closed"):
         asyncio.run(p.append(b"3"))
     blocking.close()
 
@@ -146,9 +146,9 @@ def test_close_waits_for_the_appends_that_have_begun(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
             closing = asyncio.create_task(store.close())
             await asyncio.sleep(0.01)
-            with pytest.raises(logstore.StoreClosedError):
+            with pytest.raises(logstore.errors.StoreClosedError):
                 await p.append(b"late")
-            with pytest.raises(logstore.StoreClosedError):
+            with pytest.raises(logstore.errors.StoreClosedError):
                 await store.create_topic("late")
             assert not closing.done()
             held.release()
@@ -191,7 +191,7 @@ def test_store_closed_behind_its_tasks_serves_those_that_wait(tmp_path: Path) ->
             # In the loop: the hand-over comes after it.
             _close(p)
             assert await asyncio.gather(*tasks) == [1, 2]
-            with pytest.raises(logstore.StoreClosedError):
+            with pytest.raises(logstore.errors.StoreClosedError):
                 await p.append(b"late", durable=True)
 
     run(main())

@@ -184,11 +184,11 @@ def test_stop_ends_tasks_that_wait_and_later_calls(path: Path) -> None:
         await one.stop()
         await one.stop()
         for call in (waiting, one.getone(), one.getmany(), one.commit(), one.start()):
-            with pytest.raises(logstore.StoreClosedError):
+            with pytest.raises(logstore.errors.StoreClosedError):
                 await call
         never = consumer(path)
         await never.stop()
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             await never.getone()
 
     run(main())
@@ -256,7 +256,7 @@ def test_errors_are_those_of_the_blocking_consumer(path: Path) -> None:
             await consumer(path / "none").start()
         async with consumer(path, reset="error") as one:
             for call in (one.getone, one.getmany):
-                with pytest.raises(logstore.NoOffsetForPartitionError):
+                with pytest.raises(logstore.errors.NoOffsetForPartitionError):
                     await call()
             for key in (T0, T1):
                 await one.seek(key, 0)
@@ -299,7 +299,7 @@ def test_store_of_asyncio_is_taken_and_other_loops_are_refused(
 
     async def other() -> None:
         for call in (one.getone, one.getmany, one.commit, one.stop):
-            with pytest.raises(logstore.EventLoopError):
+            with pytest.raises(logstore.errors.EventLoopError):
                 await call()
 
     run(other(), loop_kind)
@@ -312,9 +312,11 @@ def test_child_of_a_fork_is_refused(path: Path) -> None:
     one = consumer(path)
 
     async def child() -> None:
-        with pytest.raises((logstore.ForkedError, logstore.EventLoopError)):
+        with pytest.raises(
+            (logstore.errors.ForkedError, logstore.errors.EventLoopError)
+        ):
             await one.getmany()
-        with pytest.raises(logstore.ForkedError):
+        with pytest.raises(logstore.errors.ForkedError):
             await one._asked(lambda blocking: None)
 
     asyncio.run(one.start())
@@ -355,7 +357,7 @@ def test_transaction_publishes_outputs_and_positions(path: Path) -> None:
             await transaction.abort()
             with pytest.raises(logstore.ConfigError):
                 await transaction.commit()
-            with pytest.raises(logstore.CommitFailedError):
+            with pytest.raises(logstore.errors.CommitFailedError):
                 await one.commit({T0: 5})
         with logstore.open(path, read_only=True) as store:
             values = [r.value for r in store.topic("out").read()]

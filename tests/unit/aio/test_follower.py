@@ -49,7 +49,7 @@ async def followed(path: Path, way: str, **options: Any) -> AsyncIterator[Two]:
             yield Two(writing, writing, p, p)
             return
         files = Unwatched() if way == "polled" else None
-        async with logstore.aio.open(path, read_only=True, files=files) as reading:
+        async with logstore.aio.open(path, read_only=True, _files=files) as reading:
             yield Two(writing, reading, p, reading.topic("orders")[0])
 
 
@@ -232,7 +232,7 @@ def test_closing_the_store_ends_its_followers(
                 await asyncio.to_thread(reading.blocking.close)
             else:
                 await reading.close()
-            with pytest.raises(logstore.StoreClosedError):
+            with pytest.raises(logstore.errors.StoreClosedError):
                 await waiting
             with pytest.raises(StopAsyncIteration):
                 await anext(follower)
@@ -252,7 +252,10 @@ def test_deleting_the_topic_ends_its_followers(tmp_path: Path, way: str) -> None
             waiting = asyncio.ensure_future(anext(follower))
             await asyncio.sleep(0.01)
             await writing.delete_topic("orders")
-            wanted = (logstore.TopicNotFoundError, logstore.PartitionNotFoundError)
+            wanted = (
+                logstore.TopicNotFoundError,
+                logstore.errors.PartitionNotFoundError,
+            )
             with pytest.raises(wanted):
                 await waiting
 
@@ -387,7 +390,7 @@ def test_follower_of_a_topic_begins_where_it_is_told(tmp_path: Path) -> None:
             assert sorted((r.partition, r.offset) for r in seen) == [
                 (0, 4), (0, 5), (1, 5)
             ]  # fmt: skip
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 topic.follow({7: 0})
             with pytest.raises(logstore.ConfigError):
                 topic.follow(order="none")

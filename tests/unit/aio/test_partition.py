@@ -256,15 +256,18 @@ def test_bad_arguments_raise_as_in_a_blocking_call(
                 (TypeError, p.append(b"", 1)),  # type: ignore[arg-type]
                 (TypeError, p.append(b"", timestamp_ms="now")),  # type: ignore[arg-type]
                 (logstore.ConfigError, p.append(b"", timestamp_ms=-2)),
-                (logstore.UnsupportedError, p.append(b"", headers=HEADERS)),
+                (logstore.errors.UnsupportedError, p.append(b"", headers=HEADERS)),
                 (TypeError, p.append(b"", headers=[1])),  # type: ignore[list-item]
-                (logstore.RecordTooLargeError, p.append(bytes(2 << 20))),
-                (logstore.OffsetConflictError, p.append(b"", expected_offset=9)),
+                (logstore.errors.RecordTooLargeError, p.append(bytes(2 << 20))),
+                (logstore.errors.OffsetConflictError, p.append(b"", expected_offset=9)),
                 (TypeError, p.append(b"", expected_offset="9")),  # type: ignore[arg-type]
                 (TypeError, p.append_many(["text"])),  # type: ignore[list-item]
                 (TypeError, p.append_many(b"text")),  # type: ignore[arg-type]
                 (logstore.ConfigError, p.append_many([b""], [b"", b""])),
-                (logstore.OffsetConflictError, p.append_many([b""], expected_offset=9)),
+                (
+                    logstore.errors.OffsetConflictError,
+                    p.append_many([b""], expected_offset=9),
+                ),
                 (logstore.CorruptRecordError, p.append_batches(b"text")),
                 (TypeError, p.append_batches("text")),  # type: ignore[arg-type]
             ]
@@ -289,7 +292,7 @@ def test_append_to_a_read_only_store_is_refused(tmp_path: Path) -> None:
             async with logstore.aio.open(tmp_path, read_only=True) as store:
                 p = store.topic("orders")[0]
                 for call in (p.append(b""), p.append_many([b""]), p.flush(), p.roll()):
-                    with pytest.raises(logstore.ReadOnlyError):
+                    with pytest.raises(logstore.errors.ReadOnlyError):
                         await call
 
     run(main())
@@ -420,7 +423,7 @@ def test_compaction_leaves_the_loop_to_others(tmp_path: Path) -> None:
                 await p.append_many([b"1", b"2"], keys=[b"k", b"k"])
                 await p.roll()
 
-            def seen(progress: logstore.CompactionProgress) -> None:
+            def seen(progress: logstore.types.CompactionProgress) -> None:
                 threads.add(threading.get_ident())
 
             dry = await topic[0].compact(force=True, dry_run=True)

@@ -74,19 +74,19 @@ def test_errors_are_those_of_the_blocking_producer(tmp_path: Path) -> None:
             plain = (await store.create_topic("plain"))[0]
             producer = await store.producer("me")
             await producer.append(p, b"0", sequence=0)
-            with pytest.raises(logstore.OutOfOrderSequenceError):
+            with pytest.raises(logstore.errors.OutOfOrderSequenceError):
                 await producer.append(p, b"2", sequence=2)
             with pytest.raises(logstore.ConfigError):
                 await producer.append(p, b"", sequence=-1)
             with pytest.raises(TypeError):
                 await producer.append(p, "text")  # type: ignore[arg-type]
-            with pytest.raises(logstore.UnsupportedError):
+            with pytest.raises(logstore.errors.UnsupportedError):
                 await producer.append(plain, b"")
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 await producer.append(("orders", 7), b"")
             newer = await store.producer("me")
             await newer.append(p, b"1", sequence=1)
-            with pytest.raises(logstore.ProducerFencedError):
+            with pytest.raises(logstore.errors.ProducerFencedError):
                 await producer.append(p, b"late", sequence=2)
             with pytest.raises(logstore.ConfigError):
                 await store.producer("")

@@ -39,7 +39,7 @@ def test_open_gives_a_store_and_closes_it(tmp_path: Path, loop_kind: str) -> Non
         async with await asyncio.wait_for(task, 60) as store:
             assert store.read_only
             assert "orders" in store
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             store.topics()
 
     run(main(), loop_kind)
@@ -75,7 +75,7 @@ def test_open_after_a_crash_recovers_all_partitions(tmp_path: Path) -> None:
         for number in range(3):
             log = copy / f"orders-{number}" / "00000000000000000000.log"
             os.truncate(log, log.stat().st_size - 1)
-        actions: list[logstore.RecoveryAction] = []
+        actions: list[logstore.types.RecoveryAction] = []
         async with logstore.aio.open(copy, on_recovery=actions.append) as store:
             found = [action.label for action in actions]
             assert found == ["torn-tail"] * 3
@@ -109,7 +109,7 @@ def test_cancelled_open_closes_the_store_again(tmp_path: Path) -> None:
 
     async def main() -> None:
         files = Slow()
-        task = asyncio.ensure_future(logstore.aio.open(tmp_path, files=files))
+        task = asyncio.ensure_future(logstore.aio.open(tmp_path, _files=files))
         await asyncio.to_thread(files.is_opening.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -182,7 +182,7 @@ def test_objects_of_another_loop_raise_and_do_nothing(
                 anext(follower),
                 store.__aenter__(),
             ):
-                with pytest.raises(logstore.EventLoopError, match=r"blocking"):
+                with pytest.raises(logstore.errors.EventLoopError, match=r"blocking"):
                     await call
 
         run(one(), loop_kind)
@@ -213,11 +213,13 @@ def test_child_of_a_fork_is_refused(tmp_path: Path) -> None:
             store.create_topic("more"),
             store.publish([]),
         ):
-            with pytest.raises(logstore.ForkedError):
+            with pytest.raises(logstore.errors.ForkedError):
                 await call
-        with pytest.raises(logstore.ForkedError):
+        with pytest.raises(logstore.errors.ForkedError):
             p.get(0)
-        with pytest.raises((logstore.ForkedError, logstore.EventLoopError)):
+        with pytest.raises(
+            (logstore.errors.ForkedError, logstore.errors.EventLoopError)
+        ):
             await anext(follower)  # type: ignore[call-overload]
 
     with logstore.open(tmp_path) as blocking:
@@ -274,7 +276,7 @@ def test_publish_is_awaited(tmp_path: Path) -> None:
         async with logstore.aio.open(tmp_path) as store:
             p = (await store.create_topic("orders"))[0]
 
-            def staged(value: bytes, sequence: int) -> logstore.Staged:
+            def staged(value: bytes, sequence: int) -> logstore.types.Staged:
                 stage = store.stage("me", sequence)
                 stage.append_many(p, [value])
                 return stage.finish()
@@ -305,7 +307,7 @@ def test_publish_is_awaited(tmp_path: Path) -> None:
             await store.discard_staged([left])
             with pytest.raises((logstore.StorageError, logstore.ConfigError)):
                 await store.publish([left], identity="me", sequence=3)
-            with pytest.raises(logstore.PublicationConflictError):
+            with pytest.raises(logstore.errors.PublicationConflictError):
                 await store.publish([], identity="me", sequence=1)
 
     run(main())
@@ -336,15 +338,15 @@ def test_close_that_fails_may_be_called_again(tmp_path: Path) -> None:
 
     async def main() -> None:
         files = FaultyFiles()
-        store = await logstore.aio.open(tmp_path, files=files)
+        store = await logstore.aio.open(tmp_path, _files=files)
         p = (await store.create_topic("orders"))[0]
         await p.append(b"0")
         files.fail("sync", name=".log")
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             await store.close()
         files.heal()
         await store.close()
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             await p.append(b"1")
 
     run(main())

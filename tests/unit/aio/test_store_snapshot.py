@@ -11,7 +11,7 @@ import logstore
 def test_snapshot_of_an_asyncio_store_has_its_records(tmp_path: Path) -> None:
     """It is made in another thread, while other tasks go on."""
 
-    async def work() -> logstore.SnapshotReport:
+    async def work() -> logstore.types.SnapshotReport:
         async with logstore.aio.open(tmp_path / "data") as store:
             topic = await store.create_topic("t")
             await topic.append(b"one")

@@ -78,15 +78,15 @@ def test_bad_arguments_raise_and_write_nothing(tmp_path: Path) -> None:
             topic = await store.create_topic("orders", partitions=2)
             with pytest.raises(TypeError):
                 await topic.append("text")  # type: ignore[arg-type]
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 await topic.append(b"", partition=7)
             with pytest.raises(logstore.ConfigError):
                 await topic.append(b"", timestamp_ms=-2)
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 await topic.append_many([b""], partition=7)
             with pytest.raises(TypeError):
                 await topic.append_many(["text"])  # type: ignore[list-item]
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 topic[7]
             assert sum(map(len, topic)) == 0
 

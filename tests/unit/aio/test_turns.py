@@ -273,7 +273,7 @@ def test_other_calls_do_not_wait_for_each_task_that_waits_for_records(
             took = time.perf_counter() - begun
             await one.stop()
             for error in await asyncio.gather(*waiting, return_exceptions=True):
-                assert isinstance(error, logstore.StoreClosedError)
+                assert isinstance(error, logstore.errors.StoreClosedError)
             return took
 
     assert run(main()) < 1.5  # 4 s if each has its own
@@ -313,7 +313,7 @@ def test_stop_makes_the_calls_that_were_asked_for_before_it(path: Path) -> None:
         await asyncio.sleep(0)
         await one.stop()
         await commit
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             await reading
         async with consumer(path) as other:
             assert await other.committed(T0) == logstore.OffsetAndMetadata(100)

@@ -258,7 +258,7 @@ def test_place_of_a_broken_partition_wakes_its_followers(tmp_path: Path) -> None
             async with logstore.aio.open(tmp_path, read_only=True) as store:
                 task = await waiting(store.topic("orders")[0].follow())
                 moved = Path(p.path).rename(tmp_path.parent / "moved")
-                with pytest.raises(logstore.PartitionNotFoundError):
+                with pytest.raises(logstore.errors.PartitionNotFoundError):
                     await task
                 moved.rename(p.path)
 

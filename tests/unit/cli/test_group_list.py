@@ -373,7 +373,9 @@ def test_stuck_members_and_lost_locks_are_mentioned(
             ),
         ):
             members = (dataclasses.replace(member, **changed),)
-            shown = logstore.Groups([dataclasses.replace(group, members=members)])
+            shown = logstore.types.ConsumerGroups(
+                [dataclasses.replace(group, members=members)]
+            )
             with monkeypatch.context() as patch:
                 patch.setattr(logstore, "groups", lambda path, shown=shown: shown)
                 for words in (["groups", "list"], ["groups", "describe"], ["stat"]):
@@ -446,7 +448,7 @@ def test_export_of_a_group_of_a_store(run: Any, shop: Path, target: Path) -> Non
     words = ["groups", "export", shop, "--group", "g", "--to", target]
     (value,) = objects(run(*words, "--format", "jsonl"))
     assert (value["topic"], value["after"]) == ("t", 3)
-    assert offsets_of(logstore.kafka_groups(target))["g", "t", 0] == 3
+    assert offsets_of(logstore.kafka.groups(target))["g", "t", 0] == 3
 
 
 @pytest.fixture
@@ -479,7 +481,7 @@ def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> Non
         "dryRun": False,
     }
     assert (found[1]["before"], found[1]["after"]) == (None, 9)
-    groups = logstore.kafka_groups(target)
+    groups = logstore.kafka.groups(target)
     assert offsets_of(groups) == {("old", "gone", 4): 7, ("old", "orders", 0): 9}
     result = run(*arguments)
     assert "2 offsets of old are committed" in result.out

@@ -10,14 +10,14 @@ from logstore.cli.losses import Loss, loss_of
 
 def action(label: str, first: int | None, last: int | None, **more: Any) -> Any:
     values = {"path": "/s/a-0/x.log", "position": 0, "bytes": 10, **more}
-    return logstore.RepairAction(
+    return logstore.types.RepairAction(
         label, values["path"], values["position"], values["bytes"], first, last, None,
         "a message",
     )  # fmt: skip
 
 
 def loss(*actions: Any) -> Loss:
-    return loss_of(logstore.RepairReport(mode="cut", actions=tuple(actions)))
+    return loss_of(logstore.types.RepairReport(mode="cut", actions=tuple(actions)))
 
 
 def test_offsets_are_counted_with_the_last_one() -> None:

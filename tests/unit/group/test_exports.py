@@ -87,7 +87,7 @@ def test_offsets_are_committed_in_the_partition_of_the_group(
 def test_dry_run_writes_nothing(source: Path, broker: OffsetsTopic) -> None:
     """Not a byte in either directory; it is the default."""
     seen = snapshot_of(source), snapshot_of(broker.directory)
-    assert export_group(source, "g", to=broker.directory).dry_run
+    assert export_group(source, "g", to=broker.directory, dry_run=True).dry_run
     assert (snapshot_of(source), snapshot_of(broker.directory)) == seen
 
 
@@ -213,7 +213,9 @@ def test_group_that_is_not_there_is_told_from_one_that_is_not_here(
         (nothing, "g", "neither in a file of its own nor in __consumer_offsets"),
     ):
         for dry_run in (True, False):
-            with pytest.raises(logstore.GroupNotFoundError, match=text) as caught:
+            with pytest.raises(
+                logstore.errors.GroupNotFoundError, match=text
+            ) as caught:
                 export_group(path, group, to=broker.directory, dry_run=dry_run)
             assert (caught.value.group, caught.value.path) == (group, str(path))
 
@@ -231,18 +233,22 @@ def test_broker_without_all_of_the_topic_refuses(
             lambda dry_run=dry_run: export_group(
                 source, "g", to=broker.directory, dry_run=dry_run
             ),
-            logstore.PartitionNotFoundError,
+            logstore.errors.PartitionNotFoundError,
             "has 3 of the 5 or more partitions",
         )
     (broker.directory / "replication-offset-checkpoint").write_text(
         f"0\n1\n{TOPIC} {2**31 - 2} 1\n"
     )
-    with pytest.raises(logstore.PartitionNotFoundError, match="3 of the 2147483647"):
-        export_group(source, "g", to=broker.directory)
+    with pytest.raises(
+        logstore.errors.PartitionNotFoundError, match="3 of the 2147483647"
+    ):
+        export_group(source, "g", to=broker.directory, dry_run=True)
     (broker.directory / "replication-offset-checkpoint").unlink()
     shutil.rmtree(broker.directory / f"{TOPIC}-1")
-    with pytest.raises(logstore.PartitionNotFoundError, match="2 of the 3 or more"):
-        export_group(source, "g", to=broker.directory)
+    with pytest.raises(
+        logstore.errors.PartitionNotFoundError, match="2 of the 3 or more"
+    ):
+        export_group(source, "g", to=broker.directory, dry_run=True)
 
 
 def test_broker_without_the_topic_refuses(source: Path, tmp_path: Path) -> None:
@@ -250,7 +256,7 @@ def test_broker_without_the_topic_refuses(source: Path, tmp_path: Path) -> None:
     made = OffsetsTopic(tmp_path / "new", topics={"t": (1,)})
     shutil.rmtree(made.directory / f"{TOPIC}-0")
     with pytest.raises(logstore.TopicNotFoundError, match="have a group commit"):
-        export_group(source, "g", to=made.directory)
+        export_group(source, "g", to=made.directory, dry_run=True)
 
 
 def test_directories_that_cannot_be_meant_are_refused(

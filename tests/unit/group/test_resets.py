@@ -84,7 +84,7 @@ def test_offsets_are_set_where_they_are_meant(
         OffsetChange("t", 1, 9, expected[1]),
     ]
     before = snapshot_of(store)
-    assert reset_offsets(store, "g", **given) == changes
+    assert reset_offsets(store, "g", **given, dry_run=True) == changes
     assert snapshot_of(store) == before
     assert reset_offsets(store, "g", **given, dry_run=False) == changes
     assert offsets(store) == {("t", 0): expected[0], ("t", 1): expected[1]}
@@ -116,7 +116,7 @@ def test_topics_name_partitions_without_an_offset_too(store: Path) -> None:
         settle(one)
         assert drain(one) == []
     commit(store, (T0, 5))
-    assert reset_offsets(store, "g", shift=1, topics=["t"]) == [
+    assert reset_offsets(store, "g", shift=1, topics=["t"], dry_run=True) == [
         OffsetChange("t", 0, 5, 6)
     ]
 
@@ -125,7 +125,7 @@ def test_group_without_offsets_needs_topics(store: Path) -> None:
     """And nothing is made for it."""
     before = snapshot_of(store)
     for dry_run in (True, False):
-        with pytest.raises(logstore.GroupNotFoundError, match="name its topics"):
+        with pytest.raises(logstore.errors.GroupNotFoundError, match="name its topics"):
             reset_offsets(store, "none", to="earliest", dry_run=dry_run)
     assert snapshot_of(store) == before
 
@@ -137,7 +137,7 @@ def test_group_with_members_is_refused(store: Path) -> None:
         settle(one)
         for dry_run in (True, False):
             with pytest.raises(
-                logstore.GroupNotEmptyError, match="close them"
+                logstore.errors.GroupNotEmptyError, match="close them"
             ) as caught:
                 reset_offsets(store, "g", to=7, dry_run=dry_run)
             assert caught.value.pids == (os.getpid(),)
@@ -155,7 +155,9 @@ def test_group_that_commits_by_transactions_is_refused(store: Path) -> None:
             transaction.append("u", b"out")
     for _ in range(2):
         for dry_run in (True, False):
-            with pytest.raises(logstore.CommitFailedError, match="by transactions"):
+            with pytest.raises(
+                logstore.errors.CommitFailedError, match="by transactions"
+            ):
                 reset_offsets(store, "g", to=7, topics=["t"], dry_run=dry_run)
         (store / layout.group_file("g")).unlink(missing_ok=True)
 
@@ -169,7 +171,7 @@ def test_mutex_that_another_process_keeps_is_a_named_error(
     one = OneMember(store)
 
     def work() -> None:
-        with pytest.raises(logstore.CommitFailedError, match="mutex"):
+        with pytest.raises(logstore.errors.CommitFailedError, match="mutex"):
             reset_offsets(store, "g", to=7, dry_run=False)
 
     try:
@@ -204,7 +206,7 @@ def test_offset_of_a_topic_that_was_made_again_does_not_count(store: Path) -> No
     with logstore.open(store) as opened:
         opened.delete_topic("t")
         opened.create_topic("t", 1)[0].append_many([b"z"] * 3)
-    assert reset_offsets(store, "g", shift=1) == []
+    assert reset_offsets(store, "g", shift=1, dry_run=True) == []
     (change,) = reset_offsets(store, "g", to="latest", dry_run=False)
     assert (change.before, change.after) == (None, 3)
     (row,) = next(iter(groups(store))).partitions
@@ -221,8 +223,8 @@ def test_offset_does_not_count_in_a_directory_without_an_identity(store: Path) -
     (store / layout.RECOVERY_CHECKPOINT).write_text("0\n1\nx 0 1\n")
     with consumer(store, topics=()) as one:
         assert one.committed(key) is None
-    assert reset_offsets(store, "g", shift=-2) == []
-    (change,) = reset_offsets(store, "g", to="latest")
+    assert reset_offsets(store, "g", shift=-2, dry_run=True) == []
+    (change,) = reset_offsets(store, "g", to="latest", dry_run=True)
     assert (change.before, change.after) == (None, 0)
     (row,) = next(iter(groups(store))).partitions
     assert (row.offset, row.end) == (5, None)
@@ -232,12 +234,14 @@ def test_topic_that_is_not_there_is_a_named_error(store: Path) -> None:
     """One that was named, and one that the group has read."""
     commit(store, (T0, 5), (TopicPartition("u", 0), 3))
     with pytest.raises(logstore.TopicNotFoundError):
-        reset_offsets(store, "g", to="earliest", topics=["none"])
+        reset_offsets(store, "g", to="earliest", topics=["none"], dry_run=True)
     with logstore.open(store) as opened:
         opened.delete_topic("u")
     with pytest.raises(logstore.TopicNotFoundError, match="name the topics"):
-        reset_offsets(store, "g", to="earliest")
-    assert len(reset_offsets(store, "g", to="earliest", topics=["t"])) == 2
+        reset_offsets(store, "g", to="earliest", dry_run=True)
+    assert (
+        len(reset_offsets(store, "g", to="earliest", topics=["t"], dry_run=True)) == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,9 +282,11 @@ def test_damaged_file_is_left_as_it_is(store: Path) -> None:
     data = bytearray(file.read_bytes())
     data[70] ^= 1
     file.write_bytes(data)
-    with pytest.raises((logstore.CorruptCheckpointError, logstore.GroupNotFoundError)):
+    with pytest.raises(
+        (logstore.errors.CorruptCheckpointError, logstore.errors.GroupNotFoundError)
+    ):
         reset_offsets(store, "g", to=7, dry_run=False)
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         reset_offsets(store, "g", to=7, topics=["t"], dry_run=False)
     assert file.read_bytes() == bytes(data)
 

@@ -146,7 +146,7 @@ def test_store_whose_creation_was_cut_can_be_read_and_opened() -> None:
                 if names or not read_only:
                     with open_quietly(left, read_only=read_only) as store:
                         assert not store.recovery_report.actions, (moment.what, words)
-            assert logstore.verify(PATH, files=left).ok, (moment.what, words)
+            assert logstore.verify(PATH, _files=left).ok, (moment.what, words)
     assert {(), (".logstore-owner.tmp",)} <= seen
 
 

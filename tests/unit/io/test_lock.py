@@ -125,7 +125,7 @@ def test_another_process_is_refused_before_it_takes_the_lock_of_a_broker(
 def test_release_from_inside_another_one_is_refused(tmp_path: Path) -> None:
     """It would wait for itself."""
     held = StoreLock(Directory.open_root(Files(), str(tmp_path)))
-    with lock._guard, pytest.raises(logstore.ReentrantCallError):
+    with lock._guard, pytest.raises(logstore.errors.ReentrantCallError):
         held.release()
     assert held.is_held
     held.release()

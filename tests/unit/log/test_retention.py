@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import RetainAge, RetainBytes, RetainFreeSpace, SegmentInfo
+from logstore import RetainAge, RetainBytes, RetainFreeSpace
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.opening import open_store
+from logstore.types import SegmentInfo
 from support.broker import foreign
 from support.damage import FaultyFiles, FixedClock, Unsynced, crash, frames, logs_in
 from support.values import (
@@ -228,7 +229,7 @@ def test_retention_by_free_space_deletes_what_is_missing(
     tmp_path: Path, wanted: int, gone: int
 ) -> None:
     """Sealed segments go until so many bytes are free; the active one never."""
-    with open_store(tmp_path, files=SmallDisk()) as store:
+    with open_store(tmp_path, _files=SmallDisk()) as store:
         partition = segmented(store, [1] * 5)
         store.topic("orders").apply_retention(policies=[RetainFreeSpace(wanted)])
         assert partition.start_offset == gone
@@ -236,7 +237,7 @@ def test_retention_by_free_space_deletes_what_is_missing(
 
 def test_retention_by_free_space_counts_what_waits_for_deletion(tmp_path: Path) -> None:
     """Files that are still there for readers are not asked for a second time."""
-    with open_store(tmp_path, files=SmallDisk()) as store:
+    with open_store(tmp_path, _files=SmallDisk()) as store:
         partition = segmented(store, [1] * 5, file_delete_delay_ms=60_000)
         for _ in range(3):
             store.topic("orders").apply_retention(policies=[RetainFreeSpace(1150)])
@@ -252,7 +253,7 @@ def test_delete_before_is_exact_at_every_offset(
 ) -> None:
     """The start is the very offset asked for, inside batches, too; files go when all
     their records are below; it stays so after a reopening."""
-    store = open_store(tmp_path, files=Unsynced())
+    store = open_store(tmp_path, _files=Unsynced())
     partition = new_partition(
         store, magic, codec, segment_bytes=600, file_delete_delay_ms=0
     )
@@ -358,12 +359,12 @@ def test_truncate_to_any_offset(
     with the two nearest, and nothing changes."""
     for target in (0, 1, 5, 14, 15, 29, 30):
         path = tmp_path / str(target)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = new_partition(store, magic, codec, segment_bytes=500)
             fill(partition, 30, call=call)
             starts = {b.base_offset for b in partition.read_batches()} | {30}
             if target not in starts:
-                with pytest.raises(logstore.UnsupportedError) as caught:
+                with pytest.raises(logstore.errors.UnsupportedError) as caught:
                     partition.truncate_to(target)
                 low = max(s for s in starts if s < target)
                 high = min(s for s in starts if s > target)
@@ -435,7 +436,7 @@ def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
         path = tmp_path / str(target)
         offsets = compacted(path, magic, codec, layout)
         offsets = [offset for offset in offsets if offset < target]
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             topic = store.topic("orders")
             topic.configure(config_of(magic, codec))
             partition = topic[0]
@@ -480,7 +481,7 @@ def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
             crash(path, tmp_path / str(copies))
             copies += 1
 
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         partition = store.topic("orders")[0]
         files.before = copy
         partition.truncate_to(6)
@@ -506,7 +507,7 @@ def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
     tells where it ends."""
     compacted(tmp_path, magic, "none", "one segment")
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.topic("orders")[0]
         files.fail("create", errno.ENOSPC, name=".log", times=1)
         assert partition.truncate_to(5) == partition.end_offset == 3
@@ -519,7 +520,7 @@ def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
 def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
     """Where the log starts in the gap, it does so behind the cut."""
     compacted(tmp_path, 1, "none", "one segment")
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.topic("orders")[0]
         partition.delete_before(4)
         assert partition.truncate_to(6) == 6
@@ -601,7 +602,7 @@ def test_truncate_after_delete_before_keeps_the_start(tmp_path: Path) -> None:
 def test_retention_uses_the_stores_clock(tmp_path: Path) -> None:
     """Without now_ms the time is that of the store."""
     clock = FixedClock(1000)
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         segmented(store, [100, 200], retention_ms=1000)
         assert store.topic("orders").apply_retention() == []
         clock.now = 1101

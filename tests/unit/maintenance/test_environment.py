@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 def test_mount_is_fine_only_if_none_of_its_options_is_bad(
     path: Path, options: str, levels: list[str]
 ) -> None:
-    report = doctor(path, files=Mounted(options))
+    report = doctor(path, _files=Mounted(options))
     found = [one for one in report.findings if one.kind == "mount"]
     assert [one.level for one in found] == levels
     assert all("/dev/sdb on /data as ext4" in one.message for one in found)
@@ -57,7 +57,7 @@ def test_mount_is_fine_only_if_none_of_its_options_is_bad(
 
 
 def test_writer_is_told_by_its_process(path: Path) -> None:
-    def lock() -> logstore.EnvironmentFinding:
+    def lock() -> logstore.types.EnvironmentFinding:
         (found,) = [one for one in doctor(path).findings if one.kind == "lock"]
         return found
 
@@ -127,7 +127,7 @@ def test_a_user_without_a_name_is_a_number(path: Path, table: str) -> None:
     files = Nameless()
     files.tables = table, table
     (owner,) = [
-        one for one in doctor(path, files=files).findings if one.kind == "owner"
+        one for one in doctor(path, _files=files).findings if one.kind == "owner"
     ]
     assert owner.message.startswith(f"user {os.geteuid()}, group {os.getegid()}, ")
 

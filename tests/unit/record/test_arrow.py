@@ -153,7 +153,7 @@ def test_append_arrow_takes_every_timestamp_type(
     column = pa.array(
         [None if s is None else s * scale for s in seconds], pa.timestamp(unit, zone)
     )
-    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+    with open_store(tmp_path, _files=FixedClock(NOW)) as store:
         partition = new_partition(store)
         table = pa.table({"value": pa.nulls(4), "timestamp": column})
         partition.append_arrow(table)
@@ -166,7 +166,7 @@ def test_append_arrow_takes_every_timestamp_type(
 def test_append_arrow_takes_integer_milliseconds(tmp_path: Path, kind: Any) -> None:
     """int64 is milliseconds."""
     stamps = [None, None] if kind == pa.null() else [5, None]
-    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+    with open_store(tmp_path, _files=FixedClock(NOW)) as store:
         partition = new_partition(store)
         column = pa.array(stamps, kind)
         partition.append_arrow(pa.table({"value": pa.nulls(2), "timestamp": column}))
@@ -176,7 +176,7 @@ def test_append_arrow_takes_integer_milliseconds(tmp_path: Path, kind: Any) -> N
 
 def test_append_arrow_without_timestamps_is_now(tmp_path: Path) -> None:
     """Without the column all records have the time of the call."""
-    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+    with open_store(tmp_path, _files=FixedClock(NOW)) as store:
         partition = new_partition(store)
         partition.append_arrow(pa.table({"value": pa.nulls(3)}))
         assert {r.timestamp_ms for r in partition.read()} == {NOW}
@@ -283,7 +283,7 @@ def test_append_arrow_of_headers_in_old_magic_raises_unsupported(
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
         some = pa.array([[], [{"key": "a", "value": b"x"}]], HEADERS)
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             partition.append_arrow(pa.table({"value": pa.nulls(2), "headers": some}))
         assert partition.end_offset == 0
         none = pa.array([[], None], HEADERS)
@@ -311,7 +311,7 @@ def test_append_arrow_with_one_record_too_large_writes_nothing(tmp_path: Path) -
     tables = [pa.table({"value": [b"a"] * 5}), pa.table({"value": [bytes(1000)]})]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, max_message_bytes=500)
-        with pytest.raises(logstore.RecordTooLargeError):
+        with pytest.raises(logstore.errors.RecordTooLargeError):
             partition.append_arrow(pa.concat_tables(tables))
         assert partition.end_offset == 0
 
@@ -323,6 +323,6 @@ def test_append_arrow_with_expected_offset_and_durable(tmp_path: Path) -> None:
         partition = new_partition(store)
         partition.append_arrow(table, expected_offset=0, durable=True)
         assert partition.durable_offset == 2
-        with pytest.raises(logstore.OffsetConflictError):
+        with pytest.raises(logstore.errors.OffsetConflictError):
             partition.append_arrow(table, expected_offset=0)
         assert partition.append_arrow(table.slice(0, 0)) == range(2, 2)

@@ -240,7 +240,9 @@ def test_views_of_an_old_pyarrow_are_refused(
         partition = new_partition(store)
         monkeypatch.delattr(pa, "binary_view")
         for source in (partition, store.topic("orders")):
-            with pytest.raises(logstore.UnsupportedError, match="pyarrow 16 or later"):
+            with pytest.raises(
+                logstore.errors.UnsupportedError, match="pyarrow 16 or later"
+            ):
                 source.read_arrow(view=True)
         assert partition.read_arrow().read_all().num_rows == 0
 

@@ -123,7 +123,7 @@ def test_column_that_leads_out_of_its_buffers_is_a_named_error(
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2)
         partition.append(b"the next append is one step of C")
-        named = (logstore.ConfigError, logstore.RecordTooLargeError)
+        named = (logstore.ConfigError, logstore.errors.RecordTooLargeError)
         with pytest.raises(named, match="nothing was written"):
             partition.append_arrow(batch)
         with store.stage() as stage, pytest.raises(named):
@@ -142,7 +142,9 @@ def test_element_of_2_gib_is_a_named_error(tmp_path: Path) -> None:
     array = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, large])
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, max_message_bytes=(1 << 31) - 1)
-        with pytest.raises(logstore.RecordTooLargeError, match="row 0") as caught:
+        with pytest.raises(
+            logstore.errors.RecordTooLargeError, match="row 0"
+        ) as caught:
             partition.append_arrow(pa.RecordBatch.from_arrays([array], ["value"]))
         assert caught.value.size == 1 << 31
         assert partition.end_offset == 0
@@ -154,7 +156,7 @@ def test_more_rows_than_bytes_are_a_named_error(tmp_path: Path) -> None:
         partition = new_partition(store)
         many = pa.Array.from_buffers(pa.null(), 1 << 40, [None])
         batch = pa.RecordBatch.from_arrays([many], ["value"])
-        with pytest.raises(logstore.RecordTooLargeError, match="rows"):
+        with pytest.raises(logstore.errors.RecordTooLargeError, match="rows"):
             partition.append_arrow(batch)
         assert partition.end_offset == 0
 
@@ -196,7 +198,7 @@ def test_record_with_more_headers_than_can_be_read_is_refused(tmp_path: Path) ->
     table = pa.table({"value": [b"x"], "headers": pa.array([many], HEADERS)})
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, 2, max_message_bytes=1 << 28)
-        with pytest.raises(logstore.RecordTooLargeError, match="100001 headers"):
+        with pytest.raises(logstore.errors.RecordTooLargeError, match="100001 headers"):
             partition.append_arrow(table)
         assert partition.end_offset == 0
         table = pa.table({"value": [b"x"], "headers": pa.array([many[1:]], HEADERS)})

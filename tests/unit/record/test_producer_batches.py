@@ -156,7 +156,7 @@ def test_flipped_bit_raises_and_writes_nothing(
             end = partition.end_offset
             try:
                 partition.append_batches(bad)
-            except (logstore.CorruptRecordError, logstore.UnsupportedError):
+            except (logstore.CorruptRecordError, logstore.errors.UnsupportedError):
                 assert partition.end_offset == end
                 continue
             found = [r[1:] for r in partition.read(end)]
@@ -177,7 +177,7 @@ def test_control_and_transactional_batches_raise_unsupported(
     data = batches_of(tmp_path / "from", 2, "none", 5)
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             partition.append_batches(data + _with_attributes(data, bits))
         assert partition.end_offset == 0
 
@@ -188,7 +188,7 @@ def test_unknown_magic_raises_unsupported(tmp_path: Path) -> None:
     data[16] = 3
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store, 2)
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             partition.append_batches(data)
         assert partition.end_offset == 0
 
@@ -232,7 +232,7 @@ def test_batch_beyond_max_message_bytes_raises_record_too_large(
             if fits:
                 assert partition.append_batches(data) == range(10)
                 continue
-            with pytest.raises(logstore.RecordTooLargeError) as caught:
+            with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
                 partition.append_batches(data)
             assert caught.value.limit_name == "max_message_bytes"
             assert caught.value.limit == limit
@@ -250,7 +250,7 @@ def test_bomb_raises_record_too_large_and_writes_nothing(
     config = logstore.StoreConfig(max_batch_decompressed_bytes=10_000)
     with logstore.open(tmp_path / "to", config=config) as store:
         partition = new_partition(store)
-        with pytest.raises(logstore.RecordTooLargeError) as caught:
+        with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
             partition.append_batches(data)
         assert caught.value.limit_name == "max_batch_decompressed_bytes"
         assert partition.end_offset == 0
@@ -434,8 +434,8 @@ FIELDS = {
 }
 NAMED = (
     logstore.CorruptRecordError,
-    logstore.UnsupportedError,
-    logstore.RecordTooLargeError,
+    logstore.errors.UnsupportedError,
+    logstore.errors.RecordTooLargeError,
 )
 
 
@@ -512,7 +512,7 @@ def test_what_is_larger_than_a_window_is_taken_in_pieces(
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store)
         if largest > window:
-            with pytest.raises(logstore.RecordTooLargeError):
+            with pytest.raises(logstore.errors.RecordTooLargeError):
                 partition.append_batches(data)
             assert partition.end_offset == 0
             return

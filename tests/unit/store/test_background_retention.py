@@ -108,7 +108,7 @@ class NoSpaceKnown(Files):
 
 def failing_store(tmp_path: Path) -> tuple[NoSpaceKnown, logstore.Store]:
     files = NoSpaceKnown()
-    store = open_store(tmp_path, files=files, config=SOON)
+    store = open_store(tmp_path, _files=files, config=SOON)
     partition = store.create_topic(
         "orders", config=dataclasses.replace(OLD, retention_ms=-1)
     )[0]
@@ -234,7 +234,7 @@ def test_no_thread_to_be_had_keeps_nobody_from_opening(
 def test_close_does_not_wait_for_a_round(tmp_path: Path) -> None:
     """Only for the partition that it is at."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files, config=SOON)
+    store = open_store(tmp_path, _files=files, config=SOON)
     topic = store.create_topic("orders", 50, config=OLD)
     for partition in topic:
         fill(partition, 2)

@@ -28,7 +28,7 @@ def test_topics_are_those_that_exist_now(tmp_path: Path, read_only: bool) -> Non
         again = topics_now(reader)["a"]
         assert (again[0] != first["a"][0], again[1]) == (True, (0,))
         reader.close()
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             topics_now(reader)
 
 
@@ -39,7 +39,7 @@ def test_files_of_a_read_only_store_can_be_read_by_its_owner(tmp_path: Path) -> 
             root = files_directory(reader)
             root.files.close(root.create("x"))
             assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             files_directory(reader)
 
 

@@ -98,7 +98,7 @@ def test_reopen_after_clean_close_reads_one_header(tmp_path: Path) -> None:
     batch: nothing is appended behind one whose offset has changed."""
     write_store(tmp_path, 200, segment_bytes=2000)
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.topic("orders")[0]
         assert partition.end_offset == 200
         assert partition.durable_offset == 200
@@ -147,7 +147,7 @@ def test_read_only_makes_no_changing_call(tmp_path: Path) -> None:
         partition = new_partition(writer, segment_bytes=500)
         fill(partition, 30)
         files = FaultyFiles()
-        with open_store(tmp_path, read_only=True, files=files) as store:
+        with open_store(tmp_path, read_only=True, _files=files) as store:
             reader = store.topic("orders")[0]
             assert list(reader.read()) == expected(1, 0, 30)
             fill(partition, 30)
@@ -180,7 +180,7 @@ def test_read_only_refuses_every_change(tmp_path: Path) -> None:
             lambda: partition.delete_before(1),
             lambda: partition.truncate_to(1),
         ):
-            with pytest.raises(logstore.ReadOnlyError):
+            with pytest.raises(logstore.errors.ReadOnlyError):
                 change()
 
 
@@ -241,7 +241,7 @@ def test_failed_open_lets_go_of_the_lock(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.fail("list", nth=1)
     with pytest.raises(logstore.StorageError):
-        open_store(tmp_path, files=files)
+        open_store(tmp_path, _files=files)
     logstore.open(tmp_path).close()
 
 
@@ -339,7 +339,7 @@ def test_close_of_a_store_that_got_no_thread_gives_the_lock_back(
     with pytest.raises(logstore.StorageError, match="thread"):
         append_one(store.topic("orders")[0])
     store.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         store.topics()
     with logstore.open(path) as store:
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
@@ -382,7 +382,7 @@ def test_on_recovery_is_called_with_each_action(tmp_path: Path) -> None:
         crash(tmp_path / "live", tmp_path / "killed")
     log = next((tmp_path / "killed" / "orders-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-1])
-    heard: list[logstore.RecoveryAction] = []
+    heard: list[logstore.types.RecoveryAction] = []
     with logstore.open(tmp_path / "killed", on_recovery=heard.append) as store:
         assert tuple(heard) == store.recovery_report.actions
         assert store.recovery_report

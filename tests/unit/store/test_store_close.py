@@ -52,7 +52,7 @@ def test_close_that_was_interrupted_goes_on_when_it_is_called_again(
                 if left == 0:
                     raise KeyboardInterrupt
 
-        store = open_store(path, files=files)
+        store = open_store(path, _files=files)
         for partition in store.create_topic("orders", 2, config):
             fill(partition, 30)
         files.before = interrupt
@@ -88,7 +88,7 @@ def test_close_that_was_interrupted_while_it_waited_goes_on(tmp_path: Path) -> N
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
             assert go_on.wait(30)
 
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store, flush_ms=1)
     handler = signal.signal(signal.SIGUSR1, interrupt)
     try:
@@ -144,7 +144,7 @@ def test_closed_store_raises_store_closed_everywhere(
         lambda: partition.delete_before(0),
         lambda: partition.truncate_to(0),
     ):
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             use()
 
 
@@ -156,7 +156,7 @@ def test_read_across_close_ends_with_a_named_error(tmp_path: Path) -> None:
     records = store.topic("orders")[0].read()
     found = [next(records)]
     store.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         found.extend(records)
     assert found == expected(1, 0, len(found))
 
@@ -168,7 +168,7 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
     closed: list[int] = []
     close = files.close
     files.close = lambda fd: (closed.append(fd), close(fd))[1]  # type: ignore[method-assign,func-returns-value]
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     records = store.topic("orders")[0].read()
     reading, go_on = threading.Event(), threading.Event()
     in_use: list[int] = []
@@ -189,7 +189,7 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
     def consume() -> None:
         try:
             found.extend(records)
-        except (logstore.StoreClosedError, AssertionError) as error:
+        except (logstore.errors.StoreClosedError, AssertionError) as error:
             found.append(error)
 
     reader = threading.Thread(target=consume)
@@ -202,7 +202,7 @@ def test_close_during_a_read_does_not_close_the_file_under_it(tmp_path: Path) ->
     closer.join(10)
     reader.join(10)
     assert not isinstance(found[-1], AssertionError)
-    assert isinstance(found[-1], logstore.Record | logstore.StoreClosedError)
+    assert isinstance(found[-1], logstore.Record | logstore.errors.StoreClosedError)
 
 
 @pytest.mark.parametrize("step", ["stop_rounds", "let_go"])

@@ -80,7 +80,7 @@ def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
     """What a roll hands over to readers counts like what they opened themselves, and so
     does the file of each writer."""
     config = logstore.StoreConfig(max_open_files=8)
-    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+    with open_store(tmp_path, config=config, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 12, config_of(segment_bytes=100))
 
         def check(result: object) -> None:
@@ -106,12 +106,12 @@ def test_deleted_topic_holds_no_more_files_than_the_limit(tmp_path: Path) -> Non
     """However many segments it has, and whoever refers to its partitions, or reads
     them: what has begun goes on, within the limit."""
     settings = config_of(segment_bytes=300, file_delete_delay_ms=0)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", 3, settings):
             fill(partition, 100)
             assert len(partition.segments) > 16
     config = logstore.StoreConfig(max_open_files=8)
-    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+    with open_store(tmp_path, config=config, _files=Unsynced()) as store:
         partitions = store.topic("orders").partitions
         readers = [partition.read() for partition in partitions]
         begun = [[next(reader)] for reader in readers]

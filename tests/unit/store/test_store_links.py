@@ -198,7 +198,7 @@ def test_own_copy_without_space_leaves_the_file(tmp_path: Path) -> None:
     files = Full()
     from logstore.store.opening import open_store
 
-    with open_store(copy, files=files) as store:
+    with open_store(copy, _files=files) as store:
         topic = store.topic("t")
         files.is_full = True
         with pytest.raises(logstore.DiskFullError):

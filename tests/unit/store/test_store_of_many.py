@@ -22,7 +22,7 @@ MANY = 1500
 
 def make_segments(path: Path, count: int) -> Path:
     """A log of a broker's with one record in each segment, closed cleanly."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         append_one(new_partition(store, magic=2))
     directory = path / "orders-0"
     batch = (directory / f"{0:020d}.log").read_bytes()
@@ -63,7 +63,7 @@ def opening(path: Path, read_only: bool) -> Cost:
     """What it costs to open a store and the log in it, and to read one record."""
     files = FaultyFiles()
     with Cost(files) as cost:
-        with open_store(path, read_only=read_only, files=files) as store:
+        with open_store(path, read_only=read_only, _files=files) as store:
             partition = store.topic("orders")[0]
             offset = partition.end_offset // 2
             (found,) = partition.read(offset, offset + 1)
@@ -100,12 +100,12 @@ def test_each_partition_costs_an_opening_one_call(tmp_path: Path) -> None:
     costs = []
     for count in (FEW, MANY):
         path = tmp_path / str(count)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             topic = store.create_topic("orders", count)
             fill(topic[count - 1], 5)
         files = FaultyFiles()
         with Cost(files) as cost:
-            with open_store(path, files=files) as store:
+            with open_store(path, _files=files) as store:
                 assert store.topic("orders")[count - 1].end_offset == 5
         costs.append(cost)
     few, many = costs
@@ -121,13 +121,13 @@ def test_files_of_the_store_are_read_once_for_all_its_partitions(
     costs = []
     for count in (FEW // 10, FEW):
         path = tmp_path / str(count)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             for partition in store.create_topic("orders", count):
                 append_one(partition)
         files = FaultyFiles()
         with (
             Cost(files) as cost,
-            open_store(path, read_only=True, files=files) as store,
+            open_store(path, read_only=True, _files=files) as store,
         ):
             assert sum(p.end_offset for p in store.topic("orders")) == count
         costs.append(cost)

@@ -11,8 +11,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from logstore import LogMark, LogStoreError, Partition, TopicPartition
+from logstore import LogStoreError, Partition, TopicPartition
 from logstore.log.follow.byte_ranges import ByteRanges
+from logstore.types import LogMark
 from pyspark_logstore.read.offsets import Mark
 from pyspark_logstore.read.options import SourceOptions
 from pyspark_logstore.read.planning import LogRange

@@ -43,7 +43,7 @@ class Mark(NamedTuple):
     recorded. A query later uses it to check that they still mean the same records.
 
     Attributes:
-        log_id, serial: as in `logstore.LogMark`.
+        log_id, serial: as in `logstore.types.LogMark`.
         inode: number of the partition's directory.
     """
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from logstore import ConfigError, LogMark, TopicPartition
+from logstore import ConfigError, TopicPartition
+from logstore.types import LogMark
 from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.read.admission import limit_bytes, limit_rows
 from pyspark_logstore.read.columns import check_schema

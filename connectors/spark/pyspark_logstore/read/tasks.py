@@ -16,14 +16,13 @@ from pyspark.sql.datasource import InputPartition
 
 from logstore import (
     CorruptRecordError,
-    Damaged,
-    LogMark,
     LogStoreError,
     OffsetOutOfRangeError,
     Partition,
-    PartitionNotFoundError,
     TopicPartition,
 )
+from logstore.errors import PartitionNotFoundError
+from logstore.types import Damaged, LogMark
 from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.read.columns import BatchShaper, sliced
 from pyspark_logstore.read.offsets import LossPolicy, Mark, Marks, Offsets

@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from logstore import Publication, PublicationConflictError, Staged, Store
+from logstore import Store
+from logstore.errors import PublicationConflictError
+from logstore.types import Publication, Staged
 from pyspark_logstore.write.memory import Memory, Turn
 
 __all__ = ["Commit", "RewoundError"]

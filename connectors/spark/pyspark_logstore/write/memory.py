@@ -22,7 +22,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore import Publication, PublicationConflictError
+from logstore.errors import PublicationConflictError
+from logstore.types import Publication
 
 __all__ = ["CopiedCheckpointError", "Memory", "Turn", "bytes_of"]
 

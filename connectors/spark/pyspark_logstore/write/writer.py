@@ -20,13 +20,8 @@ import pyspark.sql.datasource as api
 from pyspark import TaskContext
 
 import logstore
-from logstore import (
-    ConfigError,
-    LogStoreError,
-    Staged,
-    Store,
-    TopicExistsError,
-)
+from logstore import ConfigError, LogStoreError, Store, TopicExistsError
+from logstore.types import Staged
 from pyspark_logstore.stores import check_store, identity_of
 from pyspark_logstore.write.access import with_store
 from pyspark_logstore.write.commit import Commit, RewoundError

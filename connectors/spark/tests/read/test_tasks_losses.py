@@ -228,7 +228,7 @@ def test_damage_does_not_stop_the_planning(
     path.write_bytes(data)
     reader = reader_of(writer.path, minPartitions="16")
     seen = []
-    with pytest.raises((logstore.CorruptRecordError, logstore.UnsupportedError)):
+    with pytest.raises((logstore.CorruptRecordError, logstore.errors.UnsupportedError)):
         for task in reader.partitions():
             for batch in reader.read(task):
                 seen += batch.column("offset").to_pylist()

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import PublicationConflictError, StoreLockedError
+from logstore import StoreLockedError
+from logstore.errors import PublicationConflictError
 from support.store_owner import StoreOwner
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")

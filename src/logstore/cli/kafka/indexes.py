@@ -55,9 +55,9 @@ class _Entries:
         if reason:
             raise self.error(f"it fails the check of a broker that starts: {reason}", 0)
 
-    def error(self, reason: str, at: int) -> logstore.CorruptIndexError:
+    def error(self, reason: str, at: int) -> logstore.errors.CorruptIndexError:
         """The error about an entry."""
-        return logstore.CorruptIndexError(
+        return logstore.errors.CorruptIndexError(
             f"index {self._path}: {reason}",
             path=self._path,
             position=at * self._width,

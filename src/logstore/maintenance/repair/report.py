@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from logstore.maintenance.verify import Problem
+from logstore.maintenance.verify import VerifyProblem
 
 # Changes to the bytes of a log.
 CUT: Final = "cut"
@@ -70,7 +70,7 @@ class RepairReport:
     """
 
     actions: tuple[RepairAction, ...] = ()
-    remaining: tuple[Problem, ...] = ()
+    remaining: tuple[VerifyProblem, ...] = ()
     mode: str | None = "cut"
     dry_run: bool = False
     quarantine: tuple[str, ...] = ()

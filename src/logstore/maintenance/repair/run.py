@@ -20,7 +20,7 @@ from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.partition import PartitionRepair
 from logstore.maintenance.repair.report import RepairAction, RepairReport
 from logstore.maintenance.repair.store_files import repair_root
-from logstore.maintenance.verify import Problem
+from logstore.maintenance.verify import VerifyProblem
 from logstore.maintenance.verify.context import StoreMetadata, topic_config
 from logstore.maintenance.verify.parallel import check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
@@ -202,7 +202,7 @@ class _StoreRepair:
             self._verify(names, is_whole)
         return RepairReport(
             tuple(self.actions),
-            tuple(Problem(*view(one)) for one in dict.fromkeys(self.problems)),
+            tuple(VerifyProblem(*view(one)) for one in dict.fromkeys(self.problems)),
             self.mode,
             self.dry_run,
             tuple(self.places),

@@ -91,7 +91,7 @@ def collect(
 def _add_environment(view: StoreView, files: Files) -> None:
     """The result of `doctor`; for a partition alone, without other files."""
     with contextlib.suppress(LogStoreError):
-        for one in doctor(view.root, files=files).findings:
+        for one in doctor(view.root, _files=files).findings:
             if one.kind == "space":
                 view.free_bytes = one.values["free_bytes"]
             if not view.is_partition or one.kind in _OF_THE_DISK:

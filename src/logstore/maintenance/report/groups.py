@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from logstore.broker.groups import KafkaGroup, kafka_groups
-from logstore.group.overview import Group, groups
+from logstore.group.overview import ConsumerGroup, groups
 from logstore.maintenance.report.model import GroupView, MemberView
 
 __all__ = ["groups_in"]
@@ -45,7 +45,7 @@ def groups_in(path: str) -> Iterator[GroupView]:
         yield GroupView(found.group, found.protocol, found.state, clients, _lags(found))
 
 
-def _held(group: Group | KafkaGroup) -> dict[str, list[str]]:
+def _held(group: ConsumerGroup | KafkaGroup) -> dict[str, list[str]]:
     """The names of the partitions that members have, by the id of the member."""
     held: dict[str, list[str]] = {}
     for key, member in group.assignment.items():
@@ -53,5 +53,5 @@ def _held(group: Group | KafkaGroup) -> dict[str, list[str]]:
     return held
 
 
-def _lags(group: Group | KafkaGroup) -> dict[str, int | None]:
+def _lags(group: ConsumerGroup | KafkaGroup) -> dict[str, int | None]:
     return {f"{row.topic}-{row.partition}": row.lag for row in group.partitions}

@@ -45,7 +45,7 @@ class Report:
     def __repr__(self) -> str:
         count = len(self._facts.findings)
         what = "nothing needs" if not count else f"{count} finding(s) need"
-        return f"<logstore.Report on {self.path}: {what} attention>"
+        return f"<logstore.types.Report on {self.path}: {what} attention>"
 
     @property
     def ok(self) -> bool:

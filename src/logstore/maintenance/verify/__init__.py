@@ -18,7 +18,7 @@ from logstore.maintenance.verify.inspect import (
     inspect_file,
 )
 from logstore.maintenance.verify.rebuild import BuiltIndexes, rebuild_index
-from logstore.maintenance.verify.report import Note, Problem, VerifyReport
+from logstore.maintenance.verify.report import VerifyNote, VerifyProblem, VerifyReport
 from logstore.maintenance.verify.store import verify
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "LogEntry",
     "LogFrame",
     "LogFrames",
-    "Note",
+    "VerifyNote",
     "OffsetEntry",
-    "Problem",
+    "VerifyProblem",
     "TimeEntry",
     "VerifyReport",
     "inspect_file",

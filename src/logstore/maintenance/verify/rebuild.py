@@ -321,7 +321,7 @@ def _may_have_transactions(directory: Directory) -> bool:
 def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:
     """Whether `verify` reports a torn tail at a position, and finds no problem in that
     log."""
-    report = verify(directory.path, files=directory.files)
+    report = verify(directory.path, _files=directory.files)
     return not any(problem.path == path for problem in report.problems) and any(
         note.kind == TORN_TAIL and note.path == path and note.position == position
         for note in report.notes

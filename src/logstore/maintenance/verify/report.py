@@ -35,7 +35,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class VerifyProblem:
     """Something that is wrong.
 
     Attributes:
@@ -60,7 +60,7 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Note:
+class VerifyNote:
     """Something that is worth knowing and no problem; fields as in `Problem`.
 
     `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
@@ -94,8 +94,8 @@ class VerifyReport:
             `deep`; of magic 0 and 1 these have the offsets of their messages.
     """
 
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = ()
+    problems: tuple[VerifyProblem, ...] = ()
+    notes: tuple[VerifyNote, ...] = ()
     segments: int = 0
     batches: int = 0
     records: int = 0
@@ -242,8 +242,8 @@ class Run:
     def report(self) -> VerifyReport:
         findings = tuple(dict.fromkeys(self.findings))
         return VerifyReport(
-            tuple(Problem(*view(one)) for one in findings if one.is_problem),
-            tuple(Note(*view(one)) for one in findings if not one.is_problem),
+            tuple(VerifyProblem(*view(one)) for one in findings if one.is_problem),
+            tuple(VerifyNote(*view(one)) for one in findings if not one.is_problem),
             self.segments,
             self.batches,
             self.records,

@@ -622,7 +622,7 @@ class Partition(ArrowSource):
         now_ms: int | None = None,
         dry_run: bool = False,
         policies: Sequence[retention.RetentionPolicy] | None = None,
-    ) -> list[retention.Deletion]:
+    ) -> list[retention.SegmentDeletion]:
         """Delete the segments that the topic's settings (or `policies`) select.
 
         See `Topic.apply_retention`.

@@ -128,7 +128,7 @@ class PartitionUpkeep:
         policies: Sequence[retention.RetentionPolicy] | None,
         *,
         dry_run: bool,
-    ) -> list[retention.Deletion]:
+    ) -> list[retention.SegmentDeletion]:
         """As `Partition.apply_retention`."""
         if policies is None:
             policies = retention.policies_of(self._config)
@@ -155,7 +155,7 @@ class PartitionUpkeep:
         now_ms: int,
         policies: Sequence[retention.RetentionPolicy],
         dry_run: bool,
-    ) -> list[retention.Deletion]:
+    ) -> list[retention.SegmentDeletion]:
         bounds, writer = self._views.refreshed(), self._writer
         infos = infos_of(bounds.segments, bounds.end_offset)
         del bounds  # it would keep the files of a topic that is deleted meanwhile

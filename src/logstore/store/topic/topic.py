@@ -509,7 +509,7 @@ class Topic(ArrowSource):
         now_ms: int | None = None,
         dry_run: bool = False,
         policies: Sequence[retention.RetentionPolicy] | None = None,
-    ) -> list[retention.Deletion]:
+    ) -> list[retention.SegmentDeletion]:
         """Delete the segments that the topic's settings (or `policies`) select.
 
         Args:
@@ -525,7 +525,7 @@ class Topic(ArrowSource):
             LogStoreError: that of the first partition for which it failed, raised after
                 it was applied to all others.
         """
-        deletions: list[retention.Deletion] = []
+        deletions: list[retention.SegmentDeletion] = []
         if policies is not None:
             policies = list(as_items("policies", policies, of="RetentionPolicy"))
 

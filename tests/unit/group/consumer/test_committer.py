@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from logstore import CommitFailedError, FencedError, TopicNotFoundError
+from logstore import TopicNotFoundError
+from logstore.errors import CommitFailedError, FencedError
 from logstore.group.consumer.committer import Committer
 from logstore.group.consumer.options import OffsetAndMetadata
 from support.groups import T0, T1

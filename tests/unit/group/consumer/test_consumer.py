@@ -172,11 +172,11 @@ def test_reset_decides_without_a_committed_offset(path: Path) -> None:
         assert drain(one) == []
     with consumer(path, group="error", reset="error") as one:
         for _ in range(2):
-            with pytest.raises(logstore.NoOffsetForPartitionError) as caught:
+            with pytest.raises(logstore.errors.NoOffsetForPartitionError) as caught:
                 one.poll()
         assert caught.value.group == "error"
         assert caught.value.partition in ("t-0", "t-1")
-        with pytest.raises(logstore.NoOffsetForPartitionError):
+        with pytest.raises(logstore.errors.NoOffsetForPartitionError):
             one.position(T0)
         one.seek_to_beginning()
         assert sorted(drain(one)) == sorted(VALUES)
@@ -225,7 +225,7 @@ def test_topic_made_again_is_another_one(path: Path) -> None:
         for partition in store.create_topic("t", 2):
             partition.append_many([b"new"] * 8)
     with consumer(path, reset="error") as two:
-        with pytest.raises(logstore.NoOffsetForPartitionError):
+        with pytest.raises(logstore.errors.NoOffsetForPartitionError):
             two.poll()
         assert two.committed(T0) is None
     with consumer(path) as three:
@@ -279,7 +279,10 @@ def test_commit_takes_offsets_and_metadata(path: Path) -> None:
         ({"t": 1}, TypeError),
         ([T0], TypeError),
         ({T0: OffsetAndMetadata(1, "\ud800")}, logstore.ConfigError),
-        ({T0: OffsetAndMetadata(1, "ü" * 2049)}, logstore.OffsetMetadataTooLargeError),
+        (
+            {T0: OffsetAndMetadata(1, "ü" * 2049)},
+            logstore.errors.OffsetMetadataTooLargeError,
+        ),
         ({T0: OffsetAndMetadata(1, "", -2)}, logstore.ConfigError),
     ],
 )
@@ -299,7 +302,7 @@ def test_longest_metadata_is_kept(path: Path) -> None:
         one.poll()
         one.commit({T0: OffsetAndMetadata(1, "ü" * 2048)})
         assert one.committed(T0) == OffsetAndMetadata(1, "ü" * 2048)
-        with pytest.raises(logstore.OffsetMetadataTooLargeError) as caught:
+        with pytest.raises(logstore.errors.OffsetMetadataTooLargeError) as caught:
             one.commit({T0: OffsetAndMetadata(1, "ü" * 2049)})
         assert (caught.value.size, caught.value.limit) == (4098, 4096)
 
@@ -352,7 +355,7 @@ def test_offsets_may_be_kept_elsewhere(path: Path) -> None:
     assert database.durable == [False]
     with consumer(path, offsets=database, reset="error") as two:
         assert drain(two) == []
-        with pytest.raises(logstore.CommitFailedError):
+        with pytest.raises(logstore.errors.CommitFailedError):
             two.commit({TopicPartition("t", 2): 1})
     with consumer(path) as three:
         assert len(drain(three)) == 20
@@ -448,7 +451,9 @@ def test_assigned_partition_of_another_member_cannot_be_committed(path: Path) ->
         two.poll()
         one.assign([T0])
         assert len(drain(one)) == 10
-        with pytest.raises(logstore.CommitFailedError, match="process") as caught:
+        with pytest.raises(
+            logstore.errors.CommitFailedError, match="process"
+        ) as caught:
             one.commit()
         assert caught.value.group == "g"
         two.close()
@@ -462,7 +467,7 @@ def test_assigning_what_does_not_exist_changes_nothing(path: Path) -> None:
         one.assign([T0])
         with pytest.raises(logstore.TopicNotFoundError):
             one.assign([("x", 0)])
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             one.assign([T1, ("t", 9)])
         assert one.assignment() == {T0}
 
@@ -526,7 +531,7 @@ def test_closed_consumer_refuses(path: Path) -> None:
     one = consumer(path)
     one.close()
     one.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         one.poll()
 
 
@@ -549,7 +554,7 @@ def test_call_of_another_thread_is_refused(path: Path) -> None:
     thread.start()
     while one._core._waiting._new_records._wakeups is None:
         time.sleep(0.001)
-    with pytest.raises(logstore.ReentrantCallError, match="another thread"):
+    with pytest.raises(logstore.errors.ReentrantCallError, match="another thread"):
         one.poll()
     appended(path, b"end")
     thread.join()
@@ -568,9 +573,9 @@ def test_callbacks_may_use_the_consumer(path: Path, calls: list[Any]) -> None:
         calls.append(("assign", keys, one.assignment()))
         for key in keys:
             one.seek(key, 9)
-        with pytest.raises(logstore.ReentrantCallError, match="callbacks"):
+        with pytest.raises(logstore.errors.ReentrantCallError, match="callbacks"):
             one.poll()
-        with pytest.raises(logstore.ReentrantCallError, match="callbacks"):
+        with pytest.raises(logstore.errors.ReentrantCallError, match="callbacks"):
             one.close()
 
     def on_revoke(keys: Any) -> None:

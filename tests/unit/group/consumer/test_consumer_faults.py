@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import CommitFailedError, StorageError
-from logstore.errors import LogStoreError
+from logstore import StorageError
+from logstore.errors import CommitFailedError, LogStoreError
 from logstore.group.consumer.core import Core
 from logstore.group.consumer.fetcher import Fetcher
 from logstore.group.consumer.log_reader import LogReader
@@ -294,7 +294,9 @@ def test_call_from_inside_a_call_is_refused(path: Path) -> None:
         nonlocal refused
         if event == "line" and frame.f_code.co_name in ("coordinate", "take"):
             for call in (one.poll, one.commit, one.assignment, one.close):
-                with pytest.raises(logstore.ReentrantCallError, match="interrupted"):
+                with pytest.raises(
+                    logstore.errors.ReentrantCallError, match="interrupted"
+                ):
                     call()
                 refused += 1
         return trace
@@ -414,7 +416,7 @@ def test_step_of_the_wall_clock_neither_throws_out_nor_keeps_a_member(
         looks.poll(timeout_ms=20)
     assert len(looks.assignment()) == 1
     works.commit()
-    with pytest.raises(logstore.FencedError):
+    with pytest.raises(logstore.errors.FencedError):
         hangs.commit()
 
 

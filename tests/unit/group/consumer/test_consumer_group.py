@@ -267,7 +267,7 @@ def test_more_members_than_a_group_may_have_are_refused(
     monkeypatch.setattr(slots, "MEMBERS_MAX", 1)
     one, two = opened(), opened()
     one.poll()
-    with pytest.raises(logstore.GroupError, match="members") as caught:
+    with pytest.raises(logstore.errors.GroupError, match="members") as caught:
         two.poll()
     assert caught.value.group == "g"
     one.close()
@@ -283,7 +283,7 @@ def test_two_static_members_of_one_name_cannot_live(
     """In one process or two; when the first has gone, the second may join."""
     child = Child(path, lambda one: one.poll(), instance="a")
     two = opened(instance="a")
-    with pytest.raises(logstore.MemberIdInUseError) as caught:
+    with pytest.raises(logstore.errors.MemberIdInUseError) as caught:
         two.poll()
     assert (caught.value.instance, caught.value.holder_pid) == ("a", child.pid)
     assert caught.value.group == "g"
@@ -292,7 +292,7 @@ def test_two_static_members_of_one_name_cannot_live(
     child.kill()
     two.poll()
     assert two.group_metadata()[2].startswith("a-")
-    with pytest.raises(logstore.MemberIdInUseError):
+    with pytest.raises(logstore.errors.MemberIdInUseError):
         opened(instance="a").poll()
 
 
@@ -302,7 +302,7 @@ def test_other_assignor_is_refused_as_long_as_members_live(
     """The error has the one that they use."""
     one, two = opened(assignor="range"), opened(assignor="roundrobin")
     one.poll()
-    with pytest.raises(logstore.InconsistentAssignorError) as caught:
+    with pytest.raises(logstore.errors.InconsistentAssignorError) as caught:
         two.poll()
     assert (caught.value.expected, caught.value.group) == ("range", "g")
     one.close()
@@ -448,7 +448,7 @@ def test_stuck_member_is_thrown_out(
     until(lambda: len(two.assignment()) == 4, two)
     assert "is thrown out" in caplog.text
     two.commit({T0: 3})
-    with pytest.raises(logstore.FencedError, match="thrown out") as caught:
+    with pytest.raises(logstore.errors.FencedError, match="thrown out") as caught:
         one.commit()
     assert caught.value.group == "g"
     assert two.committed(T0) == OffsetAndMetadata(3)
@@ -515,7 +515,7 @@ def test_hung_holder_of_the_mutex_is_a_named_error(
         other._core.place.member.group.slots._take_mutex(10)
 
     child = Child(path, hold)
-    with pytest.raises(logstore.CommitFailedError, match=str(child.pid)):
+    with pytest.raises(logstore.errors.CommitFailedError, match=str(child.pid)):
         one.commit()
     assert one.poll(timeout_ms=20) == {}
     child.kill()
@@ -550,7 +550,7 @@ def test_child_of_a_fork_is_refused(path: Path, opened: Callable[..., Any]) -> N
         outcome = b"wrong"
         try:
             one.poll()
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             outcome = b"right"
         one.close()
         os.write(begin, outcome)
@@ -573,7 +573,7 @@ def test_full_disk_fails_the_commit_alone(path: Path) -> None:
             super().write(fd, data, pos)
 
     files = Full()
-    with open_store(str(path), read_only=True, files=files) as store:
+    with open_store(str(path), read_only=True, _files=files) as store:
         one = consumer(store)
         drain(one)
         one.commit({T0: 2})
@@ -594,7 +594,7 @@ def test_read_only_file_system_is_a_named_error(path: Path) -> None:
         def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    with open_store(str(path), read_only=True, files=ReadOnly()) as store:
+    with open_store(str(path), read_only=True, _files=ReadOnly()) as store:
         with consumer(store) as one:
             with pytest.raises(logstore.StorageError, match="Read-only") as caught:
                 one.poll()
@@ -615,7 +615,7 @@ def test_damaged_group_file_is_a_named_error(
     data = bytearray(file.read_bytes())
     data[30] ^= 1
     file.write_bytes(data)
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         opened().poll()
     assert file.read_bytes() == data
 
@@ -627,7 +627,7 @@ def test_removed_lock_file_fences_its_members(
     one = opened()
     drain(one)
     (path / ".logstore-group-g.lock").unlink()
-    with pytest.raises(logstore.FencedError, match="removed or replaced"):
+    with pytest.raises(logstore.errors.FencedError, match="removed or replaced"):
         one.commit()
 
 
@@ -638,7 +638,7 @@ def test_members_work_without_reports_of_changes(path: Path) -> None:
         def new_watch(self) -> int:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    with open_store(str(path), read_only=True, files=NoWatch()) as store:
+    with open_store(str(path), read_only=True, _files=NoWatch()) as store:
         one, two = consumer(store), consumer(store)
         with one:
             drain(one)

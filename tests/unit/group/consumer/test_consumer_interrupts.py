@@ -120,7 +120,7 @@ def test_close_that_is_interrupted_and_made_again_leaves_the_group(
     monkeypatch.setattr(Core, "abandon", interrupt)
     with pytest.raises(InterruptAtCall.Interrupt):
         one.close()
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         one.poll()
     monkeypatch.setattr(Core, "abandon", abandon)
     one.close()

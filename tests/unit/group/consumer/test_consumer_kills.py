@@ -48,7 +48,7 @@ class Killing(Files):
 
 def live(path: Path, files: Killing, said: int) -> None:
     """The life of a member; `said` gets the number of each commit that has returned."""
-    with open_store(str(path), read_only=True, files=files) as store:
+    with open_store(str(path), read_only=True, _files=files) as store:
         one = consumer(store)
         one.poll()
         for number in range(1, COMMITS + 1):

@@ -77,7 +77,9 @@ def test_closed_consumer_lets_no_call_in(one: logstore.Consumer) -> None:
     """By its name."""
     one.close()
     for call in calls_of(deliveries_of(one)):
-        with pytest.raises(logstore.StoreClosedError, match="Consumer without a group"):
+        with pytest.raises(
+            logstore.errors.StoreClosedError, match="Consumer without a group"
+        ):
             call()
 
 
@@ -92,7 +94,9 @@ def test_child_of_a_fork_lets_no_call_in(
             child.setattr(module.native, "forks", lambda: now + 1)
             assert deliveries.entry.is_forked
             for call in (*calls_of(deliveries), deliveries.entry.check_fork):
-                with pytest.raises(logstore.ForkedError, match="belongs to the parent"):
+                with pytest.raises(
+                    logstore.errors.ForkedError, match="belongs to the parent"
+                ):
                     call()
         assert values(deliveries.poll(60.0, 1)) == [b"0"]
 

@@ -96,7 +96,7 @@ def test_consumer_with_reset_error_is_told_of_a_cut_until_a_seek(
 ) -> None:
     """At each poll."""
     one = kind(opened, reset="error")
-    with pytest.raises(logstore.NoOffsetForPartitionError):
+    with pytest.raises(logstore.errors.NoOffsetForPartitionError):
         one.poll(timeout_ms=0)
     one.seek(T0, 0)
     assert polled(one, 10) == OLD
@@ -175,7 +175,9 @@ def test_position_of_a_log_that_was_cut_is_not_committed(
     assert polled(one, 6) == OLD[4:]
     cut_and_grow(path)
     for offsets in (None, {T0: 8}):
-        with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+        with pytest.raises(
+            logstore.errors.CommitFailedError, match="was cut to offset 5"
+        ):
             one.commit(offsets)
     assert one.committed(T0) == logstore.OffsetAndMetadata(4)
     one.commit({T0: 5})  # a position in what both have
@@ -210,7 +212,7 @@ def test_transaction_over_a_cut_is_refused_and_done_again(
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
-    with pytest.raises(logstore.CommitFailedError, match="logs were cut"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="logs were cut"):
         with one.transaction() as transaction:
             for value in polled(one, 10):
                 transaction.append("out", value)
@@ -230,7 +232,7 @@ def test_transaction_whose_input_was_cut_is_refused(
     with logstore.open(path) as store:
         store.create_topic("out")
     one = opened()
-    with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="was cut to offset 5"):
         with one.transaction() as transaction:
             for value in polled(one, 10):
                 transaction.append("out", value)
@@ -308,7 +310,9 @@ def test_cut_in_the_same_process_is_told(path: Path) -> None:
             assert polled(one, 10) == OLD
             store["t"][0].truncate_to(5)
             store["t"][0].append_many(NEW, durable=True)
-            with pytest.raises(logstore.CommitFailedError, match="was cut to offset 5"):
+            with pytest.raises(
+                logstore.errors.CommitFailedError, match="was cut to offset 5"
+            ):
                 one.commit()
             assert polled(one, 10) == NEW
 
@@ -326,7 +330,7 @@ def test_topic_made_again_between_two_polls_is_read_from_its_start_or_not_at_all
     again = [b"again %d" % n for n in range(30)]
     if kind is assigned:
         for _ in range(2):
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 one.poll(timeout_ms=1000)
     else:
         assert polled(one, 30) == again

@@ -127,7 +127,7 @@ def test_bad_output_is_refused_when_it_is_given(opened: Callable[..., Any]) -> N
     with one.transaction() as transaction:
         with pytest.raises(logstore.TopicNotFoundError):
             transaction.append("none", b"x")
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             transaction.append("out", b"x", partition=9)
         with pytest.raises(TypeError):
             transaction.append("out", "text")
@@ -155,20 +155,20 @@ def test_the_two_ways_of_committing_are_not_mixed(
     file is gone."""
     one = opened()
     copy_some(one)
-    with pytest.raises(logstore.CommitFailedError, match="by transactions"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="by transactions"):
         one.commit({T0: 1})
     one.close()
     two = opened(group="h")
     drain(two)
     two.commit()
-    with pytest.raises(logstore.CommitFailedError, match="by commits"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="by commits"):
         copy_some(two)
     two.close()
     for file in path.glob(".logstore-group-g*"):
         file.unlink()
     three = opened()
     assert three.poll() == {}
-    with pytest.raises(logstore.CommitFailedError, match="by transactions"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="by transactions"):
         three.commit({T0: 1})
 
 
@@ -218,7 +218,7 @@ def test_member_that_was_thrown_out_publishes_nothing(
     two.seek_to_beginning()
     while copy_some(two):
         pass
-    with pytest.raises(logstore.FencedError):
+    with pytest.raises(logstore.errors.FencedError):
         transaction.commit()
     assert outputs(path) == ALL
 
@@ -238,7 +238,7 @@ def test_stale_transaction_is_refused_without_any_lock(
     while copy_some(two):
         pass
     monkeypatch.setattr(transaction._inputs, "begin_commit", lambda: state)
-    with pytest.raises(logstore.FencedError, match="has processed the input"):
+    with pytest.raises(logstore.errors.FencedError, match="has processed the input"):
         transaction.commit()
     assert outputs(path) == ALL
 
@@ -254,7 +254,7 @@ def test_partition_given_up_in_a_transaction_fails_it(
     two = opened()
     settle(two, one)
     assert len(one.assignment()) == 1
-    with pytest.raises(logstore.CommitFailedError, match="others have them"):
+    with pytest.raises(logstore.errors.CommitFailedError, match="others have them"):
         transaction.commit()
     while copy_some(one) + copy_some(two):
         settle(one, two)
@@ -292,7 +292,7 @@ def test_failed_publication_lets_the_input_come_again(
             return super().create(dir_fd, name, exclusive=exclusive)
 
     files = Full()
-    with open_store(str(path), read_only=True, files=files) as store:
+    with open_store(str(path), read_only=True, _files=files) as store:
         one = opened(store=store)
         files.is_full = True
         with pytest.raises(logstore.DiskFullError):
@@ -401,7 +401,7 @@ def test_positions_of_deleted_topics_are_dropped(
     while ("v", 0) not in positions_in(path):
         assert time.monotonic() < deadline
         # Until it has found that this is another topic, a commit is refused.
-        with contextlib.suppress(logstore.CommitFailedError):
+        with contextlib.suppress(logstore.errors.CommitFailedError):
             copy_some(one)
     assert positions_in(path) == {T0: 10, T1: 10, ("v", 0): 1}
     assert outputs(path).count(b"again") == 1
@@ -429,12 +429,14 @@ def test_input_of_a_topic_that_was_deleted_meanwhile(
             stale = one.transaction()
             patch.setattr(stale._inputs, "begin_commit", lambda late=late: late)
             stale.append("out", b"twice")
-            with pytest.raises(logstore.CommitFailedError, match="was deleted, so it"):
+            with pytest.raises(
+                logstore.errors.CommitFailedError, match="was deleted, so it"
+            ):
                 stale.commit()
     deadline = time.monotonic() + 60
     while b"again" not in outputs(path):
         assert time.monotonic() < deadline
-        with contextlib.suppress(logstore.CommitFailedError):
+        with contextlib.suppress(logstore.errors.CommitFailedError):
             copy_some(one)
     assert outputs(path) == [b"0:0", b"0:1", b"0:2", b"again"]
 
@@ -498,7 +500,7 @@ def test_commit_waits_no_longer_than_it_may(
     deadline = time.monotonic() + 60
     while outputs(path) != ALL:
         assert time.monotonic() < deadline
-        with contextlib.suppress(logstore.FencedError):
+        with contextlib.suppress(logstore.errors.FencedError):
             copy_some(one)
     with one.transaction(timeout_ms=0):
         assert drain(one) == []
@@ -525,7 +527,7 @@ def test_first_commit_that_is_published_after_its_time_is_found(
     assert [one.position(key) for key in (T0, T1)] == [0, 0]
     with logstore.open(path):
         until(lambda: outputs(path) == ALL)
-    with pytest.raises(logstore.FencedError, match="whose end it does not know"):
+    with pytest.raises(logstore.errors.FencedError, match="whose end it does not know"):
         copy_some(one)
     assert copy_some(one) == 0
     assert outputs(path) == ALL
@@ -576,7 +578,9 @@ def test_other_publisher_of_the_identity_is_a_named_error(
             pinned=True,
             timeout_ms=None,
         )
-    with pytest.raises(logstore.CorruptCheckpointError, match="Another publisher"):
+    with pytest.raises(
+        logstore.errors.CorruptCheckpointError, match="Another publisher"
+    ):
         opened().poll()
 
 
@@ -615,7 +619,7 @@ def test_members_that_are_killed_lose_and_repeat_nothing(path: Path, seed: int) 
     for _ in range(3):
         # A commit that a killed one has handed in may be carried out before this one's:
         # then the records are copied, and the positions have moved.
-        with contextlib.suppress(logstore.FencedError), consumer(path) as one:
+        with contextlib.suppress(logstore.errors.FencedError), consumer(path) as one:
             while copy_some(one):
                 pass
             is_done = True
@@ -637,7 +641,7 @@ def test_thread_that_commits_excludes_others(
         def commit() -> None:
             try:
                 transaction.commit()
-            except logstore.ReentrantCallError as error:
+            except logstore.errors.ReentrantCallError as error:
                 errors.append(error)
 
         thread = threading.Thread(target=commit)

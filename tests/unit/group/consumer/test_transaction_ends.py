@@ -41,7 +41,7 @@ def test_second_interrupt_at_any_call_of_an_end_loses_and_repeats_nothing(
             ways_to_end(one, tracer)
         for _ in range(2):
             # Whoever was left in a transaction is told so, once.
-            with contextlib.suppress(logstore.CommitFailedError):
+            with contextlib.suppress(logstore.errors.CommitFailedError):
                 copied += copy_some(one, 1)
                 break
         assert len(outputs(path)) == copied == call
@@ -98,10 +98,14 @@ def test_transaction_that_is_left_open_is_aborted_by_the_next_one(
     assert len(drain(one, 7)) == 7
     left.append("out", b"x")
     for _ in range(2):
-        with pytest.raises(logstore.CommitFailedError, match="neither committed nor"):
+        with pytest.raises(
+            logstore.errors.CommitFailedError, match="neither committed nor"
+        ):
             one.transaction()
         with one.transaction() as other:
-            with pytest.raises(logstore.CommitFailedError, match="neither committed"):
+            with pytest.raises(
+                logstore.errors.CommitFailedError, match="neither committed"
+            ):
                 one.transaction()
         with pytest.raises(logstore.ConfigError, match="was left"):
             other.append("out", b"x")

@@ -202,7 +202,7 @@ def test_point_that_changes_meanwhile_is_read_again(
     one.commit(1, durable=True)
     files.changes = True
     if is_doubtful:
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             one.commit(2, durable=True)
     else:
         one.commit(2, durable=True)
@@ -238,7 +238,7 @@ def test_replaced_file_is_found(one: OneMember, tmp_path: Path, name: str) -> No
     (tmp_path / name).unlink()
     assert not one.file.append_at_once(one.slots, commit_of(1), durable=True)
     if name != NAME:
-        with pytest.raises(logstore.FencedError, match="removed or replaced"):
+        with pytest.raises(logstore.errors.FencedError, match="removed or replaced"):
             one.commit(1)
 
 
@@ -254,7 +254,7 @@ def test_replaced_file_is_found(one: OneMember, tmp_path: Path, name: str) -> No
         ("unlock_byte", f"{NAME}.lock", 1, None),
         ("unlock_byte", f"{NAME}.lock", 2, None),
         ("read", f"{NAME}.lock", 1, logstore.StorageError),
-        ("sync", NAME, 1, logstore.SyncFailedError),
+        ("sync", NAME, 1, logstore.errors.SyncFailedError),
     ],
 )
 def test_refused_call_is_a_named_error_and_leaves_no_lock(
@@ -282,7 +282,7 @@ def test_refused_call_is_a_named_error_and_leaves_no_lock(
     other.slots.point.end_turn()
     found = other.slots.locked(lambda: other.offset(), 0)
     assert found == one.offset()
-    assert found == (2 if error in (None, logstore.SyncFailedError) else 1)
+    assert found == (2 if error in (None, logstore.errors.SyncFailedError) else 1)
     other.commit(3, durable=True)
     one.commit(4, durable=True)
     assert other.offset() == 4

@@ -81,7 +81,7 @@ def test_rest_is_damage_or_is_cut_off(
     if not reason:
         found.check("/file", FILE, point)
         return
-    with pytest.raises(logstore.CorruptCheckpointError, match=reason) as caught:
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match=reason) as caught:
         found.check("/file", FILE, point)
     assert (caught.value.path, caught.value.position) == ("/file", found.pos)
 
@@ -89,8 +89,10 @@ def test_rest_is_damage_or_is_cut_off(
 def test_rest_of_a_later_version_is_no_damage() -> None:
     """Unless a sync has covered it: then all of it was read before."""
     found = rest(GARBAGE, unsupported=True)
-    with pytest.raises(logstore.UnsupportedError, match="unknown format: it fails"):
+    with pytest.raises(
+        logstore.errors.UnsupportedError, match="unknown format: it fails"
+    ):
         found.check("/file", FILE, UNKNOWN)
-    with pytest.raises(logstore.CorruptCheckpointError, match="were durable"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="were durable"):
         found.check("/file", FILE, DurablePoint(FILE, 101, is_of_this_boot=True))
     found.check("/file", FILE, DurablePoint(FILE, 100, is_of_this_boot=False))

@@ -227,9 +227,9 @@ def test_failed_sync_is_an_error_until_the_file_is_written_anew() -> None:
     one = OneMember("/store", files=disk)
     one.commit(1, durable=True)
     disk.fail("sync", name=NAME, times=1)
-    with pytest.raises(logstore.SyncFailedError, match="may be lost"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="may be lost"):
         one.commit(2, durable=True)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         one.file.sync(one.slots, one.file.end)
     one.commit(3, durable=True)
     moment = disk.moment()
@@ -284,7 +284,7 @@ def test_failing_call_loses_no_commit(call: int) -> None:
     for offset in (2, 3):
         try:
             one.commit(offset, durable=True)
-        except logstore.SyncFailedError:
+        except logstore.errors.SyncFailedError:
             done = offset
         except (logstore.LogStoreError, OSError):
             continue
@@ -300,7 +300,7 @@ def test_file_that_was_removed_in_use_is_not_made_again(one: OneMember) -> None:
     """What it had would be forgotten without a word."""
     one.commit(1)
     one.root.unlink(NAME)
-    with pytest.raises(logstore.CorruptCheckpointError, match="removed while"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="removed while"):
         one.commit(2)
     assert not one.root.exists(NAME)
 
@@ -321,7 +321,7 @@ def test_file_that_was_cut_in_use_is_damage(one: OneMember, tmp_path: Path) -> N
     one.commit(1)
     one.commit(2)
     os.truncate(file_in(tmp_path), 30)
-    with pytest.raises(logstore.CorruptCheckpointError, match="30 bytes"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="30 bytes"):
         one.commit(3)
     assert file_in(tmp_path).stat().st_size == 30
 
@@ -369,7 +369,7 @@ def test_damage_before_whole_batches_is_an_error(tmp_path: Path, position: int) 
     data = bytearray(file_in(tmp_path).read_bytes())
     data[ends[0] + position] ^= 0x41
     file_in(tmp_path).write_bytes(data)
-    kinds = logstore.CorruptCheckpointError, logstore.UnsupportedError
+    kinds = logstore.errors.CorruptCheckpointError, logstore.errors.UnsupportedError
     with pytest.raises(kinds, match=f"{NAME}.* at byte {ends[0]}|version"):
         offset_in(tmp_path)
     assert file_in(tmp_path).read_bytes() == data
@@ -383,12 +383,14 @@ def test_damage_of_what_was_durable_is_an_error(tmp_path: Path) -> None:
     changed[-3] ^= 1
     with file_in(tmp_path).open("r+b") as file:
         file.write(changed)
-    with pytest.raises(logstore.CorruptCheckpointError, match="were durable") as caught:
+    with pytest.raises(
+        logstore.errors.CorruptCheckpointError, match="were durable"
+    ) as caught:
         offset_in(tmp_path)
     assert caught.value.position == ends[1]
     with file_in(tmp_path).open("r+b") as file:
         file.truncate(ends[1] + 9)
-    with pytest.raises(logstore.CorruptCheckpointError, match="were durable"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="were durable"):
         offset_in(tmp_path)
     assert file_in(tmp_path).stat().st_size == ends[1] + 9
 
@@ -413,7 +415,9 @@ def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
     for offset in (4, 5):
         again.commit(offset)
     flip_bit(file_in(tmp_path), 8 * (end // 3 + 40))
-    with pytest.raises(logstore.CorruptCheckpointError, match="whole batch follows"):
+    with pytest.raises(
+        logstore.errors.CorruptCheckpointError, match="whole batch follows"
+    ):
         offset_in(tmp_path, files=NextBoot())
 
 
@@ -423,7 +427,7 @@ def test_damage_after_a_power_failure_is_cut(tmp_path: Path) -> None:
 def test_file_of_someone_else_stays(tmp_path: Path, data: bytes) -> None:
     """No append has begun there."""
     file_in(tmp_path).write_bytes(data)
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         offset_in(tmp_path)
     assert file_in(tmp_path).read_bytes() == data
 
@@ -434,7 +438,7 @@ def test_file_of_another_group_is_refused(tmp_path: Path) -> None:
     data = file_in(tmp_path).read_bytes()
     (tmp_path / ".logstore-group-h").write_bytes(data)
     other = OneMember(tmp_path, "h")
-    with pytest.raises(logstore.CorruptCheckpointError, match="other groups"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="other groups"):
         other.file.refresh()
 
 
@@ -476,7 +480,7 @@ def test_later_version_is_refused(one: OneMember, tmp_path: Path) -> None:
     """It is no damage, and nothing is changed."""
     group_record(one, {**GOOD, "version": 2, "new": 1})
     data = file_in(tmp_path).read_bytes()
-    with pytest.raises(logstore.UnsupportedError, match="version is 2"):
+    with pytest.raises(logstore.errors.UnsupportedError, match="version is 2"):
         offset_in(tmp_path)
     assert file_in(tmp_path).read_bytes() == data
 
@@ -502,7 +506,7 @@ def test_later_version_is_refused(one: OneMember, tmp_path: Path) -> None:
 def test_malformed_header_is_damage(one: OneMember, wrong: dict[str, object]) -> None:
     """Whatever is in it."""
     group_record(one, {**GOOD, **wrong})
-    with pytest.raises(logstore.CorruptCheckpointError, match="malformed"):
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match="malformed"):
         one.file.refresh()
 
 

@@ -241,7 +241,7 @@ def test_durable_commit_is_behind_no_bytes_of_a_failed_sync(
         other.commit(1, T1, durable=True)
     one.commit(2, durable=True)
     disk.fail("sync", name=NAME, times=1)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         one.commit(3, durable=True)
     disk.heal()
     if joins == "after a kill":
@@ -252,7 +252,7 @@ def test_durable_commit_is_behind_no_bytes_of_a_failed_sync(
         assert isinstance(other.root.files, MemoryDisk)
         disk = other.root.files
         disk.fail(fails, name=f"{NAME}.tmp" if fails == "create" else "", times=1)
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             other.commit(49, T1, durable=True)
         disk.heal()
     other.commit(50, T1, durable=True)
@@ -301,7 +301,7 @@ def test_commit_that_is_appended_and_not_durable_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "unlock_byte", fail_from_now_on)
         # One that can be tried again is none at all.
-        with contextlib.suppress(logstore.SyncFailedError):
+        with contextlib.suppress(logstore.errors.SyncFailedError):
             one.commit(3, durable=True)
     disk.heal()
     assert offset_in("/store", files=disk.process()) == 3

@@ -90,7 +90,7 @@ def test_state_that_is_removed_keeps_generation_and_way() -> None:
 )
 def test_wrong_record_is_damage(items: list[Item], position: int, reason: str) -> None:
     """With the position where it was found."""
-    with pytest.raises(logstore.CorruptCheckpointError, match=reason) as caught:
+    with pytest.raises(logstore.errors.CorruptCheckpointError, match=reason) as caught:
         read(*items)
     assert caught.value.position == position
     assert caught.value.path == "/store/file"
@@ -99,8 +99,8 @@ def test_wrong_record_is_damage(items: list[Item], position: int, reason: str) -
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        (b"\0", logstore.CorruptCheckpointError),
-        (b"\0\x63" + bytes(40), logstore.UnsupportedError),
+        (b"\0", logstore.errors.CorruptCheckpointError),
+        (b"\0\x63" + bytes(40), logstore.errors.UnsupportedError),
     ],
     ids=["malformed", "later"],
 )

@@ -90,10 +90,12 @@ def test_removed_lock_file_fences(root: Directory) -> None:
     """Two files of one name would be two groups."""
     one = opened(root)
     root.unlink(f"{NAME}.lock")
-    with pytest.raises(logstore.FencedError, match="removed or replaced"):
+    with pytest.raises(logstore.errors.FencedError, match="removed or replaced"):
         one.locked(lambda: 7, 0)
     two = opened(root)
-    with pytest.raises(logstore.FencedError, match="removed or replaced") as caught:
+    with pytest.raises(
+        logstore.errors.FencedError, match="removed or replaced"
+    ) as caught:
         one.locked(lambda: 7, 0)
     assert caught.value.group == "g"
     assert two.locked(lambda: 7, 0) == 7

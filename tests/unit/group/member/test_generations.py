@@ -35,7 +35,9 @@ def test_topics_are_those_that_some_member_asks_for() -> None:
 def test_pattern_that_cannot_be_compiled_names_its_member(pattern: str) -> None:
     """A later Python may know it."""
     members = [Member("m", 0, topics=("a",)), Member("n-1", 1, pattern=pattern)]
-    with pytest.raises(logstore.GroupError, match=r"member 'n-1' of group 'g'.*com"):
+    with pytest.raises(
+        logstore.errors.GroupError, match=r"member 'n-1' of group 'g'.*com"
+    ):
         universe("g", TOPICS, members)
 
 
@@ -57,7 +59,9 @@ def test_members_go_on_when_the_one_with_the_pattern_has_ended(tmp_path: Path) -
     file = path / ".logstore-group-g"
     data = file.read_bytes()
     for _ in range(2):
-        with pytest.raises(logstore.GroupError, match="cannot compile") as caught:
+        with pytest.raises(
+            logstore.errors.GroupError, match="cannot compile"
+        ) as caught:
             two.poll()
         assert caught.value.group == "g"
     assert file.read_bytes() == data

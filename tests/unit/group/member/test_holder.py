@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from logstore import CommitFailedError, FencedError, TopicPartition
+from logstore import TopicPartition
+from logstore.errors import CommitFailedError, FencedError
 from logstore.group.file.state import GroupState, Member, Row
 from logstore.group.member.holder import Holder
 from logstore.group.member.open_group import OpenGroup

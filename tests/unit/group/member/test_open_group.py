@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore import CommitFailedError
+from logstore.errors import CommitFailedError
 from logstore.group.file.slots import BusyError
 from logstore.group.file.state import GroupState
 from logstore.group.member import open_group as module

@@ -302,7 +302,7 @@ def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> No
         store.create_topic("orders")
         partition = reader.topic("orders")[0]
         store.delete_topic("orders")
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             partition.mark()
 
 

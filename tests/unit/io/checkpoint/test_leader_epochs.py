@@ -74,7 +74,7 @@ def test_epoch_that_no_batch_can_have_is_named_or_put_right(
     tmp_path: Path, is_closed: bool
 ) -> None:
     """The file is under no checksum. A log of logstore's own has epoch 0."""
-    with open_store(tmp_path / "own", files=Unsynced()) as store:
+    with open_store(tmp_path / "own", _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         partition.append(b"one")
         if not is_closed:
@@ -85,12 +85,14 @@ def test_epoch_that_no_batch_can_have_is_named_or_put_right(
             foreign(path)
         epochs = path / "orders-0" / "leader-epoch-checkpoint"
         epochs.write_text(f"0\n1\n{(1 << 63) - 2} 0\n")
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = store.topic("orders")[0]
             end = partition.end_offset
             if is_foreign:
                 store.topic("orders").configure(config_of(2))
-                with pytest.raises(logstore.CorruptCheckpointError, match="no number"):
+                with pytest.raises(
+                    logstore.errors.CorruptCheckpointError, match="no number"
+                ):
                     partition.append(b"two")
             else:
                 partition.append(b"two")

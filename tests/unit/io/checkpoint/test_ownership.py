@@ -23,7 +23,7 @@ COUNT = 30
 
 def write_two(path: Path) -> None:
     """A store that was closed cleanly, with two partitions of several segments."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=400)
         for partition in store.create_topic("orders", 2, config).partitions:
             fill(partition, COUNT, call=5)
@@ -51,7 +51,7 @@ def test_state_of_an_untouched_partition_stays_stale_after_another_writer(
     write_two(live)
     another_writer(live)
     start = drop_first_segment(live / "orders-1")
-    with open_store(live, files=Unsynced()) as store:
+    with open_store(live, _files=Unsynced()) as store:
         append_one(store.topic("orders")[0])
         killed = crash(live, tmp_path / "killed")
     for path in (live, killed):
@@ -78,7 +78,7 @@ def test_topic_that_is_made_anew_has_nothing_of_the_one_before(tmp_path: Path) -
         killed.append((copy, partition.end_offset if partition else -1))
 
     partition: logstore.Partition | None = None
-    with open_store(live, files=files) as store:
+    with open_store(live, _files=files) as store:
         store.delete_topic("orders")
         files.before = kill
         partition = store.create_topic("orders", 2, config_of(1))[0]
@@ -139,7 +139,7 @@ def test_store_of_a_later_version_is_refused_untouched(
     write_two(tmp_path)
     raise_version(tmp_path, name)
     before = snapshot_of(tmp_path)
-    with pytest.raises(logstore.UnsupportedError, match=r"version 9.* knows 1"):
+    with pytest.raises(logstore.errors.UnsupportedError, match=r"version 9.* knows 1"):
         logstore.open(tmp_path, read_only=read_only)
     assert snapshot_of(tmp_path) == before
     report = logstore.verify(tmp_path)
@@ -153,7 +153,9 @@ def test_partition_of_a_later_version_is_refused_the_others_work(
     write_two(tmp_path)
     raise_version(tmp_path / "orders-1", layout.PARTITION_STATE)
     with logstore.open(tmp_path) as store:
-        with pytest.raises(logstore.UnsupportedError, match=r"version 9.* knows 2"):
+        with pytest.raises(
+            logstore.errors.UnsupportedError, match=r"version 9.* knows 2"
+        ):
             store.topic("orders")[1]
         assert append_one(store.topic("orders")[0]) == COUNT
         assert [action.label for action in store.recovery_report.actions] == [
@@ -198,7 +200,7 @@ def test_marks_go_in_order_where_the_disk_is_full(
     with open_store(tmp_path) as store:
         append_one(new_partition(store))
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.topic("orders")[0]
         if is_tried_before:
             files.fail("sync_directory", errno.ENOSPC)
@@ -236,7 +238,7 @@ def test_owner_file_stays_where_the_disk_is_full(
     before = owner.stat()
     text = owner.read_bytes()
     files = FaultyFiles()
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
         append_one(opened.topic("orders")[0])
         assert (owner.read_bytes() != text) == is_clean
@@ -261,7 +263,7 @@ def test_owner_file_that_cannot_be_changed_goes(
     with open_store(tmp_path / "store") as store:
         append_one(new_partition(store))
     files = FaultyFiles()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
         files.fail(method, errno.ENOSPC, name=layout.OWNER, short=short)
         append_one(store.topic("orders")[0])
@@ -281,7 +283,7 @@ def test_owner_file_that_had_no_room_is_written_when_another_log_is_appended_to(
         append_one(new_partition(store))
         append_one(store.create_topic("others")[0])
     owner, files = path / layout.OWNER, FaultyFiles()
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp")
         files.fail("open", errno.ENOSPC, name=layout.OWNER)
         append_one(store["orders"][0])
@@ -332,14 +334,14 @@ def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
         partition.roll()
         crash(tmp_path / "store", tmp_path / "killed")
     files = FaultyFiles()
-    with open_store(tmp_path / "killed", files=files) as store:
+    with open_store(tmp_path / "killed", _files=files) as store:
         assert store.topic("orders")[0].durable_offset == 1
         assert files.count("sync_directory", "orders-0")
 
 
 def test_settings_that_cannot_be_taken_over_are_a_named_error(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         append_one(partition)
         files.fail("truncate", errno.EIO, name=".log")

@@ -19,7 +19,7 @@ OTHER = "other 3 70"
 
 def of_broker(path: Path) -> Path:
     """A broker's directory with a log of 30 records in batches of 5."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         fill(new_partition(store, 2, "gzip"), COUNT, call=5)
     foreign(path)
     note(path, COUNT)

@@ -154,7 +154,9 @@ def test_bad_digest_is_an_error(tmp_path: Path, value: dict[str, object]) -> Non
     """It says so, and which file it is."""
     (tmp_path / layout.digest_file(3)).write_bytes(checkpoints.pack_state(value))
     root = Directory.open_root(Files(), str(tmp_path))
-    with pytest.raises(logstore.CorruptCheckpointError, match=r"digest-0+3 is no"):
+    with pytest.raises(
+        logstore.errors.CorruptCheckpointError, match=r"digest-0+3 is no"
+    ):
         read_digest(root, 3)
     assert read_digest(root, 4) is None
     root.close()

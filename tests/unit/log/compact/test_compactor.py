@@ -17,7 +17,6 @@ import logstore
 from logstore import (
     ConfigError,
     DiskFullError,
-    InvalidRecordError,
     Partition,
     Store,
     StoreConfig,
@@ -25,6 +24,7 @@ from logstore import (
     TopicPartition,
 )
 from logstore import _native as native
+from logstore.errors import InvalidRecordError
 from logstore.log.compact import compactor
 from support.compacting import (
     COMMIT,
@@ -204,7 +204,9 @@ def test_more_offsets_than_a_map_knows(
     """The log is compacted in several passes; a dry run would need one."""
     far = native.MAP_OFFSETS_MAX
     with with_segments_at(0, far // 2, far, far + 1) as partition:
-        with pytest.raises(logstore.UnsupportedError, match=r"4294967295 offsets; t-0"):
+        with pytest.raises(
+            logstore.errors.UnsupportedError, match=r"4294967295 offsets; t-0"
+        ):
             partition.compact(dry_run=True)
         assert partition.compact().removed == 2
         assert [record.offset for record in partition.read()] == [far, far + 1]
@@ -366,9 +368,9 @@ def test_read_only_store_refuses(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         write(topic(store))
     with logstore.open(tmp_path, read_only=True) as store:
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store.topic("t")[0].compact()
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store.compact()
         report = store.compact(dry_run=True)[TopicPartition("t", 0)]
         assert report == store.topic("t")[0].compact(dry_run=True)

@@ -16,13 +16,12 @@ import logstore
 from logstore import (
     ConfigError,
     Partition,
-    ReentrantCallError,
     StorageError,
     Store,
-    SyncFailedError,
     TopicConfig,
     TopicNotFoundError,
 )
+from logstore.errors import ReentrantCallError, SyncFailedError
 from logstore.io.checkpoint.cleaner import CompactedOffsets
 from logstore.log.compact import compactor
 from logstore.log.compact.passes import BUFFERS_BYTES
@@ -496,7 +495,7 @@ def test_interrupt_of_a_compaction_leaves_none_under_way(
     ended, it says so."""
     place, has_raised = 1, True
     while has_raised:
-        with open_store(tmp_path, files=Unsynced()) as store:
+        with open_store(tmp_path, _files=Unsynced()) as store:
             partition = store["t"][0] if "t" in store else topic(store)
             for value in (b"1", b"2"):
                 partition.append(value, b"k")

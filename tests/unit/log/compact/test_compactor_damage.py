@@ -155,7 +155,7 @@ def test_record_with_more_headers_than_the_limit_is_no_damage(
         topic = store.topic("t")
         topic.configure(CONFIG)
         for call in (lambda: list(topic[0].read()), lambda: topic[0].compact()):
-            with pytest.raises(logstore.RecordTooLargeError) as caught:
+            with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
                 call()
             assert caught.value.limit_name == "headers"
             assert f"at byte {len(first.data)} (offset 10)" in str(caught.value)
@@ -189,7 +189,7 @@ def test_unknown_magic_is_unsupported_for_a_survey(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}.log").write_bytes(data)
     directory = open_root(Files(), str(tmp_path))
     segment = Segment(directory, Descriptors(directory.files, 4), 0, len(data), 11)
-    with pytest.raises(logstore.UnsupportedError) as caught:
+    with pytest.raises(logstore.errors.UnsupportedError) as caught:
         list(survey_log([segment], 11))
     at = len(data) - len(later)
     assert (caught.value.position, caught.value.offset) == (at, 10)

@@ -29,7 +29,7 @@ def test_cut_while_a_log_is_loaded_again_is_reported_where_it_was_made(
 ) -> None:
     """In front of each system call: the files are those after the cut, and the ends at
     5 and 15 were seen. The end at 5 stands, and the cut was higher."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         for at in itertools.count(1):
             partition = store.create_topic("orders", config=config_of(2))[0]
             append(partition, b"old", 5)
@@ -40,7 +40,7 @@ def test_cut_while_a_log_is_loaded_again_is_reported_where_it_was_made(
                     partition.truncate_to(CUT)  # noqa: B023
                     append(partition, b"new", 20 - CUT)  # noqa: B023
 
-            with open_store(tmp_path, read_only=True, files=files) as reading:
+            with open_store(tmp_path, read_only=True, _files=files) as reading:
                 beside = reading.topic("orders")[0]
                 follower = beside.follow(timeout=0.3, durable_only=False)
                 found = [next(follower) for _ in range(5)]
@@ -70,7 +70,7 @@ def test_cut_of_long_ago_is_not_reported_after_the_state_was_missing(
     """A full disk has no room for the state of a log that a deletion has changed: it
     is removed, and written again before the next append."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = log_with_a_cut(store)
         state = tmp_path / "orders-0" / PARTITION_STATE
         with open_store(tmp_path, read_only=True) as reading:
@@ -99,7 +99,7 @@ def test_cut_after_the_state_was_missing_is_reported_though_the_bytes_are_the_sa
     """What was known of the cuts before is known while the state is missing: so the
     next one is seen in the state, and not only in other bytes."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = log_with_a_cut(store)
         state = tmp_path / "orders-0" / PARTITION_STATE
         with open_store(tmp_path, read_only=True) as reading:
@@ -136,7 +136,7 @@ def test_state_that_is_being_overwritten_neither_cuts_a_log_nor_gives_back_its_h
     """On a full disk the state is overwritten in place. A reader that looks while half
     of it is written knows no more than before."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = log_with_a_cut(store)
         partition.delete_before(3)
         state = tmp_path / "orders-0" / PARTITION_STATE
@@ -173,7 +173,7 @@ def test_log_whose_owner_file_is_put_back_is_logstores_own_again(
     tmp_path: Path,
 ) -> None:
     """Nothing in the directory of the log has changed then."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         append(store.create_topic("orders", config=config_of(2))[0], b"old", 5)
     aside = (tmp_path / OWNER).rename(tmp_path / "aside")
     with open_store(tmp_path, read_only=True) as reading:

@@ -18,7 +18,8 @@ import pytest
 
 import logstore
 import logstore.io.files
-from logstore import OffsetOutOfRangeError, PartitionNotFoundError, _native
+from logstore import OffsetOutOfRangeError, _native
+from logstore.errors import PartitionNotFoundError
 from logstore.log.follow import quick_look
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.opening import open_store
@@ -45,7 +46,7 @@ class Watched:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files = FaultyFiles()
-        self.store = open_store(path, read_only=True, files=self.files)
+        self.store = open_store(path, read_only=True, _files=self.files)
         self.partition: Any = self.store.topic("orders")[0]
         self.whole = 0
         look = ReadOnlyLog._look
@@ -77,7 +78,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[logstore.Store]:
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         yield store
 
 
@@ -341,10 +342,10 @@ def test_log_that_was_cut_and_has_grown_again_is_noticed(
 
 def test_new_writer_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another store object writes the log: the mark in the root is another one."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         append_records(new_partition(store), 5)
         reader = watched(path, monkeypatch)
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         append_records(store.topic("orders")[0], 5)
         assert [*reader.partition.read()] == expected(1, 0, 10)
         assert reader.whole > 0
@@ -354,7 +355,7 @@ def test_log_of_another_program_is_never_looked_at_quickly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may replace any file, and its cuts are in other files."""
-    with open_store(tmp_path / "made", files=Unsynced()) as store:
+    with open_store(tmp_path / "made", _files=Unsynced()) as store:
         fill(new_partition(store), 20)
     shutil.copytree(tmp_path / "made" / "orders-0", tmp_path / "store" / "orders-0")
     (tmp_path / "store" / "orders-0" / ".logstore-state").unlink()
@@ -439,7 +440,7 @@ def test_change_at_any_call_of_a_quick_look_gives_no_mixture(
     after it; and who looks again sees what there is then."""
     for at in itertools.count(1, stride(2)):
         path, did = tmp_path / str(at), list[int]()
-        with open_store(path, files=Unsynced()) as writer:
+        with open_store(path, _files=Unsynced()) as writer:
             p = new_partition(writer)
             append_records(p, 5)
             p.flush()

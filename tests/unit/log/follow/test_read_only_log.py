@@ -190,7 +190,7 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
     """A reader looks when part of it, or all, is in the file; then it goes, and other
     records come, of other sizes."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         fill(partition, 10)
         partition.flush()
@@ -292,7 +292,7 @@ def test_no_reader_ever_sees_part_of_an_append(
     nth, was_hit = 1, True
     while was_hit:
         path, files = tmp_path / str(nth), Watched(nth, error)
-        with open_store(path, files=files) as store:
+        with open_store(path, _files=files) as store:
             partition = new_partition(store, magic, **settings)
             append_records(partition, 5)
             beside = follower(path)
@@ -305,7 +305,7 @@ def test_no_reader_ever_sees_part_of_an_append(
             was_hit, end = files.left <= 0, partition.end_offset
             assert files.ends <= {5, 35}, nth
             assert end == 35 or (was_hit and end == 5)
-            with contextlib.suppress(logstore.SyncFailedError):
+            with contextlib.suppress(logstore.errors.SyncFailedError):
                 append_records(partition, 3, seed=2)
             found = list(partition.read())
             assert list(beside.read()) == found
@@ -386,7 +386,7 @@ def test_follow_of_a_closed_store_raises_store_closed(tmp_path: Path) -> None:
     def consume() -> None:
         try:
             list(partition.follow(timeout=30))
-        except logstore.StoreClosedError as error:
+        except logstore.errors.StoreClosedError as error:
             failed.append(error)
 
     thread = threading.Thread(target=consume)

@@ -103,7 +103,7 @@ def test_start_of_a_deleted_log_is_not_that_of_the_next_one(
 def test_deletion_within_an_examination_of_all_files_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         fill(new_partition(store), 20)
         examine = LogFiles.is_any_replaced
 
@@ -115,14 +115,14 @@ def test_deletion_within_an_examination_of_all_files_is_told(
             beside = reading.topic("orders")[0]
             assert beside.end_offset == 20
             monkeypatch.setattr(LogFiles, "is_any_replaced", delete)
-            with pytest.raises(logstore.PartitionNotFoundError):
+            with pytest.raises(logstore.errors.PartitionNotFoundError):
                 beside._log.refreshed(fully=True)
 
 
 def test_damage_that_cannot_be_read_again_is_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         fill(new_partition(store, 2), 60)
     (tmp_path / CLEAN_SHUTDOWN).unlink()
     log = logs_in(tmp_path / "orders-0")[0]
@@ -134,7 +134,7 @@ def test_damage_that_cannot_be_read_again_is_damage(
         record(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LogFiles, "record_damage", fail)
-    with open_store(tmp_path, read_only=True, files=files) as reading:
+    with open_store(tmp_path, read_only=True, _files=files) as reading:
         beside = reading.topic("orders")[0]
         assert files.count("read")
         with pytest.raises(logstore.CorruptRecordError):
@@ -143,7 +143,7 @@ def test_damage_that_cannot_be_read_again_is_damage(
 
 def test_seal_at_the_end_of_a_state_says_nothing_new(tmp_path: Path) -> None:
     """An entry without content, which a later version may append."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store)
         fill(partition, 20)
         partition.roll()
@@ -176,12 +176,12 @@ class StateInTicks(Files):
 
 def test_history_is_read_again_until_its_stamp_has_settled(tmp_path: Path) -> None:
     """The next cut may leave the stamp of the state as it is."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store)
         fill(partition, 20, call=10)
         partition.flush()
         partition.truncate_to(19)
-        with open_store(tmp_path, read_only=True, files=StateInTicks()) as reading:
+        with open_store(tmp_path, read_only=True, _files=StateInTicks()) as reading:
             beside = reading.topic("orders")[0]
             for cut_to in (18, 17, 16):
                 mark = beside.mark()
@@ -194,14 +194,14 @@ def test_deletion_in_the_tick_of_a_look_that_lasts_longer_is_seen_by_the_next(
 ) -> None:
     """A broker rolls, and deletes its first segment while a look reads: the directory
     has the same time, which is not recent any more when the look ends."""
-    with open_store(tmp_path / "store", files=Unsynced()) as store:
+    with open_store(tmp_path / "store", _files=Unsynced()) as store:
         fill(new_partition(store, 2, segment_bytes=2000), 100)
     part = foreign(tmp_path / "store")
     first, last = logs_in(part)[0], logs_in(part)[-1]
     for file in part.glob(f"{last.stem}*"):
         file.rename(tmp_path / file.name)
     files = FixedClock(int(time.time() * 1000))
-    with open_store(tmp_path / "store", read_only=True, files=files) as reading:
+    with open_store(tmp_path / "store", read_only=True, _files=files) as reading:
         partition = reading.topic("orders")[0]
         assert partition.start_offset == 0
         for file in tmp_path.glob(f"{last.stem}*"):
@@ -231,10 +231,10 @@ def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
 ) -> None:
     """In front of each system call of the plan."""
     for at in itertools.count(1):
-        with open_store(tmp_path, files=Unsynced()) as store:
+        with open_store(tmp_path, _files=Unsynced()) as store:
             fill(new_partition(store, 2), 20)
         files = FaultyFiles()
-        with open_store(tmp_path, read_only=True, files=files) as reading:
+        with open_store(tmp_path, read_only=True, _files=files) as reading:
             beside = reading.topic("orders")[0]
             assert beside.end_offset == 20
             deleted: list[int] = []
@@ -247,19 +247,19 @@ def test_byte_ranges_of_a_log_that_is_deleted_meanwhile_are_none(
             try:
                 found = beside.byte_ranges(0, 10)
                 assert not deleted or found is None or found.files
-            except logstore.PartitionNotFoundError:
+            except logstore.errors.PartitionNotFoundError:
                 assert deleted
             files.before = None
         if not deleted:
             break
-        with open_store(tmp_path, files=Unsynced()) as store:
+        with open_store(tmp_path, _files=Unsynced()) as store:
             store.delete_topic("orders")
     assert at > 10
 
 
 def broker_log(path: Path, count: int) -> tuple[Path, bytes]:
     """The directory of a broker's log, and the bytes of its one segment."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         fill(new_partition(store, 2), count)
     part = foreign(path)
     return part, logs_in(part)[0].read_bytes()

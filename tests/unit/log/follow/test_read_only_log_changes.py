@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import OffsetOutOfRangeError, PartitionNotFoundError
+from logstore import OffsetOutOfRangeError
+from logstore.errors import PartitionNotFoundError
 from logstore.store.opening import open_store
 from support.broker import foreign
 from support.damage import (
@@ -35,7 +36,7 @@ def long_log(
     path: Path, magic: int, files: Any = None
 ) -> tuple[logstore.Store, logstore.Partition]:
     """A log whose reading takes many calls."""
-    store = open_store(path, files=files or Unsynced())
+    store = open_store(path, _files=files or Unsynced())
     config = config_of(magic, segment_bytes=64 << 20)
     partition = store.create_topic("orders", config=config)[0]
     for _ in range(COUNT // 100):
@@ -137,7 +138,7 @@ def test_log_that_was_cut_and_has_grown_again_is_no_damage(
             cut()
 
     reads = 0
-    with store, open_store(tmp_path, read_only=True, files=files) as reading:
+    with store, open_store(tmp_path, read_only=True, _files=files) as reading:
         reader = reading.topic("orders")[0]
         assert reader.end_offset == COUNT
         with pytest.raises(OffsetOutOfRangeError):
@@ -157,7 +158,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
     """Its segments may have the names of the ones before."""
     config = config_of(1, segment_bytes=700, index_interval_bytes=100)
     with (
-        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, _files=Unsynced()) as store,
         open_store(tmp_path, read_only=True) as reading,
     ):
         fill(store.create_topic("orders", config=config)[0], 12, seed=1)
@@ -192,7 +193,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
     config = logstore.StoreConfig(flush_checkpoint_ms=0)  # readers know of each sync
     for nth in itertools.count(1):
         files, calls, path = FaultyFiles(), itertools.count(1), tmp_path / str(nth)
-        with open_store(path, files=Unsynced(), config=config) as store:
+        with open_store(path, _files=Unsynced(), config=config) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             fill(partition, 3)
 
@@ -204,7 +205,7 @@ def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
                     if is_deleted:
                         partition.delete_before(6)  # noqa: B023
 
-            with open_store(path, read_only=True, files=files) as reading:
+            with open_store(path, read_only=True, _files=files) as reading:
                 reader = reading.topic("orders")[0]
                 partition.flush()
                 files.before = roll
@@ -235,11 +236,11 @@ def test_error_in_one_look_costs_only_that_look(
         def fail() -> None:
             raise OSError(error, "once") if error else _StopError
 
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             config = config_of(1, "gzip", segment_bytes=700, index_interval_bytes=100)
             partition = store.create_topic("orders", config=config)[0]
             fill(partition, 12)
-            with open_store(path, read_only=True, files=files) as reading:
+            with open_store(path, read_only=True, _files=files) as reading:
                 reader = reading.topic("orders")[0]
                 assert list(reader.read()) == expected(1, 0, 12)
                 fill(partition, 40 if rolls else 2, call=3 if rolls else 1)
@@ -261,7 +262,7 @@ def test_error_in_one_look_costs_only_that_look(
 def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> None:
     config = config_of(1, segment_bytes=700, file_delete_delay_ms=0)
     with (
-        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, _files=Unsynced()) as store,
         open_store(tmp_path, read_only=True) as reading,
     ):
         fill(store.create_topic("orders", config=config)[0], 30)
@@ -308,7 +309,7 @@ LOOKS: dict[str, Callable[[logstore.Partition], list[int]]] = {
 def test_segment_that_a_broker_compacted_between_two_looks(
     tmp_path: Path, magic: int, way: str, has_read: bool
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(magic, segment_bytes=4000)
         fill(store.create_topic("orders", config=config)[0], 400)
     foreign(tmp_path)
@@ -433,7 +434,7 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
     steps = Steps()
     for nth in steps:
         files, path = FaultyFiles(), tmp_path / str(nth)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             config = config_of(1, file_delete_delay_ms=0)
             store.create_topic("orders", partitions=2, config=config)[0].append(b"x")
 
@@ -442,7 +443,7 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
                 if opens:
                     files.at_call(nth, do)
                 reading = stack.enter_context(
-                    open_store(path, read_only=True, files=files)
+                    open_store(path, read_only=True, _files=files)
                 )
                 if not opens:
                     assert reading.topics() == ["orders"]
@@ -468,11 +469,11 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
     """Deletions and topics, where the time of a directory stands still meanwhile."""
     for turn in range(20):
         path = tmp_path / str(turn)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(1))[0]
             fill(partition, 30)
             partition.roll()
-            reading = open_store(path, read_only=True, files=CoarseTimes(10_000_000))
+            reading = open_store(path, read_only=True, _files=CoarseTimes(10_000_000))
             with reading:
                 reader = reading.topic("orders")[0]
                 assert reader.end_offset == 30
@@ -505,7 +506,7 @@ def test_read_across_a_truncation_leaves_no_hole(
     }
     for delivered in (1, 30, 50, 59, 70, 100):
         path = tmp_path / str(delivered)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             config = config_of(2, segment_bytes=1500, index_interval_bytes=200)
             partition = store.create_topic("orders", config=config)[0]
             for _ in range(60):
@@ -535,14 +536,14 @@ def test_deletion_below_a_transactional_read_does_not_disturb_it(
     tmp_path: Path, nth: int
 ) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(
             2, segment_bytes=1200, index_interval_bytes=200, file_delete_delay_ms=0
         )
         partition = store.create_topic("orders", config=config)[0]
         for number in range(60):
             partition.append_many([b"v" * 48] * 3, timestamps_ms=[1000 + number] * 3)
-        with open_store(tmp_path, read_only=True, files=files) as reading:
+        with open_store(tmp_path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
 
             def delete() -> None:
@@ -561,7 +562,7 @@ def test_deletion_below_a_transactional_read_does_not_disturb_it(
 def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
     tmp_path: Path, read_only: bool
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=700, index_interval_bytes=100)
         partition = store.create_topic("orders", config=config)[0]
         fill(partition, 60)
@@ -584,9 +585,9 @@ def test_records_that_are_deleted_during_a_look_leave_no_segments(
     that is looked for."""
     files, nth, has_met = FaultyFiles(), 1, True
     config = config_of(2, segment_bytes=1 << 20)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
-        with open_store(tmp_path, read_only=True, files=files) as reading:
+        with open_store(tmp_path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             while has_met:
                 for number in range(4):

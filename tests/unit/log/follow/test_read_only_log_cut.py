@@ -25,7 +25,7 @@ def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
     tmp_path: Path, way: str, magic: int, where: str
 ) -> None:
     """Cut below where the read stands, and grown past it, batch over batch."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(magic))[0]
         append(p, b"old", COUNT)
         with beside(store, tmp_path, where) as reading:
@@ -46,7 +46,7 @@ def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
 def test_read_below_a_cut_goes_on_to_it_and_says_that_the_rest_is_gone(
     tmp_path: Path, way: str, where: str
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", COUNT)
         with beside(store, tmp_path, where) as reading:
@@ -66,7 +66,7 @@ def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
     tmp_path: Path, where: str
 ) -> None:
     """Also where the log has grown past it again between two of its looks."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)
         with beside(store, tmp_path, where) as reading:
@@ -120,7 +120,7 @@ def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
     """Cut to where the call begins, in front of each of its system calls: the end that
     came down with the cut is no end of the log, which has grown again."""
     ask, cut, before, behind = ANSWERS[way]
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         for at in itertools.count(1):
             p = store.create_topic("orders", config=config_of(2))[0]
             p.append_many(OLD[:5], timestamps_ms=range(5))
@@ -132,7 +132,7 @@ def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
                     p.truncate_to(cut)  # noqa: B023
                     p.append_many(NEW, timestamps_ms=[0, 1, 9])  # noqa: B023
 
-            with open_store(tmp_path, read_only=True, files=files) as reading:
+            with open_store(tmp_path, read_only=True, _files=files) as reading:
                 beside = reading.topic("orders")[0]
                 files.before = step
                 try:
@@ -153,7 +153,7 @@ def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
 ) -> None:
     """The log was another program's when it was read; at its end nothing was lost. Its
     last segment may have been empty, and be so again in between."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 10)
         if rolls:
@@ -163,7 +163,7 @@ def test_cut_by_the_writer_that_takes_a_log_over_is_seen(
     with open_store(tmp_path, read_only=True) as reading:
         follower = reading.topic("orders")[0].follow(timeout=0.3, durable_only=False)
         found = [next(follower) for _ in range(10)]
-        with open_store(tmp_path, files=Unsynced()) as store:
+        with open_store(tmp_path, _files=Unsynced()) as store:
             p = store.topic("orders")[0]
             if cut_to < 10:
                 p.truncate_to(cut_to)

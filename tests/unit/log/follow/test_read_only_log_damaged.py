@@ -31,7 +31,7 @@ def test_skipping_much_damage_in_many_segments_costs_little_for_each(
     costs = []
     for count in (30, 120):
         path, files = tmp_path / str(count), FaultyFiles()
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             config = config_of(2, segment_bytes=400)
             partition = store.create_topic("orders", config=config)[0]
             for _ in range(3 * count):
@@ -42,7 +42,7 @@ def test_skipping_much_damage_in_many_segments_costs_little_for_each(
         for log in logs[:-1]:
             flip_bit(log, log.stat().st_size * 8 - 9)
         time.sleep(TICK_S)
-        with open_store(path, read_only=True, files=files) as reading:
+        with open_store(path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             files.forget()
             found = list(WAYS[way](reader, on_corruption="skip"))
@@ -54,7 +54,7 @@ def test_skipping_much_damage_in_many_segments_costs_little_for_each(
 @pytest.mark.parametrize("way", ["read", "batches", "fetch"])
 def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
     """Also where its index is still there."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=700, index_interval_bytes=100)
         partition = store.create_topic("orders", config=config)[0]
         fill(partition, 60)
@@ -80,7 +80,7 @@ def test_damage_is_told_at_once_whatever_the_clock_says(
     flip_bit(log, log.stat().st_size * 8 - 9)
     for when in (time.time(), time.time() + 1000, time.time() - 1000):
         files = FaultyFiles()
-        with open_store(tmp_path, read_only=True, files=files) as reading:
+        with open_store(tmp_path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             os.utime(directory, (when, when))
             with pytest.raises(CorruptRecordError):
@@ -94,7 +94,7 @@ def test_damage_is_told_at_once_whatever_the_clock_says(
 def test_damage_is_told_though_a_broker_appends_all_the_time(
     tmp_path: Path, way: str
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         for _ in range(50):
             partition.append_many([b"x" * 50] * 2)
@@ -110,7 +110,7 @@ def test_damage_is_told_though_a_broker_appends_all_the_time(
                 file.write(with_epoch(batch, end, 0))
             end += 2
 
-    with open_store(tmp_path, read_only=True, files=files) as reading:
+    with open_store(tmp_path, read_only=True, _files=files) as reading:
         reader = reading.topic("orders")[0]
         files.before = append
         with pytest.raises(CorruptRecordError):
@@ -124,7 +124,7 @@ def test_damage_is_told_though_a_broker_appends_all_the_time(
 def test_fetch_that_skips_damage_leaves_out_nothing_else(
     tmp_path: Path, magic: int, indexed: bool, read_only: bool
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(magic))[0]
         for _ in range(500):
             partition.append_many([b"v" * 100] * 4)
@@ -147,7 +147,7 @@ def test_damaged_segment_without_an_index_can_be_read_by_its_writer(
     tmp_path: Path, magic: int
 ) -> None:
     """The index cannot be built again: that is told, and costs nothing else."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(magic, segment_bytes=9000)
         fill(store.create_topic("orders", config=config)[0], 400)
     log = logs_in(tmp_path / "orders-0")[0]
@@ -172,7 +172,7 @@ def test_damaged_segment_without_an_index_can_be_read_by_its_writer(
 def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
     tmp_path: Path,
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=700)
         fill(store.create_topic("orders", config=config)[0], 60)
     time.sleep(TICK_S)
@@ -208,7 +208,7 @@ def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
             read += n
             return n
 
-    with open_store(tmp_path / "one", read_only=True, files=Counting()) as reading:
+    with open_store(tmp_path / "one", read_only=True, _files=Counting()) as reading:
         reader = reading.topic("orders")[0]
         time.sleep(TICK_S)
         end = reader.end_offset
@@ -230,7 +230,7 @@ def test_reads_go_on_when_a_lost_segment_is_put_back(
     tmp_path: Path, which: int, *, is_copy: bool
 ) -> None:
     """Of a reader that has read before, and of one that was opened meanwhile."""
-    with open_store(tmp_path / "store", files=Unsynced()) as store:
+    with open_store(tmp_path / "store", _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=700)
         fill(store.create_topic("orders", config=config)[0], 60)
     lost, aside = logs_in(tmp_path / "store/orders-0")[which], tmp_path / "aside"

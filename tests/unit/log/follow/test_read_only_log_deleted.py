@@ -21,7 +21,7 @@ from support.values import config_of
 
 def test_read_of_a_topic_deleted_in_its_own_process_finishes(tmp_path: Path) -> None:
     """What has begun goes on with the files that it began with."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1, segment_bytes=10_000))[0]
         append(p, b"old", COUNT)
         ways = [WAYS[way](p) for way in ("read", "batches", "arrow")]
@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[logstore.Partition], object]] = {
     "durable_offset": lambda p: p.durable_offset,
     "segments": lambda p: p.segments,
     "mark": lambda p: p.mark(),
-    "unchanged_below": lambda p: p.unchanged_below(logstore.LogMark("", 0)),
+    "unchanged_below": lambda p: p.unchanged_below(logstore.types.LogMark("", 0)),
     "flush": lambda p: p.flush(),
     "retention": lambda p: p.apply_retention(dry_run=True),
 }
@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[logstore.Partition], object]] = {
 def test_new_call_on_a_deleted_topic_is_a_named_error(
     tmp_path: Path, call: str
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders")[0]
         p.append(b"x")
         store.delete_topic("orders")
@@ -66,7 +66,7 @@ def test_new_call_on_a_deleted_topic_is_a_named_error(
 def test_follower_of_a_deleted_topic_gets_what_is_there_and_is_told(
     tmp_path: Path,
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders")[0]
         p.append(b"first")
         follower = p.follow()
@@ -85,7 +85,7 @@ def test_follower_of_a_log_that_was_cut_and_deleted_gets_no_mixture(
     """The files that it began with are there still, but not those of the log that was
     deleted, from the cut on."""
     config = config_of(2, segment_bytes=2_000)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
         append(p, b"old", 20)
         p.flush()
@@ -103,7 +103,7 @@ def test_follower_of_a_log_that_was_cut_and_deleted_gets_no_mixture(
 
 
 def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders")[0]
         p.append(b"x")
         told: list[object] = []
@@ -130,7 +130,7 @@ def test_log_that_is_cut_and_then_deleted_is_gone_for_who_reads_it(
 ) -> None:
     """Its own process keeps the files of a read that has begun, but they were cut: also
     one that was to end at the cut has more to read."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2))[0]
         append(p, b"old", COUNT)
         options: dict[str, Any] = {"on_corruption": on_corruption}

@@ -21,7 +21,7 @@ def test_follower_of_what_is_durable_sleeps_until_it_is(
 ) -> None:
     """It takes no processor time beside records that are not durable."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
         p.append(b"durable", durable=True)
         p.append(b"not yet")
@@ -35,7 +35,7 @@ def test_follower_of_what_is_durable_sleeps_until_it_is(
 
 def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
         p.append(b"x")
         follower = p.follow(p.end_offset, timeout=20, durable_only=True)
@@ -49,7 +49,7 @@ def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
 def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
     """Nothing is there for it so far: no error, and no record."""
     config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config)[0]
         p.append(b"x", durable=True)
         p.append_many([b"y"] * 3)

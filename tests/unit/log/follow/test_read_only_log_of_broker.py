@@ -69,7 +69,7 @@ def _read_beside(
     options = {"on_corruption": rng.choice(["raise", "skip"])}
     options["isolation"] = rng.choice(["read_uncommitted", "read_committed"])
     files, calls = FaultyFiles(), 0
-    with open_store(path, read_only=True, files=files, config=FEW) as reading:
+    with open_store(path, read_only=True, _files=files, config=FEW) as reading:
         partition = reading.topic("orders")[0]
         if rng.random() < 0.5:
             assert list(partition.read())
@@ -104,7 +104,7 @@ def _read_beside(
 def test_committed_records_are_read_on_where_segments_ahead_are_compacted(
     tmp_path: Path, way: str
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=20_000)
         partition = store.create_topic("orders", config=config)[0]
         for offset in range(1500):
@@ -135,7 +135,7 @@ def test_committed_records_are_read_on_where_segments_ahead_are_compacted(
 def test_last_segment_that_grew_was_rolled_and_compacted_between_two_looks(
     tmp_path: Path, has_read: bool
 ) -> None:
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         for _ in range(300):
             partition.append_many([b"x" * 100] * 5)
@@ -212,7 +212,7 @@ def test_segments_that_were_deleted_and_put_back_are_seen_again(
 @pytest.mark.parametrize("way", ["fetch", "time", "batches"])
 def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> None:
     """Its look changes nothing under a read that is at any of its calls."""
-    with open_store(tmp_path / "was", files=Unsynced()) as store:
+    with open_store(tmp_path / "was", _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=300_000)
         partition = store.create_topic("orders", config=config)[0]
         for number in range(500):
@@ -224,7 +224,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
         shutil.copytree(tmp_path / "was", path)
         os.utime(path / "orders-0", (time.time() - 100,) * 2)
         steps = compaction(path / "orders-0", [0])
-        with open_store(path, read_only=True, files=files) as reading:
+        with open_store(path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             assert reader.fetch(600).next_offset > 600
             left = nth
@@ -305,7 +305,7 @@ def test_broker_takes_a_closed_store_over(
     tmp_path: Path, epochs: bool, codec: str
 ) -> None:
     """Its batches have a leader epoch; the reader goes on in them, across a roll."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2, codec))[0]
         for _ in range(20):
             partition.append_many([b"x" * 50] * 5)
@@ -342,7 +342,7 @@ def _starts(path: Path, start: int | None) -> None:
 
 def _log_of_three(path: Path) -> Path:
     """Three segments of a broker, from 0, 10 and 20 on."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         for offset in range(30):
             if offset in (10, 20):
@@ -395,7 +395,7 @@ def _looks_at_a_deletion_before(path: Path, call: int) -> bool:
                 file.rename(f"{file}.deleted")
             _starts(path, None)
 
-    with open_store(path, read_only=True, files=files) as reading:
+    with open_store(path, read_only=True, _files=files) as reading:
         partition = reading.topic("orders")[0]
         assert partition.start_offset == 0
         _starts(path, 10)
@@ -415,7 +415,7 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
     # The clock of the file system is taken as fine enough.
     monkeypatch.setattr("logstore.io.stamps._TICK_MS", 0)
     for name, after in ("own", b"old"), ("broker", b"new"):
-        with open_store(tmp_path / name, files=Unsynced()) as store:
+        with open_store(tmp_path / name, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(1))[0]
             for offset in range(2000):
                 value = b"same" if offset < 100 else after
@@ -423,7 +423,7 @@ def test_read_of_an_own_log_sees_that_a_broker_takes_it_over_and_cuts_it(
     path, marker = tmp_path / "own", tmp_path / "own/.kafka_cleanshutdown"
     if not is_clean:
         path = tmp_path / "killed"
-        with open_store(tmp_path / "own", files=Unsynced()) as store:
+        with open_store(tmp_path / "own", _files=Unsynced()) as store:
             store.topic("orders")[0].append(b"last")
             shutil.copytree(tmp_path / "own", path)
         marker = path / "recovery-point-offset-checkpoint"
@@ -450,7 +450,7 @@ def test_broker_that_was_there_between_two_looks_has_cut_nothing(
 ) -> None:
     """The state of an empty last segment tells no batch that would show it. The log was
     once said to be cut to its start: who read on from there got all twice."""
-    with open_store(tmp_path / "s", files=Unsynced()) as store:
+    with open_store(tmp_path / "s", _files=Unsynced()) as store:
         partition = store.create_topic("t")[0]
         partition.append_many([b"1", b"2"], durable=True)
         reader = logstore.open(tmp_path / "s", read_only=True)
@@ -460,7 +460,7 @@ def test_broker_that_was_there_between_two_looks_has_cut_nothing(
             partition.roll()
     (tmp_path / "s" / "recovery-point-offset-checkpoint").write_text("0\n1\nx 0 7\n")
     (tmp_path / "s" / ".kafka_cleanshutdown").unlink()
-    with open_store(tmp_path / "s", files=Unsynced()) as store:
+    with open_store(tmp_path / "s", _files=Unsynced()) as store:
         store.topic("t")[0].append(b"3", durable=True)
         assert next(follower).offset == 2
     reader.close()

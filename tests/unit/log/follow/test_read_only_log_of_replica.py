@@ -28,7 +28,7 @@ def test_replica_truncates_its_log_and_grows_again(tmp_path: Path) -> None:
     """Between two looks, and under a read."""
     data = []
     for value in (b"old", b"newer"):
-        with open_store(tmp_path / value.decode(), files=Unsynced()) as store:
+        with open_store(tmp_path / value.decode(), _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for _ in range(40):
                 partition.append_many([value * 20] * 5)
@@ -63,7 +63,7 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
     """In place, and grows past its old size: what is there then is read."""
     data = []
     for path, size in ((tmp_path / "old", 3), (tmp_path / "new", 5)):
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(40):
                 values = [random.Random(number).randbytes(40)]
@@ -89,7 +89,7 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
                 file.seek(0)
                 file.write(new)
 
-        with open_store(path, read_only=True, files=files) as reading:
+        with open_store(path, read_only=True, _files=files) as reading:
             if opens:
                 files.at_call(nth, truncate_and_grow)
             reader = reading.topic("orders")[0]
@@ -119,7 +119,7 @@ def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
     data = []
     for value, count in ((b"old", 3), (b"new", 2)):
         path = tmp_path / value.decode()
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(40):
                 is_new = number >= 10
@@ -149,7 +149,7 @@ def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
             if has_rolled:
                 log.with_name(f"{50:020d}.log").write_bytes(new[rolls_at:])
 
-        with open_store(path, read_only=True, files=files) as reading:
+        with open_store(path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             assert reader.end_offset == 60
             log.write_bytes(old[: old_frames[21].pos])
@@ -174,7 +174,7 @@ def test_last_segment_that_is_replaced_by_as_many_bytes_is_noticed(
     data = []
     for first in (1_000, 9_000):
         path = tmp_path / str(first)
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(20):
                 partition.append(b"x" * 10, timestamp_ms=first + number)
@@ -249,7 +249,7 @@ def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
     the same records below an offset, and behind it others of the same sizes."""
     found = []
     for name, value in (("one", b"old"), ("two", b"new")):
-        with open_store(path / name, files=Unsynced()) as store:
+        with open_store(path / name, _files=Unsynced()) as store:
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(150):
                 if number in (50, 100):

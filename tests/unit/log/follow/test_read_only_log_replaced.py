@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from logstore import OffsetOutOfRangeError, PartitionNotFoundError
+from logstore import OffsetOutOfRangeError
+from logstore.errors import PartitionNotFoundError
 from logstore.io.directory import Directory
 from logstore.store.opening import open_store
 from support.damage import FaultyFiles, Unsynced
@@ -29,7 +30,7 @@ def test_log_that_was_made_anew_in_the_same_place_is_another_one(
 ) -> None:
     """Deleted and created again between two looks of a reader in another process."""
     with (
-        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, _files=Unsynced()) as store,
         open_store(tmp_path, read_only=True) as reading,
     ):
         p = store.create_topic("orders", config=config_of(1))[0]
@@ -53,8 +54,8 @@ def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
 ) -> None:
     files = FaultyFiles()
     with (
-        open_store(tmp_path, files=Unsynced()) as store,
-        open_store(tmp_path, read_only=True, files=files) as reading,
+        open_store(tmp_path, _files=Unsynced()) as store,
+        open_store(tmp_path, read_only=True, _files=files) as reading,
     ):
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", COUNT)
@@ -84,11 +85,11 @@ def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
 ) -> None:
     """The log goes back, and on from there with other records."""
     path, backup = tmp_path / "store", tmp_path / "backup"
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", 500)
     shutil.copytree(path, backup)
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         append(store.topic("orders")[0], b"old", COUNT)
     with open_store(path, read_only=True) as reading:
         records = WAYS[way](reading.topic("orders")[0])
@@ -103,7 +104,7 @@ def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
                 temporary.rename(to)
             else:
                 to.write_bytes(file.read_bytes())
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             p = store.topic("orders")[0]
             assert p.end_offset == 500
             append(p, b"new", 2 * COUNT)
@@ -123,12 +124,12 @@ def test_backup_from_before_a_deletion_at_the_start_is_another_log(
     """Written over the files that there are; nothing but the start tells. It falls.
     The directory's time, which is as it was, is believed where it is of some age."""
     path, backup = tmp_path / "store", tmp_path / "backup"
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(2))[0]
         append(p, b"old", 10)
         p.flush()
     shutil.copytree(path, backup)
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         store.topic("orders")[0].delete_before(4)
     time.sleep(age_s)
     with open_store(path, read_only=True) as reading:
@@ -137,7 +138,7 @@ def test_backup_from_before_a_deletion_at_the_start_is_another_log(
         for file in backup.rglob("*"):
             if file.is_file():
                 (path / file.relative_to(backup)).write_bytes(file.read_bytes())
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             append(store.topic("orders")[0], b"new", 1)
             assert p.start_offset == 0
             assert [record.offset for record in p.read()] == list(range(11))
@@ -160,7 +161,7 @@ def grown(
 ) -> Iterator[None]:
     """Open a store that is closed, perhaps cut its log, append; it stays open: nothing
     but the log tells how it has grown."""
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         p = store.topic("orders")[0]
         if cut_to is not None:
             p.truncate_to(cut_to)
@@ -171,7 +172,7 @@ def grown(
 def saved_and_killed(tmp_path: Path, saved: int, more: int) -> tuple[Path, Path]:
     """(a store as a kill leaves it, a backup of it that lacks its last records)."""
     live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
-    with open_store(live, files=Unsynced()) as store:
+    with open_store(live, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(1))[0]
         append(p, b"old", saved)
         p.flush()
@@ -237,7 +238,7 @@ def backed_up(path: Path, segment_bytes: int) -> tuple[Path, Path]:
     """A closed store with 15 records, and its backup, from when it had 5."""
     store_path, backup = path / "first", path / "backup"
     config = config_of(1, segment_bytes=segment_bytes)
-    with open_store(store_path, files=Unsynced()) as store:
+    with open_store(store_path, _files=Unsynced()) as store:
         append(store.create_topic("orders", config=config)[0], b"old", 5)
     shutil.copytree(store_path, backup)
     with grown(store_path, b"old", 10):
@@ -285,7 +286,7 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
                 restore(backup, path)  # noqa: B023
                 opened.enter_context(grown(path, b"new", last))  # noqa: B023
 
-        with opened, open_store(path, read_only=True, files=files) as reading:
+        with opened, open_store(path, read_only=True, _files=files) as reading:
             p = reading.topic("orders")[0]
             found, records = list[Pair](), iter(list[Pair]())
             if between == "appended":
@@ -319,7 +320,7 @@ def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
     """The log is cut and grows to what it was in size; a reader has read that, and
     before it looks again the log is what it knows. What came between does not count."""
     first, last = tmp_path / "first", 12
-    with open_store(first, files=Unsynced()) as store:
+    with open_store(first, _files=Unsynced()) as store:
         append(store.create_topic("orders", config=config_of(1))[0], b"old", 15)
     old = [b"old"] * 15
     logs = [old, [*old[:5], *[b"mid"] * 10], [*old, *[b"new"] * last]]
@@ -346,7 +347,7 @@ def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
                 restore(first, path)  # noqa: B023
                 opened.enter_context(grown(path, b"new", last))  # noqa: B023
 
-        with opened, open_store(path, read_only=True, files=files) as reading:
+        with opened, open_store(path, read_only=True, _files=files) as reading:
             p = reading.topic("orders")[0]
             assert len(list(p.read())) == 15
             found = list[Pair]()

@@ -45,11 +45,11 @@ def test_writer_that_is_faster_than_a_look_does_not_hold_it_up(
     for phase in range(period):
         path = tmp_path / str(phase)
         files = FaultyFiles()
-        with open_store(path, files=Unsynced()) as store:
+        with open_store(path, _files=Unsynced()) as store:
             config = config_of(2, flush_ms=3_600_000)
             p = store.create_topic("orders", config=config)[0]
 
-            with open_store(path, read_only=True, files=files) as reading:
+            with open_store(path, read_only=True, _files=files) as reading:
                 if not opens:
                     assert reading.topic("orders")[0].end_offset == 0
                 files.forget()
@@ -72,10 +72,10 @@ def test_appends_that_are_faster_than_a_look_do_not_hold_it_up(
     """Each fills several segments, and none is undone: the look may show a part of one,
     and the next look shows the rest."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=700, flush_ms=3_600_000)
         p = store.create_topic("orders", config=config)[0]
-        with open_store(tmp_path, read_only=True, files=files) as reading:
+        with open_store(tmp_path, read_only=True, _files=files) as reading:
             reader = reading.topic("orders")[0]
             for phase in range(0, period, 5):
                 files.forget()

@@ -75,7 +75,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[logstore.Store]:
-    with open_store(path, files=Unsynced()) as store:
+    with open_store(path, _files=Unsynced()) as store:
         yield store
 
 
@@ -263,7 +263,7 @@ def test_random_histories_give_what_a_new_reader_sees(
 ) -> None:
     """Appends, rolls, deletions, cuts, flushes and new writers, with looks between."""
     rng = random.Random(seed)
-    writer = open_store(path, files=Unsynced())
+    writer = open_store(path, _files=Unsynced())
     p = new_partition(writer, 1 + seed % 2, segment_bytes=400, index_interval_bytes=1)
     append_records(p, 5)
     reader = Counted(path, monkeypatch)
@@ -275,13 +275,15 @@ def test_random_histories_give_what_a_new_reader_sees(
         elif step < 0.7:
             p.delete_before(rng.randint(p.start_offset, p.end_offset))
         elif step < 0.8:
-            with contextlib.suppress(logstore.UnsupportedError):  # inside of a batch
+            with contextlib.suppress(
+                logstore.errors.UnsupportedError
+            ):  # inside of a batch
                 p.truncate_to(rng.randint(p.start_offset, p.end_offset))
         elif step < 0.9:
             p.flush()
         else:
             writer.close()
-            writer = open_store(path, files=Unsynced())
+            writer = open_store(path, _files=Unsynced())
             p = writer.topic("orders")[0]
         if rng.random() < 0.5:
             assert sides(reader.partition) == sides(p)

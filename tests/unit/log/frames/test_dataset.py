@@ -297,7 +297,7 @@ def test_dataset_reads_the_log_as_it_is_then(tmp_path: Path) -> None:
         assert d.count_rows() == 20
         p.delete_before(15)
         assert d.to_table(columns=["offset"]).column(0).to_pylist() == [*range(15, 20)]
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         d.count_rows()
 
 
@@ -371,7 +371,7 @@ def test_way_around_the_scanner_is_an_error(topic: logstore.Topic) -> None:
         lambda: next(iter(d.get_fragments())).to_table(),
         lambda: d.replace_schema(d.schema).to_table(),
     ):
-        with pytest.raises(logstore.UnsupportedError, match=r"to_table\("):
+        with pytest.raises(logstore.errors.UnsupportedError, match=r"to_table\("):
             use()
     with pytest.raises(TypeError, match="read_only=True"):
         pickle.dumps(d)

@@ -204,7 +204,7 @@ def test_each_partition_may_have_its_own_bounds(tmp_path: Path) -> None:
         *((1, offset) for offset in range(3)),
         *((2, offset) for offset in range(5, 7)),
     ]
-    with pytest.raises(logstore.PartitionNotFoundError):
+    with pytest.raises(logstore.errors.PartitionNotFoundError):
         topic.read_arrow({7: 0})
 
 
@@ -440,7 +440,7 @@ def test_without_pyarrow_the_error_says_what_to_install(
         topic[0].__arrow_c_stream__,
         topic[0].__arrow_c_schema__,
     ):
-        with pytest.raises(logstore.UnsupportedError, match="pyarrow"):
+        with pytest.raises(logstore.errors.UnsupportedError, match="pyarrow"):
             use()
 
 

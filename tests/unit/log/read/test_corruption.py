@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import Damaged
 from logstore.log.read.corruption import DamagePolicy
+from logstore.types import Damaged
 from support import transactions
 from support.damage import flip_bit, frames, logs_in
 

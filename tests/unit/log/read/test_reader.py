@@ -407,7 +407,7 @@ def test_read_that_has_begun_survives_deletion_of_more_segments_than_may_be_open
     """Their files wait for it, however many there are, and go when it is over."""
     write_store(tmp_path, 400, segment_bytes=100, file_delete_delay_ms=0, call=100)
     config = logstore.StoreConfig(max_open_files=8)
-    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+    with open_store(tmp_path, config=config, _files=Unsynced()) as store:
         partition = store.topic("orders")[0]
         assert len(partition.segments) > 3 * 64
         readers = [
@@ -430,11 +430,11 @@ def test_read_that_has_begun_survives_deletion_of_the_topic(
     tmp_path: Path, reopened: bool
 ) -> None:
     """The same for a whole topic, also where its segments were there at opening."""
-    store = open_store(tmp_path, files=Unsynced())
+    store = open_store(tmp_path, _files=Unsynced())
     fill(new_partition(store, segment_bytes=300, file_delete_delay_ms=0), 60)
     if reopened:
         store.close()
-        store = open_store(tmp_path, files=Unsynced())
+        store = open_store(tmp_path, _files=Unsynced())
     partition = store.topic("orders")[0]
     readers = [partition.read(), partition.read_batches(), partition.read_arrow()]
     first = next(readers[0])
@@ -519,7 +519,7 @@ def test_read_while_an_append_is_shown_is_no_damage(
             sys.settrace(at_line)
         return at_line
 
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         p = store.create_topic("orders", config=config_of(magic, codec))[0]
         for _ in range(2):
             append_one(p)

@@ -218,7 +218,7 @@ def test_batch_beyond_the_decompression_limit_raises_record_too_large(
     ):
         found, error = delivered(records)
         assert [r.value for r in found] == [b"before"]
-        assert isinstance(error, logstore.RecordTooLargeError)
+        assert isinstance(error, logstore.errors.RecordTooLargeError)
         assert error.limit_name == "max_batch_decompressed_bytes"
         assert error.limit == 5000
     assert [r.value for r in partition.read(2)] == [b"after"]
@@ -259,7 +259,7 @@ def test_unknown_magic_below_the_durable_point_is_unsupported(
     overwrite(log, bad.pos + 16, b"\x03")
     found, error = delivered(open_orders(tmp_path).read())
     assert found == expected(magic, 0, first)
-    assert isinstance(error, logstore.UnsupportedError)
+    assert isinstance(error, logstore.errors.UnsupportedError)
     assert (error.path, error.position, error.offset) == (str(log), bad.pos, first)
     logstore.open(tmp_path).close()
     assert log.stat().st_size == size

@@ -101,7 +101,7 @@ def test_error_of_damaged_content_says_the_first_offset_not_delivered(
     fix_crc(log, frame)
     asked: list[tuple[int, int | None, int | None]] = []
 
-    def ask(damaged: logstore.Damaged) -> bool:
+    def ask(damaged: logstore.types.Damaged) -> bool:
         asked.append((damaged.first, damaged.next_offset, damaged.error.offset))
         return False
 

@@ -71,7 +71,7 @@ def damaged(data: bytes) -> bytes:
 
 
 def opened(path: Path, files: Any = None) -> tuple[logstore.Store, logstore.Partition]:
-    store = open_store(path, read_only=True, files=files or Files())
+    store = open_store(path, read_only=True, _files=files or Files())
     return store, store.topic("t")[0]
 
 
@@ -349,7 +349,7 @@ def test_log_that_logstore_wrote_is_not_read_for_the_last_stable_offset(
         for _ in range(5):
             p.append_many([b"x" * 1000] * 1000)
     files = Counting()
-    with open_store(tmp_path, read_only=read_only, files=files) as store:
+    with open_store(tmp_path, read_only=read_only, _files=files) as store:
         p = store.topic("t")[0]
         assert p.end_offset == 5000
         files.bytes_read = 0
@@ -380,7 +380,7 @@ def test_transactions_of_a_broker_count_in_a_log_that_logstore_continues(
             assert p.last_stable_offset() == expected
     for read_only in (True, False):
         files = Counting()
-        with open_store(tmp_path, read_only=read_only, files=files) as store:
+        with open_store(tmp_path, read_only=read_only, _files=files) as store:
             p = store.topic("t")[0]
             assert p.end_offset == log.end + 5000
             files.bytes_read = 0

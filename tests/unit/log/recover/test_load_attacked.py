@@ -142,7 +142,7 @@ def test_opening_of_a_closed_log_reads_one_head_and_no_batch(
         return take(fd, buffer, pos)
 
     files.read = counted  # type: ignore[method-assign]
-    with open_store(tmp_path / "s", files=files) as store:
+    with open_store(tmp_path / "s", _files=files) as store:
         assert store.topic("orders")[0].end_offset == 9
     assert sum(read) <= 64
 
@@ -390,7 +390,7 @@ def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
 def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) -> None:
     """Before all directories are there, those from the first one on are a topic."""
     files = FaultyFiles()
-    with open_store(tmp_path / "a", files=files) as store:
+    with open_store(tmp_path / "a", _files=files) as store:
         files.fail("make_directory", name="orders-1", times=1)
         with pytest.raises(logstore.StorageError):
             store.create_topic("orders", 3)
@@ -408,19 +408,19 @@ def test_failed_background_sync_is_raised_by_close_if_nobody_was_told(
 ) -> None:
     """Who closes takes it that everything is durable."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
     append_records(partition, 3)
     files.fail("sync", name=".log")
     partition._log.syncs.flush_due()
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         store.close()
 
 
 def test_topic_whose_deletion_failed_is_a_named_error(tmp_path: Path) -> None:
     """Half of it is gone; opening again finishes it."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         topic = store.create_topic("orders")
         files.fail("rename", name="orders-0", times=1)
         with pytest.raises(logstore.StorageError):
@@ -434,7 +434,7 @@ def test_topic_whose_deletion_failed_is_a_named_error(tmp_path: Path) -> None:
 def test_leader_epoch_that_cannot_be_noted_is_a_storage_error(tmp_path: Path) -> None:
     """Nothing is appended, and the next append notes it."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, 2)
         files.fail("create", errno.EMFILE, name="leader-epoch-checkpoint.tmp", times=1)
         with pytest.raises(logstore.StorageError):
@@ -451,7 +451,7 @@ def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) 
         def free_bytes(self, fd: int) -> int:
             raise OSError(errno.EIO, "not now")
 
-    with open_store(tmp_path, files=NoSpaceKnown()) as store:
+    with open_store(tmp_path, _files=NoSpaceKnown()) as store:
         partition = new_partition(store)
         with pytest.raises(logstore.StorageError):
             partition.apply_retention()
@@ -480,7 +480,7 @@ def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> Non
         partition = new_partition(writing, **SETTINGS)
         fill(partition, COUNT)
         files = FaultyFiles()
-        with open_store(tmp_path, read_only=True, files=files) as store:
+        with open_store(tmp_path, read_only=True, _files=files) as store:
             reading = store.topic("orders")[0]
             assert list(reading.read()) == expected(1, 0, COUNT)
             fill(partition, 2)
@@ -501,7 +501,7 @@ def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
             fill(partition, 5)
             files = FaultyFiles()
             files.at_call(nth, lambda: partition.delete_before(partition.end_offset))
-            with open_store(tmp_path, read_only=True, files=files) as store:
+            with open_store(tmp_path, read_only=True, _files=files) as store:
                 reading = store.topic("orders")[0]
                 assert reading.start_offset in (start, start + 5)
                 assert reading.end_offset == start + 5

@@ -83,13 +83,13 @@ def test_deletion_whose_renames_were_lost_in_part_is_finished() -> None:
         assert labels(store) == []
         assert [s.base_offset for s in orders(store).segments] == bases[3:]
     assert LOG_0 not in again.tree()
-    assert logstore.verify(PATH, files=again).ok
+    assert logstore.verify(PATH, _files=again).ok
 
 
 def cut_short(disk: MemoryDisk, partition: Partition) -> MemoryDisk:
     """Kill a truncation to 3 behind its commit."""
     disk.fail("truncate", errno.EIO, name=".log")
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         partition.truncate_to(3)
     return disk.kill()
 
@@ -148,9 +148,9 @@ def test_truncation_ends_the_writer_where_its_last_step_fails() -> None:
     """Else the state would go on to say that a truncation is under way."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk.fail("rename", errno.EIO, nth=2, name="-state.tmp", times=1)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         partition.truncate_to(3)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         append_one(partition)
     with opened(disk.kill()) as store:
         assert list(orders(store).read()) == expected(1, 0, 3)
@@ -160,7 +160,7 @@ def test_recovery_acts_on_no_state_that_may_be_taken_back() -> None:
     """A commit whose directory sync failed is made durable before it is acted on."""
     disk, partition = at_work(6, segment_bytes=5000)
     disk.fail("sync_directory", errno.EIO, times=1)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         partition.truncate_to(3)
     disk = disk.kill()
     opened(disk).recover()
@@ -215,7 +215,7 @@ def test_index_whose_sync_failed_is_written_again(
     assert tree(disk.medium.base)[name] == disk.tree()[name]
     with opened(after_cut(disk)) as store:
         assert labels(store) == []
-    assert not logstore.verify(PATH, files=after_cut(disk)).problems
+    assert not logstore.verify(PATH, _files=after_cut(disk)).problems
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -285,7 +285,7 @@ def test_cut_whose_sync_failed_is_made_durable_by_the_next_opening() -> None:
     disk, partition = at_work(3, segment_bytes=5000)
     disk.fail("write", errno.EIO, name=".log", short=1000, times=1)
     disk.fail("sync", errno.EIO)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         append_one(partition)
     store = opened(disk := disk.kill())
     assert list(orders(store).read()) == expected(1, 0, 3)
@@ -299,9 +299,9 @@ def test_segment_that_a_truncation_cannot_rename_ends_the_writer() -> None:
     disk, partition = at_work(12)
     assert len(partition.segments) > 2
     disk.fail("rename", errno.EIO, name=".log", times=1)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         partition.truncate_to(2)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         append_one(partition)
     with opened(disk.kill()) as store:
         assert list(orders(store).read()) == expected(1, 0, 2)
@@ -367,7 +367,7 @@ def test_topic_is_never_half_deleted_on_a_full_disk(fault: str) -> None:
     for moment in [*moments, disk.moment("the end")]:
         for words, nodes in cuts(moment, rng, 30):
             where = (moment.what, words)
-            assert logstore.verify(PATH, files=after_cut(disk, nodes)).ok, where
+            assert logstore.verify(PATH, _files=after_cut(disk, nodes)).ok, where
             for left, read_only in ((1 << 20, True), (1 << 20, False), (0, False)):
                 again = after_cut(disk, nodes)
                 again.fill(left)
@@ -418,7 +418,7 @@ def test_directory_is_lost_though_an_earlier_topic_was_deleted() -> None:
         if isinstance(node, dict):
             nodes[number] = {n: i for n, i in node.items() if n != "orders-0"}
     disk = after_cut(disk, nodes)
-    assert not logstore.verify(PATH, files=disk.process()).ok
+    assert not logstore.verify(PATH, _files=disk.process()).ok
     with opened(disk) as store:
         assert labels(store) == ["lost-segment"]
         assert [r.value for r in store.topic("orders")[1].read()] == [b"v"]

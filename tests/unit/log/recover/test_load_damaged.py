@@ -222,7 +222,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
     sound = log.read_bytes()
     append_garbage(log, HURT[hurt](log))
     damaged = log.read_bytes()
-    with open_store(live, files=Unsynced()) as opened:
+    with open_store(live, _files=Unsynced()) as opened:
         with pytest.raises(logstore.CorruptRecordError):
             append_one(opened.topic("orders")[0])
         fill(opened.topic("other")[0], 3)
@@ -235,7 +235,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
                 assert list(opened.topic("orders")[0].read(0, COUNT)) == expected(
                     1, 0, COUNT
                 )
-            with open_store(path, files=Unsynced()) as opened:
+            with open_store(path, _files=Unsynced()) as opened:
                 assert set(labels(opened)) == {"corrupt"}
                 with pytest.raises(logstore.CorruptRecordError):
                     append_one(opened.topic("orders")[0])
@@ -245,12 +245,12 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
     assert logstore.repair(store, "cut").ok
     logs_in(live / "orders-0")[-1].write_bytes(sound)
     for path in (store, live):
-        with open_store(path, files=Unsynced()) as opened:
+        with open_store(path, _files=Unsynced()) as opened:
             fill(opened.topic("orders")[0], 5)
             copy = crash(path, tmp_path / f"{path.name}-killed")
         append_garbage(logs_in(copy / "orders-0")[-1], GARBAGE)
         assert logstore.verify(copy).ok
-        with open_store(copy, files=Unsynced()) as opened:
+        with open_store(copy, _files=Unsynced()) as opened:
             assert labels(opened) == ["torn-tail"]
             assert list(opened.topic("orders")[0].read()) == expected(1, 0, COUNT + 5)
 
@@ -264,7 +264,7 @@ def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> Non
         fill(opened.create_topic("other")[0], 3)
     shutil.rmtree(directory)
     shutil.copytree(tmp_path / "old", directory)
-    with open_store(tmp_path / "live", files=Unsynced()) as opened:
+    with open_store(tmp_path / "live", _files=Unsynced()) as opened:
         opened.topic("orders")[0]
         assert labels(opened) == ["lost-end"]
         fill(opened.topic("other")[0], 3)

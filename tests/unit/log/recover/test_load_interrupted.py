@@ -34,7 +34,7 @@ def test_recovery_that_is_killed_is_done_again(tmp_path: Path) -> None:
     append_garbage(the_log(path))
     files = FaultyFiles()
     shutil.copytree(path, tmp_path / "count")
-    open_store(tmp_path / "count", files=files).close()
+    open_store(tmp_path / "count", _files=files).close()
     total = len(files.calls)
     for k in range(0, total, 5):
         target = tmp_path / "try"
@@ -53,7 +53,7 @@ def test_recovery_that_is_killed_is_done_again(tmp_path: Path) -> None:
 
         files.before = stop
         with contextlib.suppress(KeyboardInterrupt):
-            open_store(target, files=files).close()
+            open_store(target, _files=files).close()
         shutil.copytree(target, tmp_path / "again")
         with logstore.open(tmp_path / "again") as store:
             partition = store.topic("orders")[0]
@@ -103,7 +103,7 @@ def test_killed_on_the_very_first_open_opens_again(tmp_path: Path) -> None:
     """At whichever call the making of a store and a topic stops, a later opening
     works."""
     files = FaultyFiles()
-    with open_store(tmp_path / "count", files=files) as store:
+    with open_store(tmp_path / "count", _files=files) as store:
         append_one(new_partition(store))
     for k in range(len(files.calls)):
         target = tmp_path / str(k)
@@ -121,7 +121,7 @@ def test_killed_on_the_very_first_open_opens_again(tmp_path: Path) -> None:
 
         files.before = stop
         try:
-            with open_store(target, files=files) as store:
+            with open_store(target, _files=files) as store:
                 append_one(new_partition(store))
         except (KeyboardInterrupt, logstore.StorageError):
             pass

@@ -40,7 +40,7 @@ def killed(path: Path, work: Callable[[logstore.Store], object]) -> Path:
     if child == 0:
         try:
             config = logstore.StoreConfig(flush_checkpoint_ms=NEVER)
-            store = open_store(path, config=config, files=KilledAtCommit())
+            store = open_store(path, config=config, _files=KilledAtCommit())
             topic = logstore.TopicConfig(flush_ms=NEVER, flush_messages=NEVER)
             for name in ("orders", "other"):
                 store.create_topic(name, 1, topic)
@@ -178,5 +178,5 @@ def test_repair_leaves_a_bad_journal_to_the_next_opening(tmp_path: Path) -> None
     cut_last(logs_in(store / "orders-0")[-1])
     flip_bit(store / ".logstore-publication", 8 * 30)
     logstore.repair(store / "orders-0", "cut")
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         logstore.open(store)

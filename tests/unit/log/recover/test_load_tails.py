@@ -46,7 +46,7 @@ def test_killed_writer_loses_nothing(tmp_path: Path, magic: int, codec: str) -> 
     path = killed_store(tmp_path, magic, codec, call=4, segment_bytes=700)
     assert read_all(path) == expected(magic, 0, COUNT)
     files = FaultyFiles()
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         assert not store.recover()
         assert files.count("sync", ".log") >= 1
         partition = store.topic("orders")[0]
@@ -185,7 +185,7 @@ def test_kept_tail_stays_where_cutting_it_fails(tmp_path: Path, method: str) -> 
     append_garbage(the_log(path), b"the tail")
     files = FaultyFiles()
     files.fail(method, name=".log", times=1)
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         assert "tail-kept" in labels(store)
         assert kept_in(path) == {"": b"the tail"}
     with logstore.open(path) as store:
@@ -239,7 +239,7 @@ def test_torn_tail_on_a_full_disk_is_left_and_can_be_read(tmp_path: Path) -> Non
     size = the_log(path).stat().st_size
     files = FaultyFiles()
     files.fail("write", 28)
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         assert store.recovery_report
         partition = store.topic("orders")[0]
         assert list(partition.read()) == expected(1, 0, COUNT)
@@ -261,7 +261,7 @@ def test_flush_of_what_a_full_disk_kept_from_being_mended_is_an_error(
     append_garbage(logs_in(path / "orders-0")[-1], b"torn")
     files = FaultyFiles()
     before = snapshot_of(path / "orders-0")
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
 
         def is_full(method: str, name: str) -> None:
             if method == "create" and name.startswith(TORN_PREFIX):
@@ -300,11 +300,11 @@ def test_unknown_magic_of_another_writer_is_not_cut(tmp_path: Path) -> None:
         assert "unsupported" in labels(store)
         partition = store.topic("orders")[0]
         found = []
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             for record in partition.read():
                 found.append(record)
         assert found == expected(1, 0, COUNT)
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             append_one(partition)
     assert log.read_bytes() == data
 

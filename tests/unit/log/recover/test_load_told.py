@@ -133,7 +133,7 @@ def test_call_that_was_not_finished_was_not_told(tmp_path: Path, nth: int) -> No
             topic = TopicConfig(
                 flush_ms=NEVER, segment_bytes=600, max_message_bytes=300
             )
-            opened = open_store(store, config=CONFIG, files=files)
+            opened = open_store(store, config=CONFIG, _files=files)
             log = opened.create_topic("orders", 1, topic)[0]
             log.append(b"first", durable=True)
             log.append_many([b"%d" % n * 60 for n in range(20)], durable=True)

@@ -534,14 +534,14 @@ def test_damage_has_the_error_of_its_case() -> None:
 
 def tree_of_a_store() -> dict[str, bytes | None]:
     files = MemoryFiles()
-    store = open_store(ROOT, files=files)
+    store = open_store(ROOT, _files=files)
     fill(new_partition(store, 1, "none"), 5)
     store.close()
     return files.tree()
 
 
 def actions_of(tree: dict[str, bytes | None], files: MemoryFiles | None = None) -> Any:
-    store = open_store(ROOT, files=files or MemoryFiles(tree))
+    store = open_store(ROOT, _files=files or MemoryFiles(tree))
     try:
         return store.recovery_report.actions
     finally:
@@ -569,7 +569,7 @@ def test_row_unpublished() -> None:
     tree = files.tree()
     (action,) = actions_of(tree)
     assert (action.label, action.first_offset) == (UNPUBLISHED, 3)
-    notes = verify(ROOT, files=MemoryFiles(tree)).notes
+    notes = verify(ROOT, _files=MemoryFiles(tree)).notes
     assert [note.kind for note in notes] == [UNPUBLISHED]
 
 
@@ -585,7 +585,7 @@ class _NoCopies(MemoryFiles):
 def test_row_tail_kept() -> None:
     """A torn tail is to be cut, and cannot be copied: nothing is cut."""
     files = MemoryFiles()
-    store = open_store(ROOT, files=files)
+    store = open_store(ROOT, _files=files)
     fill(new_partition(store, 1, "none"), 5)
     tree = files.tree()
     store._context.is_closed = True

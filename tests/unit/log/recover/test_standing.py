@@ -66,7 +66,7 @@ def damaged(path: Path, **settings: Any) -> tuple[Path, int]:
 
 def found(store: Path) -> list[str]:
     """What an opening for writing finds."""
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         return labels(opened)
 
 
@@ -77,7 +77,7 @@ def verdicts(store: Path) -> dict[str, Any]:
 
 
 def refuses(store: Path) -> bool:
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         try:
             append_one(opened.topic("orders")[0])
         except logstore.LogStoreError:
@@ -119,7 +119,7 @@ def test_bad_batch_before_intact_ones_is_damage_without_a_state(
     """The owner file says that the machine runs since; a writer on a full disk removes
     the state."""
     write_store(tmp_path / "live", 10, 2, call=2)
-    with open_store(tmp_path / "live", files=Unsynced()) as live:
+    with open_store(tmp_path / "live", _files=Unsynced()) as live:
         fill(live.topic("orders")[0], 20, call=2)
         store = crash(tmp_path / "live", tmp_path / "killed")
     flip_bit(the_log(store), 8 * (frames(the_log(store))[-4].pos + 40))
@@ -164,7 +164,7 @@ def test_torn_record_that_holds_another_log_is_a_torn_tail_in_a_log_with_gaps(
     write_store(tmp_path / "inner", 90, 2, call=2)
     (inner,) = logs_in(tmp_path / "inner" / "orders-0")
     content = inner.read_bytes()[frames(inner)[20].pos :]
-    with open_store(tmp_path / "live", files=Unsynced()) as store:
+    with open_store(tmp_path / "live", _files=Unsynced()) as store:
         partition = new_partition(store, 2, cleanup_policy="compact")
         for n in range(6):
             partition.append(b"v%d" % n, key=b"k%d" % (n % 2))
@@ -185,7 +185,7 @@ def test_damaged_length_before_intact_batches_is_damage_in_a_log_with_gaps(
     tmp_path: Path,
 ) -> None:
     """It leads past the end of the file, but its records do not."""
-    with open_store(tmp_path / "live", files=Unsynced()) as store:
+    with open_store(tmp_path / "live", _files=Unsynced()) as store:
         partition = new_partition(store, 2, cleanup_policy="compact")
         for n in range(6):
             partition.append(b"v%d" % n, key=b"k%d" % (n % 2))
@@ -235,8 +235,8 @@ def test_recorded_damage_is_shown_by_each_judge(tmp_path: Path) -> None:
     report = logstore.verify(store)
     assert "known-damage" in [note.kind for note in report.notes]
     assert "damage" in [problem.kind for problem in logstore.doctor(store).problems]
-    assert not logstore.check_handover(store).ok
-    assert not logstore.check_handover(store, from_kafka=True).ok
+    assert not logstore.kafka.check_handover(store).ok
+    assert not logstore.kafka.check_handover(store, from_kafka=True).ok
 
 
 def test_record_of_damage_that_is_bad_counts(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_damage_that_cannot_be_recorded_lets_nothing_be_written(
     state = (store / "orders-0" / ".logstore-state").read_bytes()
     files = FaultyFiles()
     files.fail("create", errno.ENOSPC, name=f"{DAMAGED}.tmp", times=99)
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         assert labels(opened) == [CORRUPT]
         with pytest.raises(logstore.CorruptRecordError):
             append_one(opened.topic("orders")[0])
@@ -311,7 +311,7 @@ def test_refusal_of_the_system_is_no_damage(tmp_path: Path) -> None:
     os.unlink(store / "orders-0" / f"{0:020d}.index")
     files = FaultyFiles()
     files.fail("read", errno.EIO, name=".log", times=99)
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         assert opened.recovery_report
     assert not (store / "orders-0" / DAMAGED).exists()
 
@@ -339,7 +339,7 @@ def test_damage_is_one_only_after_a_read_past_the_page_cache(tmp_path: Path) -> 
     """Memory may be at fault, too."""
     store = killed_store(tmp_path, 2, durable=0, count=COUNT, call=2)
     files = _BadMemory()
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         assert labels(opened) == []
         assert opened.topic("orders")[0].end_offset == COUNT
     assert not files.is_bad
@@ -368,7 +368,7 @@ def test_damage_that_another_program_cut_off_is_gone_and_says_what_is_missing(
     log = the_log(store)
     cut(log, frames(log)[-4].pos)
     (store / ".logstore-owner").unlink()
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         (action,) = [
             a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE
         ]
@@ -387,7 +387,7 @@ def test_damage_that_another_program_has_written_over_is_gone(tmp_path: Path) ->
     cut(log, second.pos)
     (store / ".kafka_cleanshutdown").touch()
     mark_points(store, second.offset)
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         assert labels(opened) == [OTHER_WRITER, DAMAGE_GONE]
         (gone,) = (a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE)
         assert f"offsets {first.offset} to" in gone.message
@@ -485,7 +485,7 @@ def test_start_above_damage_deletes_no_bytes_and_keeps_the_verdict(
     machine its intact batches would be cut, and their offsets given again."""
     store, _ = damaged(tmp_path)
     before = the_log(store).read_bytes()
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         log = opened.topic("orders")[0]
         assert log.delete_before(log.end_offset) == log.start_offset
     restart_machine(store)
@@ -502,7 +502,7 @@ def test_retention_does_not_count_the_last_segment_of_a_damaged_log(
 ) -> None:
     """It is not deleted, so it is not among what was deleted either."""
     store, _ = damaged(tmp_path, segment_bytes=1200)
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         log = opened.topic("orders")[0]
         last, later_ms = log.segments[-1], 1 << 42
         gone = log.apply_retention(now_ms=later_ms, policies=[policy])
@@ -522,7 +522,7 @@ def test_damage_of_a_segment_whose_deletion_was_interrupted_is_gone(
     append_garbage(first)
     assert found(store) == [CORRUPT]
     data = first.read_bytes()
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         opened.topic("orders")[0].delete_before(int(second.stem))
     first.write_bytes(data)
     assert found(store) == [DAMAGE_GONE]

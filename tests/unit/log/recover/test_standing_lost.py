@@ -17,7 +17,7 @@ from support.values import append_one, expected, read_all, write_store
 
 def refuses(store: Path) -> bool:
     """Whether an opening takes no appends."""
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         try:
             append_one(opened.topic("orders")[0])
         except logstore.LogStoreError:
@@ -62,7 +62,7 @@ def test_end_that_only_a_recovery_point_has_told_is_forgotten_with_it(
     before = points.read_bytes()
     assert b"orders 0 20\n" in before
     points.write_bytes(before.replace(b"orders 0 20\n", b"orders 0 28\n"))
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         with pytest.raises(logstore.CorruptRecordError):
             append_one(opened.topic("orders")[0])
         # Killed: it has written nothing but what it has found.

@@ -33,7 +33,7 @@ MARKS = (
 
 def copied(path: Path, magic: int, codec: str = "none", **settings: int) -> Path:
     """A copy of a closed store that leaves out the files of the root."""
-    with open_store(path / "store", files=Unsynced()) as store:
+    with open_store(path / "store", _files=Unsynced()) as store:
         fill(new_partition(store, magic, codec, **settings), COUNT, call=2)
     forget_marks(path / "store")
     return path / "store"
@@ -46,7 +46,7 @@ def forget_marks(store: Path) -> None:
 
 def is_refused(store: Path) -> list[str]:
     """What an opening finds that refuses appends."""
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         with pytest.raises(logstore.LogStoreError):
             append_one(opened.topic("orders")[0])
         return labels(opened)
@@ -54,7 +54,7 @@ def is_refused(store: Path) -> list[str]:
 
 def goes_on(store: Path, magic: int, records: int = COUNT) -> None:
     """Check that the next opening says that the damage is gone, and goes on."""
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         gone = [a for a in opened.recovery_report.actions if a.label == DAMAGE_GONE]
         assert gone
         assert all(a.message.endswith(BACK) for a in gone)
@@ -101,7 +101,7 @@ def test_altered_offset_at_a_large_batch_that_is_put_back_is_gone(
     tmp_path: Path, place: int
 ) -> None:
     """More bytes lie between the two offsets than a digest covers."""
-    with open_store(tmp_path / "store", files=Unsynced()) as store:
+    with open_store(tmp_path / "store", _files=Unsynced()) as store:
         partition = new_partition(store, 2)
         partition.append(b"first")
         partition.append(bytes(100_000))
@@ -114,7 +114,7 @@ def test_altered_offset_at_a_large_batch_that_is_put_back_is_gone(
     overwrite(log, at, b"\0" if place else b"\xfe")
     assert CORRUPT in is_refused(tmp_path / "store")
     overwrite(log, at, good)
-    with open_store(tmp_path / "store", files=Unsynced()) as store:
+    with open_store(tmp_path / "store", _files=Unsynced()) as store:
         assert DAMAGE_GONE in labels(store)
         assert append_one(store.topic("orders")[0]) == 4
 

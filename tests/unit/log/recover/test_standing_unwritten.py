@@ -51,7 +51,7 @@ def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)
-    with open_store(tmp_path, files=files) as opened:
+    with open_store(tmp_path, _files=files) as opened:
         assert CORRUPT in labels(opened)
         other = opened.topic("other")[0]
         with pytest.raises(logstore.DiskFullError, match="write down the damage"):
@@ -61,7 +61,7 @@ def test_damage_that_cannot_be_recorded_keeps_the_marks_of_a_clean_stop(
         assert other.end_offset == 1
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     size = the_log(tmp_path).stat().st_size
-    with open_store(tmp_path, files=files) as opened:
+    with open_store(tmp_path, _files=files) as opened:
         opened.recover()
         files.heal()
         assert opened.topic("other")[0].append(b"y") == 1
@@ -77,7 +77,7 @@ def test_damage_that_cannot_be_recorded_does_not_stop_deletion(
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)
-    with open_store(tmp_path, files=files) as opened:
+    with open_store(tmp_path, _files=files) as opened:
         opened.recover()
         opened.delete_topic("third")
         assert opened.topic("other")[0].delete_before(1) == 1
@@ -91,7 +91,7 @@ def test_topic_whose_damage_cannot_be_recorded_can_be_deleted(tmp_path: Path) ->
     foreign_with_bad_end(tmp_path)
     files = FaultyFiles()
     refuse_verdicts(files)
-    with open_store(tmp_path, files=files) as opened:
+    with open_store(tmp_path, _files=files) as opened:
         opened.recover()
         opened.delete_topic("orders")
         assert opened.topic("other")[0].append(b"y") == 1

@@ -48,7 +48,7 @@ def forget_marks(store: Path) -> None:
 
 def found(store: Path) -> list[str]:
     """What an opening for writing finds."""
-    with open_store(store, files=Unsynced()) as opened:
+    with open_store(store, _files=Unsynced()) as opened:
         return labels(opened)
 
 
@@ -127,7 +127,7 @@ def test_call_with_fields_of_zeros_that_was_not_finished_is_a_torn_tail(
     tmp_path: Path, magic: int
 ) -> None:
     """All of its messages have the timestamp 0 and an empty key."""
-    with open_store(tmp_path / "live", files=Unsynced()) as store:
+    with open_store(tmp_path / "live", _files=Unsynced()) as store:
         partition = new_partition(store, magic)
         partition.append_many([b"v"] * 4, [b""] * 4, timestamps_ms=[0] * 4)
         crash(tmp_path / "live", tmp_path / "killed")

@@ -15,7 +15,7 @@ PARTITIONS = 12
 def entries(path: Path, max_open_files: int) -> list[tuple[bytes, bytes]]:
     """The indexes of partitions that were appended to in turn."""
     config = logstore.StoreConfig(max_open_files=max_open_files)
-    with open_store(path, config=config, files=Unsynced()) as store:
+    with open_store(path, config=config, _files=Unsynced()) as store:
         settings = config_of(1, "none", index_interval_bytes=300)
         topic = store.create_topic("orders", PARTITIONS, config=settings)
         for number in range(20):

@@ -216,7 +216,7 @@ def test_expected_offset_is_compared_before_anything_is_compressed(
             raise AssertionError
 
         monkeypatch.setattr(Encoder, "_compress", fail)
-        with pytest.raises(logstore.OffsetConflictError):
+        with pytest.raises(logstore.errors.OffsetConflictError):
             partition.append_many([b"second"], expected_offset=3)
         monkeypatch.undo()
         assert partition.append_many([b"second"], expected_offset=10) == range(10, 11)

@@ -203,10 +203,12 @@ def test_sync_that_fails_ends_prepared_appends(partition: logstore.Partition) ->
     null = os.open("/dev/null", os.O_RDWR)  # takes all, and syncs nothing
     os.dup2(null, partition._writer._log.active.writer.fd)  # type: ignore[union-attr]
     os.close(null)
-    with pytest.raises(logstore.SyncFailedError, match="offset 0 to 2 may be lost"):
+    with pytest.raises(
+        logstore.errors.SyncFailedError, match="offset 0 to 2 may be lost"
+    ):
         partition.append(b"third", durable=True)
     for _ in range(2):
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.append(b"fourth")
     assert partition.end_offset == 3
 
@@ -218,11 +220,11 @@ def test_durable_append_inside_of_a_sync_is_refused_before_it_writes(
 
     def call_inside(method: str, name: str) -> None:
         if not refused and (method, name[-4:]) == ("sync", ".log"):
-            with pytest.raises(logstore.ReentrantCallError) as caught:
+            with pytest.raises(logstore.errors.ReentrantCallError) as caught:
                 partition.append(b"inside", durable=True)
             refused.append(caught.value)
 
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         partition.append(b"first")
         files.before = call_inside
@@ -239,9 +241,13 @@ def test_durable_append_of_a_thread_that_syncs_is_refused_before_it_writes(
     syncs: Any = partition._writer.syncs  # type: ignore[union-attr]
     with syncs._turns.take(0) as is_mine:
         assert is_mine
-        with pytest.raises(logstore.ReentrantCallError, match="nothing was written"):
+        with pytest.raises(
+            logstore.errors.ReentrantCallError, match="nothing was written"
+        ):
             partition.append(b"inside", durable=True)
-        with pytest.raises(logstore.ReentrantCallError, match="nothing was written"):
+        with pytest.raises(
+            logstore.errors.ReentrantCallError, match="nothing was written"
+        ):
             partition.append_many([b"inside"], durable=True)
         syncs.sync_appended(partition.end_offset, False)
     assert values(partition) == [b"first"]
@@ -298,7 +304,7 @@ def test_wrong_arguments_raise_as_in_the_usual_way(
 def test_record_above_the_limit_of_its_topic_raises(tmp_path: Path) -> None:
     partition = partition_of(tmp_path, max_message_bytes=200)
     partition.append(b"x")
-    with pytest.raises(logstore.RecordTooLargeError):
+    with pytest.raises(logstore.errors.RecordTooLargeError):
         partition.append(bytes(300))
     assert partition.end_offset == 1
 
@@ -506,7 +512,7 @@ def test_child_of_a_fork_takes_no_prepared_append(
         status = 1
         try:
             partition.append(b"third")
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             status = 0
         finally:
             os._exit(status)

@@ -143,7 +143,7 @@ def test_replaced_calls_are_those_of_a_subclass(
 def test_each_call_of_a_step_is_a_method(
     tmp_path: Path, files: Acting, magic: int
 ) -> None:
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         # The buffers of the indexes do not grow meanwhile.
         partition = partition_in(store, magic, index_interval_bytes=1 << 30)
         files.calls.clear()
@@ -171,7 +171,7 @@ def test_bytes_are_those_of_the_system(
     for number, one in enumerate((Files(), files)):
         monkeypatch.setattr(Files, "now_ms", lambda _: T)
         path = tmp_path / str(number)
-        with open_store(path, files=one) as store:
+        with open_store(path, _files=one) as store:
             partition = partition_in(store, magic, index_interval_bytes=200)
             reserve(partition)
             for count in (1, 5, 100, len(MANY)):
@@ -200,7 +200,7 @@ def test_write_that_fails_is_undone(
 ) -> None:
     """The step raises the error; it is not tried again."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         files.fail("write", code, times=1, name=".log", short=short)
         with pytest.raises(kind, match=r"The log is as it was\.") as caught:
@@ -217,7 +217,7 @@ def test_write_that_fails_is_undone(
 
 def test_write_that_fails_with_its_undo_ends_the_log(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         files.fail("write", name=".log", short=20)
         files.fail("truncate")
@@ -235,7 +235,7 @@ def test_what_a_write_raises_is_raised(
     tmp_path: Path, files: Acting, error: BaseException, is_done: bool
 ) -> None:
     """The same object, also where the bytes are in the file already."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         where = "behind" if is_done else "before"
         files.act("write", **{where: raise_it(error)})
@@ -253,7 +253,7 @@ def test_log_is_torn_until_a_failed_write_is_undone(
     tmp_path: Path, files: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupt comes before the undo: the next reader makes it first."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         health = partition._writer.health
         seen = []
@@ -279,7 +279,7 @@ def test_log_is_torn_until_a_failed_write_is_undone(
 def test_interrupt_in_another_call_is_raised(
     tmp_path: Path, files: Acting, method: str
 ) -> None:
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         files.act(method, raise_it(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
@@ -292,7 +292,7 @@ def test_interrupt_in_another_call_is_raised(
 def test_sync_that_fails_ends_the_log_with_its_error(
     tmp_path: Path, files: Acting
 ) -> None:
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         error = OSError(errno.EIO, "the disk")
         files.act("sync", raise_it(error))
@@ -308,7 +308,7 @@ def test_interrupt_in_a_sync_is_raised(
     tmp_path: Path, files: Acting, where: str
 ) -> None:
     """It says nothing about the disk: the next sync is made."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         files.act("sync", **{where: raise_it(KeyboardInterrupt())})
         with pytest.raises(KeyboardInterrupt):
@@ -322,7 +322,7 @@ def test_write_that_tells_what_is_durable_may_fail(
     tmp_path: Path, files: Acting
 ) -> None:
     """Nobody waits for that; an interrupt in it is raised."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         partition.flush()
 
@@ -345,7 +345,7 @@ def test_write_that_tells_what_is_durable_may_fail(
 def test_append_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
     """Inside a write it is refused, and elsewhere it comes first, or behind."""
     found: list[object] = []
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
 
         def append() -> None:
@@ -372,7 +372,7 @@ def test_append_to_another_partition_from_inside_a_write(
     tmp_path: Path, files: Acting
 ) -> None:
     """It uses the memory of steps meanwhile."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         config = logstore.TopicConfig(message_format=2, flush_ms=NEVER)
         first, second = store.create_topic("t", partitions=2, config=config)
         for partition in (first, second):
@@ -396,7 +396,7 @@ def test_append_to_another_partition_from_inside_a_write(
 def test_close_from_inside_a_call(tmp_path: Path, files: Acting, method: str) -> None:
     """It is refused where the log is in use; else the append finds a closed store."""
     found: list[BaseException | None] = []
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = partition_in(store)
 
     def close() -> None:
@@ -408,7 +408,7 @@ def test_close_from_inside_a_call(tmp_path: Path, files: Acting, method: str) ->
 
     files.act(method, close)
     if method == "now_ms":
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             partition.append(b"second", durable=True)
         assert found == [None]
     else:
@@ -425,7 +425,7 @@ def test_close_by_another_thread_during_a_call(
     tmp_path: Path, files: Acting, method: str
 ) -> None:
     """It waits, or the append finds a closed store; nothing is read that is gone."""
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = partition_in(store)
     closing = threading.Thread(target=store.close)
 
@@ -436,7 +436,7 @@ def test_close_by_another_thread_during_a_call(
     files.act(method, close)
     try:
         is_in = partition.append(b"second", durable=True) == 1
-    except (logstore.StoreClosedError, logstore.LogStoreError):
+    except (logstore.errors.StoreClosedError, logstore.LogStoreError):
         is_in = False
     closing.join(20)
     assert not closing.is_alive()
@@ -449,7 +449,7 @@ def test_close_by_another_thread_during_a_call(
 def test_append_by_another_thread_during_a_write(tmp_path: Path, files: Acting) -> None:
     """It waits for the step."""
     offsets = []
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         other = threading.Thread(
             target=lambda: offsets.append(partition.append(b"other"))
@@ -469,7 +469,7 @@ def test_append_by_another_thread_during_a_write(tmp_path: Path, files: Acting) 
 @pytest.mark.parametrize("method", CALLS)
 def test_fork_in_a_call(tmp_path: Path, files: Acting, method: str) -> None:
     """The child of it appends nothing."""
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         children: list[int] = []
 
@@ -480,7 +480,7 @@ def test_fork_in_a_call(tmp_path: Path, files: Acting, method: str) -> None:
         status = 0
         try:
             partition.append(b"second", durable=True)
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             pass
         except BaseException:
             status = 1
@@ -493,7 +493,7 @@ def test_fork_in_a_call(tmp_path: Path, files: Acting, method: str) -> None:
 
 
 def test_collection_during_a_call(tmp_path: Path, files: Acting) -> None:
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = partition_in(store)
         for method in CALLS:
             files.act(method, gc.collect, gc.collect)

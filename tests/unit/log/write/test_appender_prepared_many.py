@@ -236,7 +236,7 @@ def test_record_above_the_limit_of_its_topic_raises(
             assert way(partition, rows) == range(before, before + 3)
             assert prepared.taken == 1
         else:
-            with pytest.raises(logstore.RecordTooLargeError):
+            with pytest.raises(logstore.errors.RecordTooLargeError):
                 way(partition, rows)
             assert partition.end_offset == before
     close(partition)
@@ -479,7 +479,7 @@ def test_child_of_a_fork_takes_no_prepared_append(
         status = 1
         try:
             partition.append_many([b"second"])
-        except logstore.ForkedError:
+        except logstore.errors.ForkedError:
             status = 0
         finally:
             os._exit(status)
@@ -594,7 +594,7 @@ def test_rows_with_a_key_are_one_step_in_a_compacted_topic(
         lambda: partition.append_many([b"x"]),
         lambda: partition.append_many([b"x", b"y"], [b"k", None]),
     ):
-        with pytest.raises(logstore.InvalidRecordError, match="has no key"):
+        with pytest.raises(logstore.errors.InvalidRecordError, match="has no key"):
             call()
     assert values(partition) == [b"first", b"x", b"y", b"z"]
 

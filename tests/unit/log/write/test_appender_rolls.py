@@ -39,7 +39,7 @@ class Unhurried(FaultyFiles):
 
 
 def opened(path: Path, files: FaultyFiles | None = None) -> logstore.Store:
-    return open_store(path, files=files)
+    return open_store(path, _files=files)
 
 
 def bases(path: Path) -> list[int]:

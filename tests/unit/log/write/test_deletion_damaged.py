@@ -32,7 +32,7 @@ def test_start_inside_a_segment_of_a_damaged_log_of_others_stays(
     store = partition.parent
     second = int(logs_in(partition)[1].stem)
     files = FaultyFiles()
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         assert CORRUPT in labels(opened)
         assert opened.topic("orders")[0].delete_before(second + 1) == second + 1
         seen = crash(store, tmp_path / "killed") if is_killed else store
@@ -53,7 +53,7 @@ def test_start_of_a_damaged_log_of_others_that_cannot_be_recorded_is_refused(
     flip_bit(log, 8 * (log.stat().st_size // 2))
     second = int(logs_in(partition)[1].stem)
     files = FaultyFiles()
-    with open_store(partition.parent, files=files) as opened:
+    with open_store(partition.parent, _files=files) as opened:
         opened.recover()
         files.fail("create", errno.ENOSPC, name="log-start-offset-checkpoint.tmp")
         with pytest.raises(logstore.DiskFullError):
@@ -74,7 +74,7 @@ def test_start_of_a_log_that_cannot_be_read_stays(tmp_path: Path) -> None:
     foreign(store)
     (store / "log-start-offset-checkpoint").write_text("0\n1\norders 0 1\n")
     files = FaultyFiles()
-    with open_store(store, files=files) as opened:
+    with open_store(store, _files=files) as opened:
         files.fail("list", errno.EIO, name="orders-0")
         opened.recover()
         opened.topic("other")[0].delete_before(1)

@@ -35,7 +35,7 @@ def entries(store: Path) -> int:
 
 
 def opened(path: Path, rolls: int, files: Any = None) -> logstore.Store:
-    store = open_store(path, files=files or Files())
+    store = open_store(path, _files=files or Files())
     p = store.create_topic("orders", config=CONFIG)[0]
     for _ in range(rolls + 1):
         p.append(VALUE)
@@ -177,7 +177,7 @@ def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None
     config = logstore.TopicConfig(flush_ms=1 << 40, flush_messages=1 << 40)
     files = Files()
     store_config = logstore.StoreConfig(flush_checkpoint_ms=0)
-    with open_store(tmp_path, files=files, config=store_config) as store:
+    with open_store(tmp_path, _files=files, config=store_config) as store:
         p = store.create_topic("orders", config=config)[0]
         p.append(b"x", durable=True)
         with logstore.open(tmp_path, read_only=True) as reading:

@@ -108,10 +108,10 @@ def test_log_that_an_error_of_a_caller_has_ended_takes_no_appends(
         writer = partition._writer
         assert writer is not None
         cause = _OfTheCaller("not", "this")
-        failure = logstore.SyncFailedError("it broke", path="", action="sync")
+        failure = logstore.errors.SyncFailedError("it broke", path="", action="sync")
         failure.__cause__ = cause
         assert writer.health.fail(failure) is failure
         assert writer.health.failed is not None
         assert writer.health.failed.__cause__ is cause
-        with pytest.raises(logstore.SyncFailedError, match="it broke"):
+        with pytest.raises(logstore.errors.SyncFailedError, match="it broke"):
             partition.append(b"b")

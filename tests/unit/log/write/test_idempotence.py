@@ -59,25 +59,25 @@ def test_refused_batch_writes_nothing_and_the_next_one_is_taken(
         partition = made(store)
         partition.append_batches(sent(7, 1, 0, 5))
         for batch, error in (
-            (sent(7, 1, 6), logstore.OutOfOrderSequenceError),
-            (sent(7, 0, 5), logstore.InvalidProducerEpochError),
-            (sent(7, 1, 0, 5) + sent(7, 1, 5), logstore.DuplicateSequenceError),
-            (sent(7, 1, 5) + sent(7, 1, 5), logstore.OutOfOrderSequenceError),
+            (sent(7, 1, 6), logstore.errors.OutOfOrderSequenceError),
+            (sent(7, 0, 5), logstore.errors.InvalidProducerEpochError),
+            (sent(7, 1, 0, 5) + sent(7, 1, 5), logstore.errors.DuplicateSequenceError),
+            (sent(7, 1, 5) + sent(7, 1, 5), logstore.errors.OutOfOrderSequenceError),
         ):
             with pytest.raises(error, match="orders-0") as caught:
                 partition.append_batches(batch)
-            assert isinstance(caught.value, logstore.ProducerError)
+            assert isinstance(caught.value, logstore.errors.ProducerError)
             assert caught.value.partition == "orders-0"
             assert partition.end_offset == 5
         assert partition.append_batches(sent(7, 1, 5)) == range(5, 6)
-        with pytest.raises(logstore.OffsetConflictError):
+        with pytest.raises(logstore.errors.OffsetConflictError):
             partition.append_batches(sent(7, 1, 6), expected_offset=9)
         assert partition.append_batches(sent(7, 1, 6), expected_offset=6) == range(6, 7)
 
 
 def test_failed_append_is_no_batch_of_its_producer(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = made(store)
         partition.append_batches(sent(7, 0, 0))
         files.fail("write", name=".log", times=1)
@@ -95,7 +95,7 @@ def test_batches_that_were_cut_are_appended_again(tmp_path: Path) -> None:
             assert partition.append_batches(sent(7, 0, n)) == range(n, n + 1)
         partition.truncate_to(6)
         assert partition.append_batches(sent(7, 0, 5)) == range(5, 6)
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(7, 0, 7))
         assert partition.append_batches(sent(7, 0, 6)) == range(6, 7)
         partition.roll()
@@ -137,7 +137,7 @@ def test_window_survives_a_close_and_a_crash(
             assert partition.append_batches(sent(8, 0, 2 * n, 2)) == range(
                 start + 1, start + 3
             )
-        with pytest.raises(logstore.DuplicateSequenceError):
+        with pytest.raises(logstore.errors.DuplicateSequenceError):
             partition.append_batches(sent(7, 0, 3))
         assert partition.append_batches(sent(7, 0, 9)) == range(27, 28)
         assert not logstore.verify(path).problems or snapshots == "damaged"
@@ -146,14 +146,14 @@ def test_window_survives_a_close_and_a_crash(
 def test_expired_producer_may_begin_anywhere(tmp_path: Path) -> None:
     """One day after its newest record; segments that are older are not read."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = made(store)
         now = files.now_ms()
         old = now - EXPIRY_MS - 5_000
         partition.append_batches(sent(7, 0, 5, timestamp_ms=old))
         partition.append_batches(sent(8, 0, 5, timestamp_ms=now))
         assert partition.append_batches(sent(7, 0, 99, timestamp_ms=old))
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(8, 0, 99, timestamp_ms=now))
 
 
@@ -263,14 +263,14 @@ def test_snapshot_of_an_interrupted_cut_is_removed(tmp_path: Path) -> None:
     """It was cut, and its writer died before it removed the snapshots."""
     path, copy = tmp_path / "a", tmp_path / "b"
     files = FaultyFiles()
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         partition = made(store)
         for n in range(4):
             partition.append_batches(sent(7, 0, n))
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         partition = store.topic("orders")[0]
         files.fail("unlink", name=".snapshot")
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             partition.truncate_to(2)
         crash(path, copy)
         files.heal()
@@ -286,7 +286,7 @@ def test_snapshot_of_an_interrupted_cut_is_removed(tmp_path: Path) -> None:
 def test_snapshot_of_a_deleted_segment_is_not_believed(tmp_path: Path) -> None:
     """It is left where its name could not be changed; the log has gone on since."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = made(store, file_delete_delay_ms=0)
         partition.append_batches(sent(7, 0, 0))
         partition.roll()
@@ -363,7 +363,7 @@ def test_next_batches_of_known_producers_take_the_short_way(tmp_path: Path) -> N
         assert partition.append_batches(sent(8, 0, 9, 2)) == range(end - 3, end - 1)
         assert partition.append_batches(sent(7, 0, 7)) == range(20, 21)
         for batch in (sent(7, 0, 12), sent(8, 0, 4), sent(9, 0, 0) + sent(7, 0, 10)):
-            with pytest.raises(logstore.ProducerError):
+            with pytest.raises(logstore.errors.ProducerError):
                 partition.append_batches(batch)
         assert partition.append_batches(sent(7, 1, 0)) == range(end, end + 1)
         assert counting.taken == 17
@@ -415,14 +415,14 @@ def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
         partition.append_batches(sent(7, 0, 1, codec=1, timestamp_ms=6))
         log = appends_of(partition).writer()._log
         assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(7, 0, 3, timestamp_ms=6))
 
 
 def test_roll_inside_an_append_writes_no_snapshot(tmp_path: Path) -> None:
     """It would be of the producers before the append, at no segment's base."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         config = config_of(1, segment_bytes=2_000)
         partition = store.create_topic("orders", config=config)[0]
         partition.append_batches(sent(7, 0, 0))
@@ -434,7 +434,7 @@ def test_roll_inside_an_append_writes_no_snapshot(tmp_path: Path) -> None:
 
 def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = made(store)
         partition.append_batches(sent(7, 0, 0))
         files.fail("create", name=".snapshot.tmp")
@@ -502,7 +502,7 @@ def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) 
             before = partition.end_offset
             try:
                 offsets = partition.append_batches(batch)
-            except logstore.ProducerError:
+            except logstore.errors.ProducerError:
                 assert partition.end_offset == before
             else:
                 if offsets.start == before:

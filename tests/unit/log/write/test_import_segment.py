@@ -13,19 +13,13 @@ import pytest
 
 import logstore
 from faults.checker import PATH, open_quietly
-from logstore import (
-    CorruptRecordError,
-    Partition,
-    Staged,
-    StorageError,
-    Store,
-    StoreConfig,
-)
+from logstore import CorruptRecordError, Partition, StorageError, Store, StoreConfig
 from logstore.io import layout
 from logstore.log.write import import_segment as adoption
 from logstore.log.write import staging
 from logstore.log.write.writer import PartitionWriter
 from logstore.maintenance.verify import verify
+from logstore.types import Staged
 from support.adopting import adopting
 from support.disk import MemoryDisk
 from support.values import FORMATS, config_of, expected, fill, key_of, value_of

@@ -15,7 +15,8 @@ import pytest
 
 import logstore
 from faults.checker import open_quietly
-from logstore import Partition, Store, StoreClosedError, TopicConfig
+from logstore import Partition, Store, TopicConfig
+from logstore.errors import StoreClosedError
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANED, LOG, SWAP, segment_file
 from logstore.log.write.replacement import Replacement
@@ -198,7 +199,7 @@ def test_call_that_fails_during_a_compaction_loses_nothing(
         try:
             partition.append(b"more", b"k1")
             wanted[b"k1"] = b"more"
-        except logstore.SyncFailedError:
+        except logstore.errors.SyncFailedError:
             assert report is None
         try:
             store.close()
@@ -306,7 +307,7 @@ def test_compaction_undoes_an_append_that_was_interrupted_beside_it(
             files.at_call(1, interrupt)  # noqa: B023
             raise Interrupt
 
-        with open_store(path, files=files) as store:
+        with open_store(path, _files=files) as store:
             partition = made(store)
             wanted = newest(partition)
 

@@ -9,13 +9,8 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import (
-    RecordTooLargeError,
-    Store,
-    TimestampType,
-    TopicConfig,
-    TopicNotFoundError,
-)
+from logstore import Store, TimestampType, TopicConfig, TopicNotFoundError
+from logstore.errors import RecordTooLargeError
 from logstore.io import layout
 from logstore.log.write import staging
 from logstore.maintenance.verify import verify
@@ -140,7 +135,7 @@ def test_published_records_have_the_time_of_their_publication(
     """Where the topic has the time of the append: not that of their staging, which may
     be hours before what is in the log already; also in the indexes."""
     clock = FixedClock(1_700_000_000_000)
-    with open_store(tmp_path / "store", files=clock) as store:
+    with open_store(tmp_path / "store", _files=clock) as store:
         partition = store.create_topic("t", 2, stamping(magic, codec, "LogAppendTime"))[
             0
         ]
@@ -173,7 +168,7 @@ def test_published_records_have_the_time_of_their_publication(
             assert partition.offset_for_time(when) == offset
     report = verify(tmp_path / "store", deep=True)
     assert report.ok, report.problems
-    with open_store(tmp_path / "store", files=clock) as store:
+    with open_store(tmp_path / "store", _files=clock) as store:
         partition = store.topic("t")[0]
         assert not store.recovery_report
         assert [r.timestamp_ms for r in partition.read()] == times
@@ -188,7 +183,7 @@ def test_kind_of_timestamp_is_that_of_the_publication(
 ) -> None:
     """Staged with one and published with another: as if appended when published."""
     clock = FixedClock(1_700_000_000_000)
-    with open_store(tmp_path / "store", files=clock) as store:
+    with open_store(tmp_path / "store", _files=clock) as store:
         topic = store.create_topic("t", 1, stamping(magic, "none", then))
         with store.stage() as opened:
             opened.append_many(topic[0], [b"a"] * 9, timestamps_ms=[1000] * 9)
@@ -212,7 +207,7 @@ def test_batch_that_was_stamped_when_it_was_staged_is_stamped_again(
 ) -> None:
     """As older versions staged them, whatever the topic says by now."""
     clock = FixedClock(1_700_000_000_000)
-    with open_store(tmp_path / "store", files=clock) as store:
+    with open_store(tmp_path / "store", _files=clock) as store:
         topic = store.create_topic("t", 1, stamping(2, "none", "LogAppendTime"))
         with monkeypatch.context() as patched:
             patched.setattr(staging.dataclasses, "replace", lambda config, **_: config)

@@ -10,16 +10,8 @@ from typing import Any
 
 import pytest
 
-from logstore import (
-    ConfigError,
-    LogStoreError,
-    Partition,
-    RecordTooLargeError,
-    ReentrantCallError,
-    StorageError,
-    Store,
-    UnsupportedError,
-)
+from logstore import ConfigError, LogStoreError, Partition, StorageError, Store
+from logstore.errors import RecordTooLargeError, ReentrantCallError, UnsupportedError
 from logstore.io.files import Files
 from logstore.maintenance.verify import verify
 from logstore.store.opening import open_store
@@ -140,7 +132,7 @@ class Failing(Files):
 def test_stage_whose_write_failed_is_over(tmp_path: Path) -> None:
     """What is in its files is not known: it is not finished without some of them."""
     files = Failing()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("t", 1, config_of(2))[0]
         for call in ("append", "finish"):
             opened = store.stage()
@@ -241,7 +233,7 @@ class Calling(Files):
 def test_call_from_inside_a_call_changes_nothing(tmp_path: Path) -> None:
     """As a finalizer makes it, which the garbage collector runs anywhere."""
     files = Calling()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("t", 1, config_of(2))[0]
         opened = store.stage()
         files.calls = [

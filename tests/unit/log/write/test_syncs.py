@@ -25,7 +25,7 @@ def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
     """Callers that arrive while a sync goes on are served together by the next one."""
     files = FaultyFiles()
     threads, each = 8, 5
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         append_one(partition, durable=True)
         files.forget()
@@ -56,7 +56,7 @@ def test_durable_append_of_what_is_durable_already_syncs_nothing(
 ) -> None:
     """A flush with nothing to flush costs no sync."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         append_one(partition, durable=True)
         files.forget()
@@ -68,7 +68,7 @@ def test_durable_append_of_what_is_durable_already_syncs_nothing(
 def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
     """At most M records lie between durable and end."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_messages=10)
         fill(partition, 9, call=1)
         assert files.count("sync", ".log") == 0
@@ -85,7 +85,7 @@ def test_sync_beside_an_append_that_is_undone_later_counts(tmp_path: Path) -> No
     files = FaultyFiles()
     syncing, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
     config = logstore.TopicConfig(flush_messages=1 << 40, flush_ms=1 << 40)
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.create_topic("orders", config=config)[0]
         partition.append_many([b"x"] * 10)
         flusher = threading.Thread(target=partition.flush)
@@ -135,7 +135,7 @@ def test_much_that_no_policy_syncs_is_synced_in_the_background(
 ) -> None:
     """So that a roll or a deletion has little left to sync."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec)
         append_one(partition)
         time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_much_that_no_policy_syncs_is_synced_in_the_background(
 def test_little_that_no_policy_syncs_is_not_synced(tmp_path: Path) -> None:
     """Nor what was synced by a caller, nor what another segment has."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         for _ in range(3):
             append_one(partition)
@@ -176,7 +176,7 @@ def test_what_an_opening_found_durable_or_made_so_is_not_synced_again(
     tmp_path: Path, is_clean: bool
 ) -> None:
     """It does not count as bytes that no policy syncs."""
-    with open_store(tmp_path, files=FaultyFiles()) as store:
+    with open_store(tmp_path, _files=FaultyFiles()) as store:
         partition = new_partition(store)
         big_append(partition)
         big_append(partition)
@@ -185,7 +185,7 @@ def test_what_an_opening_found_durable_or_made_so_is_not_synced_again(
         copy = tmp_path / "copy"
         shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns("copy"))
     files = FaultyFiles()
-    with open_store(copy, files=files) as store:
+    with open_store(copy, _files=files) as store:
         partition = store.topic("orders")[0]
         assert partition.durable_offset == partition.end_offset > 1
         files.forget()
@@ -200,17 +200,17 @@ def test_failed_sync_in_the_background_is_raised_by_the_next_append(
 ) -> None:
     """One that came early, too; nothing is acknowledged after it."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         end = big_append(partition)
         files.fail("sync", name=".log")
         deadline = time.monotonic() + 20
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             while time.monotonic() < deadline:
                 end = append_one(partition) + 1
                 time.sleep(0.002)
         files.heal()
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             append_one(partition)
         assert partition.end_offset == end
 
@@ -230,7 +230,7 @@ def test_early_sync_that_cannot_be_planned_is_planned_by_a_later_append(
             raise error
         call_later(self, delay_ms, task)
 
-    with open_store(tmp_path, files=FaultyFiles()) as store:
+    with open_store(tmp_path, _files=FaultyFiles()) as store:
         partition = new_partition(store)
         end = big_append(partition)
         monkeypatch.setattr(Scheduler, "call_later", plan)
@@ -252,7 +252,7 @@ def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> No
     """Also where a sync was planned by the old settings, for an hour later; what was
     appended under those is durable at once."""
     hour = 3_600_000
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = new_partition(store, flush_ms=hour)
         topic = store.topic("orders")
         for _ in range(2):
@@ -268,7 +268,7 @@ def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> No
 def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
     """An append is a write; syncs come by policy."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         append_one(partition)
         files.forget()
@@ -349,7 +349,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
             assert failed.wait(20)
 
     monkeypatch.setattr(Syncs, "flush_due", begin)
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_ms=5)
         if at == "its plan":
             monkeypatch.setattr(Scheduler, "call_later", plan)
@@ -363,15 +363,15 @@ def test_close_from_inside_the_turn_to_sync_is_refused(tmp_path: Path) -> None:
     """By a signal handler, say: it would wait for the background thread, which may wait
     for this turn."""
     files = FaultyFiles()
-    refused: list[logstore.ReentrantCallError] = []
+    refused: list[logstore.errors.ReentrantCallError] = []
 
     def interrupt(method: str, _: str) -> None:
         if method == "sync":
-            with pytest.raises(logstore.ReentrantCallError) as caught:
+            with pytest.raises(logstore.errors.ReentrantCallError) as caught:
                 store.close()
             refused.append(caught.value)
 
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         partition.append(b"x")
         files.before = interrupt

@@ -171,7 +171,7 @@ def test_transaction_of_yesterday_goes_on_after_an_opening(tmp_path: Path) -> No
         take(created(store), log.sent(1, 2))
     with logstore.open(tmp_path) as store:
         partition = store.topic("orders")[0]
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             take(partition, batch(2, [(b"", b"")], 1, control=False, sequence=7))
         take(partition, log.ended(1, commit=False))
     assert [entry for _, entry in indexed(tree_of(tmp_path))] == log.aborted
@@ -286,17 +286,17 @@ def with_attributes(data: bytes, bits: int) -> bytes:
 REFUSED: dict[str, tuple[bytes, type[Exception], str]] = {
     "another-control-batch": (
         batch(0, [(b"\0\0\0\2", b"")], 1, control=True),
-        logstore.UnsupportedError,
+        logstore.errors.UnsupportedError,
         "ends no transaction",
     ),
     "a-leader-change": (
         with_attributes(batch(0, [(b"\0\0\0\1", bytes(6))], 1, control=True), 0x20),
-        logstore.UnsupportedError,
+        logstore.errors.UnsupportedError,
         "ends no transaction",
     ),
     "two-markers-in-one": (
         batch(0, [(b"\0\0\0\1", bytes(6))] * 2, 1, control=True),
-        logstore.UnsupportedError,
+        logstore.errors.UnsupportedError,
         "ends no transaction",
     ),
     "a-key-that-is-none": (
@@ -338,7 +338,9 @@ def test_transactions_are_refused_unless_they_are_asked_for(tmp_path: Path) -> N
     with logstore.open(tmp_path) as store:
         partition = created(store)
         for data in (log.sent(1, 1), log.ended(1, commit=True)):
-            with pytest.raises(logstore.UnsupportedError, match="transactions=True"):
+            with pytest.raises(
+                logstore.errors.UnsupportedError, match="transactions=True"
+            ):
                 partition.append_batches(data)
         assert partition.end_offset == 0
 
@@ -352,15 +354,19 @@ def test_stale_markers_and_batches_outside_of_a_transaction_are_refused(
         partition = created(store)
         data = batch(0, [(b"", b"x")], 1, control=False, epoch=3, sequence=0, **now)
         take(partition, data)
-        with pytest.raises(logstore.InvalidProducerEpochError, match="epoch 3") as old:
+        with pytest.raises(
+            logstore.errors.InvalidProducerEpochError, match="epoch 3"
+        ) as old:
             take(partition, marker(1, 1, commit=True, epoch=2, **now))
         assert (old.value.epoch, old.value.expected) == (2, 3)
         plain = bytearray(batch(1, [(b"", b"y")], 1, control=False, epoch=3, **now))
         plain = with_attributes(bytes(plain), 0)
-        with pytest.raises(logstore.UnsupportedError, match="not part of it"):
+        with pytest.raises(logstore.errors.UnsupportedError, match="not part of it"):
             take(partition, plain)
         take(partition, marker(1, 1, commit=True, epoch=3, coordinator=5, **now))
-        with pytest.raises(logstore.InvalidProducerEpochError, match="coordinator"):
+        with pytest.raises(
+            logstore.errors.InvalidProducerEpochError, match="coordinator"
+        ):
             take(partition, marker(2, 1, commit=True, epoch=3, coordinator=4, **now))
         assert partition.end_offset == 2
         # Without the check, as in the log that is copied.
@@ -419,7 +425,7 @@ def test_damaged_index_takes_no_entry_until_it_is_built_again(
         before = path.read_bytes()
         path.write_bytes(change(before))
         lost = Transactions(random.Random(1), end=log.end, open={1: [2]})
-        with pytest.raises(logstore.CorruptIndexError) as caught:
+        with pytest.raises(logstore.errors.CorruptIndexError) as caught:
             take(partition, lost.ended(1, commit=False))
         assert caught.value.path == str(path)
         assert partition.end_offset == log.end
@@ -442,7 +448,7 @@ def test_entry_that_cannot_be_written_leaves_neither_index_nor_record(
     """A call is all or nothing: what it had written of the index goes again."""
     log = Transactions(random.Random(4))
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = created(store, segment_bytes=1 << 20)
         before = b"".join(log.sent(n, 1) for n in range(3))
         take(partition, before)

@@ -22,7 +22,7 @@ COUNT = 50
     ("pos", "wrong", "kind", "reason"),
     [
         (8, b"\0\0\0\5", logstore.CorruptRecordError, "a length is impossible"),
-        (16, b"\3", logstore.UnsupportedError, "magic is above 2"),
+        (16, b"\3", logstore.errors.UnsupportedError, "magic is above 2"),
         (8, b"\0\1\0\0", logstore.CorruptRecordError, "the file ends or is empty"),
     ],
 )
@@ -42,7 +42,7 @@ def test_damage_in_what_stays_is_named_and_nothing_is_cut(
             partition.truncate_to(40)
         found = caught.value
         assert isinstance(
-            found, logstore.CorruptRecordError | logstore.UnsupportedError
+            found, logstore.CorruptRecordError | logstore.errors.UnsupportedError
         )
         assert (found.position, found.offset) == (batch, 10)
         assert path.read_bytes() == before
@@ -87,7 +87,9 @@ def test_truncation_that_is_interrupted_while_it_fails_takes_no_appends(
             pytest.raises(KeyboardInterrupt),
         ):
             partition.truncate_to(end)
-        with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+        with pytest.raises(
+            logstore.errors.SyncFailedError, match="Open the store again"
+        ):
             partition.append(b"behind")
     with logstore.open(tmp_path) as store:
         partition = store.topic("t")[0]
@@ -110,12 +112,12 @@ def test_flush_promises_nothing_that_a_truncation_may_still_cut(call: str) -> No
         else:
             name = "sync_directory" if call == "directory" else "rename"
             disk.fail(name, errno.EIO, times=1)
-        with pytest.raises(logstore.SyncFailedError, match="truncate"):
+        with pytest.raises(logstore.errors.SyncFailedError, match="truncate"):
             partition.truncate_to(2)
         disk.heal()
         assert partition.durable_offset == 2
         if partition.end_offset > 2:
-            with pytest.raises(logstore.SyncFailedError):
+            with pytest.raises(logstore.errors.SyncFailedError):
                 partition.flush()
         assert partition.durable_offset == 2
     with open_quietly(disk.kill()) as again:

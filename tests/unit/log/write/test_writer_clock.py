@@ -15,7 +15,7 @@ def test_clock_that_goes_back_changes_no_offset_and_deletes_nothing(
     """Offsets rise, records stay readable, and ages are never negative enough to make
     retention delete what is new; a clock far ahead costs a roll, not a record."""
     clock = FixedClock(2_000_000_000_000)
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         config = logstore.TopicConfig(retention_ms=1000, segment_bytes=400)
         partition = store.create_topic("orders", config=config)[0]
         for _ in range(10):
@@ -27,5 +27,5 @@ def test_clock_that_goes_back_changes_no_offset_and_deletes_nothing(
         assert partition.apply_retention() == []
         clock.now = 2_000_000_000_000
         assert partition.append(b"now") == 20
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         assert store.topic("orders")[0].end_offset == 21

@@ -36,7 +36,7 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
     def closed_at(place: int) -> int:
         """Interrupted at a place; how many there are, if that is behind all."""
         path, files = tmp_path / str(place), FaultyFiles()
-        store = open_store(path, files=files)
+        store = open_store(path, _files=files)
         partition = new_partition(store, magic)
         fill(partition, 4)
         partition.flush()
@@ -52,7 +52,7 @@ def test_close_that_is_interrupted_anywhere_and_made_again_loses_nothing(
             writer_of(partition).close(StoreClosedError("closed"), record_end=True)
         store.close()
         assert (path / CLEAN).exists()
-        with open_store(path, files=files) as store:
+        with open_store(path, _files=files) as store:
             partition = store.topic("orders")[0]
             assert not store.recovery_report
             assert list(partition.read()) == everything
@@ -72,7 +72,7 @@ def test_failure_of_close_that_an_interrupt_has_hidden_is_raised_by_the_next_one
 ) -> None:
     """And the store is not marked as cleanly closed: its logs are examined again."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
     fill(partition, 5)
     writer = writer_of(partition)
@@ -91,7 +91,7 @@ def test_failure_of_close_that_an_interrupt_has_hidden_is_raised_by_the_next_one
         store.close()
     assert not (tmp_path / CLEAN).exists()
     store.close()  # it is closed
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
 
 

@@ -42,7 +42,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
     def refuse(self: Scheduler, delay_ms: int, task: object) -> None:
         raise error
 
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         append_one(store.create_topic("source", config=config_of(flush_ms=5))[0])
         batch = logs_in(tmp_path / "source-0")[0].read_bytes()
         calls: dict[str, Callable[[logstore.Partition], object]] = {
@@ -85,7 +85,7 @@ def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
 def test_deep_stack_is_not_taken_for_damage(tmp_path: Path, codec: str) -> None:
     """Neither in a batch nor in a state file."""
     config = logstore.TopicConfig(message_format=2, compression_type=codec)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         partition = store.create_topic("orders", 1, config)[0]
         append_records(partition, 4)
         with store.stage() as stage:
@@ -120,7 +120,7 @@ def test_append_in_a_deep_stack_is_in_or_has_raised(
     settings: Any = {"flush_messages": flush_messages, "segment_bytes": 1000}
     # With index entries of each record, a sync goes deepest behind its end.
     config = config_of(magic, flush_ms=5, index_interval_bytes=1, **settings)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.create_topic("orders", 45, config)
         for spare, partition in enumerate(topic.partitions, 3):
             # So that all is there but the plan of a sync.
@@ -157,7 +157,7 @@ def test_append_that_is_in_does_not_raise_where_its_sync_has_no_memory(
     """It is left to the next one, or to the thread that syncs in time; only who asked
     for a sync, and has none, is told. Behind a sync there is nothing to tell."""
     files = Short()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_messages=2)
         append_one(partition)
         files.is_short = True
@@ -198,7 +198,9 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
         thread.start()
         busy.wait()
         with held:
-            with pytest.raises(logstore.ReentrantCallError, match="nothing was writt"):
+            with pytest.raises(
+                logstore.errors.ReentrantCallError, match="nothing was writt"
+            ):
                 partition.append(b"x", durable=True)
             assert partition.end_offset == 0
             # This one is due to be synced, which is left to the store's thread.

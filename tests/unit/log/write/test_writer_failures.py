@@ -72,7 +72,7 @@ def test_failed_call_leaves_the_log_as_it_was(
     """After a failure the log reads as before, here and in another reader, and takes
     appends again once the cause is gone; a later opening finds nothing to mend."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic, segment_bytes=600)
     fill(partition, 7)
     name = "orders-0" if method == "sync_directory" else ".log"
@@ -105,7 +105,7 @@ def test_short_write_that_fails_is_undone(
 ) -> None:
     """Half a record that got into the file is cut again before anything else."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
         fill(partition, 7)
         size = logs_in(tmp_path / "orders-0")[0].stat().st_size
@@ -125,16 +125,16 @@ def test_failed_write_that_cannot_be_undone_ends_the_partition(
 ) -> None:
     """When the cut fails, too, nothing more is appended; a new opening recovers."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store, magic)
     fill(partition, 7)
     files.fail("write", times=1, name=".log", short=9)
     files.fail("truncate", times=1, name=".log")
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         CALLS[call](partition)
     files.heal()
     for later in (*CALLS.values(), lambda p: p.roll(), lambda p: p.delete_before(1)):
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             later(partition)
     assert list(partition.read()) == expected(magic, 0, 7)
     assert read_all(tmp_path) == expected(magic, 0, 7)
@@ -153,7 +153,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     """A sync that fails once is never tried again: now and later SyncFailedError,
     while reading goes on and other partitions are not concerned."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     topic = store.create_topic(
         "orders",
         2,
@@ -162,7 +162,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     partition = topic[0]
     fill(partition, 8)
     files.fail("sync", times=1, name=".log")
-    with pytest.raises(logstore.SyncFailedError) as caught:
+    with pytest.raises(logstore.errors.SyncFailedError) as caught:
         if how == "flush":
             partition.flush()
         elif how == "roll":
@@ -183,7 +183,7 @@ def test_failed_sync_ends_the_partition_for_writing(
         lambda p: p.truncate_to(0),
         lambda p: p.delete_before(1),
     ):
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             later(partition)
     assert files.count("sync", ".log") == 0
     found = list(partition.read())
@@ -192,7 +192,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     assert append_one(topic[1], durable=True) == 0
     store.close()
     files.forget()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         store.recover()
         # What lies past the durable point is written again, not only synced again.
         assert files.count("write", ".log") >= 1
@@ -210,17 +210,17 @@ def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
 ) -> None:
     """Nobody waits for the timed flush; the next caller hears of its failure."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, flush_ms=1)
         files.fail("sync", name=".log")
         append_one(partition)
         deadline = time.monotonic() + 20
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             while time.monotonic() < deadline:
                 append_one(partition)
                 time.sleep(0.002)
         files.heal()
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             append_one(partition)
 
 
@@ -228,16 +228,16 @@ def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
     """A store that could not be made durable says so, lets go of its lock, and is not
     taken for cleanly closed."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store)
     fill(partition, 5)
     files.fail("sync", name=".log")
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         store.close()
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     files.heal()
     files.forget()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         store.recover()
         assert files.count("read", ".log") > 0
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
@@ -247,7 +247,7 @@ def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> Non
     """Offsets taken back after a failed roll are synced like any others when they are
     given out again: a durable append never returns without its sync."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, segment_bytes=400)
         partition.append(bytes(50))
         files.fail("create", errno.ENOSPC, name=".log", times=1)
@@ -267,7 +267,7 @@ def test_failure_on_an_index_or_the_durable_point_costs_no_record(
     """Indexes and the durable point can be made again: appends go on without."""
     files = FaultyFiles()
     store = open_store(
-        tmp_path, files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)
+        tmp_path, _files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)
     )
     partition = new_partition(store, segment_bytes=600, index_interval_bytes=100)
     fill(partition, 5)
@@ -287,7 +287,7 @@ def test_failure_on_an_index_or_the_durable_point_costs_no_record(
 def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     """The next opening makes the index anew."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store, index_interval_bytes=100)
     fill(partition, 30)
     files.fail("write", errno.ENOSPC, name="index")
@@ -308,7 +308,7 @@ def test_begin_writing_that_fails_writes_nothing(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.fail("sync_directory")
     files.fail("write", name=".logstore-owner.tmp")
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         with pytest.raises(logstore.StorageError):
             append_one(store.topic("orders")[0])
         assert {p.name: p.read_bytes() for p in directory.iterdir()} == before
@@ -322,7 +322,7 @@ def test_clean_mark_is_gone_before_the_first_append_is_written(tmp_path: Path) -
         fill(new_partition(store), 5)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         assert (tmp_path / ".kafka_cleanshutdown").exists()
         append_one(store.topic("orders")[0])
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
@@ -342,7 +342,7 @@ def test_append_that_failed_after_a_reader_has_seen_it_is_recorded_as_cut(
     """Before other records of the same size take their offsets: nothing else shows a
     reader in another process that they are others. The disk may have had no room."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
         fill(partition, 10)
         partition.flush()
@@ -383,7 +383,7 @@ def test_cut_of_a_failed_append_is_recorded_before_a_byte_is_removed(
     the last end that it happens to have seen. A writer that is killed there has
     appended nothing: an opening removes the rest."""
     files, path, copy = FaultyFiles(), tmp_path / "data", tmp_path / "copy"
-    with open_store(path, files=files) as store:
+    with open_store(path, _files=files) as store:
         partition = new_partition(store, magic)
         fill(partition, 10)
         partition.flush()
@@ -428,13 +428,13 @@ def test_failed_append_whose_bytes_cannot_be_synced_is_cut(
 ) -> None:
     """Its records do not come back at the next opening."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic)
         fill(partition, 7)
         files.fail("write", name=".log", times=1, done=True)
         files.fail("sync", name=".log", times=1)
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             append_one(partition)
-        with pytest.raises(logstore.SyncFailedError):
+        with pytest.raises(logstore.errors.SyncFailedError):
             append_one(partition)
     assert read_all(tmp_path) == expected(magic, 0, 7)

@@ -32,7 +32,7 @@ def test_full_disk_refuses_an_append_before_a_byte_is_written(
     """DiskFullError, the file as it was; reading goes on; appending does when there is
     room again, without a gap in the offsets."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, codec, segment_bytes=4000)
         fill(partition, 20)
         files.full = True
@@ -57,9 +57,9 @@ def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
         fill(new_partition(store, segment_bytes=500), 60)
     files = FullDisk()
     files.full = True
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 60)
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = store.topic("orders")[0]
     with pytest.raises(logstore.DiskFullError):
         append_one(partition)
@@ -74,7 +74,7 @@ def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
 def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> None:
     """Deleting segments needs no space; it gives some."""
     files = FullDisk()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(
         store, segment_bytes=500, retention_bytes=600, retention_ms=-1,
         file_delete_delay_ms=0,
@@ -82,7 +82,7 @@ def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> No
     fill(partition, 60)
     if reopened:
         store.close()
-        store = open_store(tmp_path, files=files)
+        store = open_store(tmp_path, _files=files)
         partition = store.topic("orders")[0]
     partition_start = partition.start_offset
     files.full = True
@@ -103,7 +103,7 @@ def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> No
 def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
     """The same for a whole topic."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         fill(new_partition(store, file_delete_delay_ms=0), 60)
         files.full = True
         store.delete_topic("orders")
@@ -138,7 +138,7 @@ def test_file_system_without_reserve_gets_the_same_log(
 ) -> None:
     """Appends go on without, and one that fails in its write is undone."""
     files = NoReserve()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, magic, segment_bytes=700)
         fill(partition, 30, call=4)
         files.fail("write", errno.ENOSPC, name=".log", short=9, times=1)
@@ -165,7 +165,7 @@ def test_deletion_without_room_for_longer_names_removes_the_files(
 ) -> None:
     """Where a full disk has no room for `.deleted`, files are removed at once."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
         fill(partition, 60)
         start = partition.segments[-1].base_offset
@@ -186,7 +186,7 @@ def test_truncation_on_a_full_disk_frees_space(
 ) -> None:
     """`truncate_to` needs no space: the state file is changed in place."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
         fill(partition, 60)
         files.full = True
@@ -211,7 +211,7 @@ def test_truncation_needs_no_room_for_index_files(
     """A segment that was rolled on a full disk may have none, and a really full file
     system creates no file. The next opening builds them."""
     files = FullDisk()
-    with open_store(tmp_path / "live", files=files) as store:
+    with open_store(tmp_path / "live", _files=files) as store:
         partition = new_partition(store, index_interval_bytes=64, **NO_DELAY)
         fill(partition, 60, call=2)
         partition.delete_before(start)
@@ -247,7 +247,7 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 ) -> None:
     """DiskFullError; appends go on when there is room again."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
         fill(partition, 60)
         files.full = True
@@ -268,7 +268,7 @@ def test_truncation_that_cannot_be_written_down_changes_nothing(
 def test_truncation_that_was_refused_is_recorded_by_close(tmp_path: Path) -> None:
     """Also if nothing is appended after it: the state file says where the log ends."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
         fill(partition, 60)
         files.full = True
@@ -290,7 +290,7 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
     """The state file has its new bytes, and the sync of them is refused, or that of the
     directory: nobody knows what the next opening finds, so nothing is appended."""
     files = FaultyFiles()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(store, **NO_DELAY)
     fill(partition, 60)
     if refused == "file":
@@ -299,10 +299,10 @@ def test_truncation_that_may_be_written_down_ends_the_partition(
         files.fail("sync", error, name=PARTITION_STATE)
     else:
         files.fail("sync_directory", error, name="orders-0")
-    with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="Open the store again"):
         partition.truncate_to(20)
     files.heal()
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         append_one(partition)
     store.close()
     with logstore.open(tmp_path) as store:
@@ -316,7 +316,7 @@ def test_deletion_inside_a_segment_makes_room_on_a_full_disk(tmp_path: Path) -> 
     """The new start is written in place. Without room for that, the segments that lie
     wholly below it go nevertheless, and the call says that the disk is full."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, **NO_DELAY)
         fill(partition, 60)
         one, two = (segment.base_offset for segment in partition.segments[2:4])
@@ -349,7 +349,7 @@ def test_interrupted_deletion_is_finished_where_names_do_not_fit(
         path.write_bytes(data)
     files = FullDisk()
     no_longer_names(files)
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.topic("orders")[0]
         assert partition.start_offset == start
         assert len(logs_in(tmp_path / "orders-0")) == len(partition.segments)
@@ -369,7 +369,7 @@ def test_error_names_what_there_is_no_room_in(tmp_path: Path, error: int) -> Non
     full = FullDisk()
     kinds = {errno.EFBIG: FileLimit(), errno.ENOSPC: full}
     files = kinds.get(error, FaultyFiles())
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store, segment_bytes=1 << 20)
         append_one(partition)
         partition.roll()

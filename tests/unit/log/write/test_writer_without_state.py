@@ -23,7 +23,7 @@ def test_first_append_needs_the_state_file(
     """Nothing is appended while it cannot be written; then the append succeeds."""
     files = FaultyFiles()
     state = tmp_path / "orders-0" / PARTITION_STATE
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(store)
         files.fail("write", error, name=f"{PARTITION_STATE}.tmp")
         for _ in range(2):
@@ -43,7 +43,7 @@ def test_state_file_that_a_deletion_removed_is_there_before_an_append(
 ) -> None:
     """A deletion removes it where a full disk has no room for the new one."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = new_partition(
             store, segment_bytes=500, retention_bytes=600, retention_ms=-1,
             file_delete_delay_ms=0,
@@ -77,7 +77,7 @@ def test_state_file_that_a_deletion_removed_is_there_before_an_append(
 def test_store_without_room_for_a_state_file_can_be_closed(tmp_path: Path) -> None:
     """All records are there at the next opening."""
     files = FullDisk()
-    store = open_store(tmp_path, files=files)
+    store = open_store(tmp_path, _files=files)
     partition = new_partition(
         store, segment_bytes=500, retention_bytes=600, retention_ms=-1,
         file_delete_delay_ms=0,

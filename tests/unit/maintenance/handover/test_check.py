@@ -39,8 +39,10 @@ def store_at(path: Path, **settings: Any) -> Path:
     return path
 
 
-def findings(path: Path, kind: str, **options: Any) -> list[logstore.HandoverFinding]:
-    report = logstore.check_handover(path, **options)
+def findings(
+    path: Path, kind: str, **options: Any
+) -> list[logstore.kafka.HandoverFinding]:
+    report = logstore.kafka.check_handover(path, **options)
     return [one for one in report.findings if one.kind == kind]
 
 
@@ -63,12 +65,12 @@ def test_check_changes_nothing_and_knows_the_direction(tmp_path: Path) -> None:
     """The next owner is the one that has not written last."""
     store_at(tmp_path)
     before = tree(tmp_path)
-    assert logstore.check_handover(tmp_path).to == "kafka"
-    assert logstore.check_handover(tmp_path, from_kafka=True).to == "logstore"
+    assert logstore.kafka.check_handover(tmp_path).to == "kafka"
+    assert logstore.kafka.check_handover(tmp_path, from_kafka=True).to == "logstore"
     assert tree(tmp_path) == before
     foreign(tmp_path)
-    assert logstore.check_handover(tmp_path).to == "logstore"
-    assert logstore.check_handover(tmp_path, from_kafka=False).to == "kafka"
+    assert logstore.kafka.check_handover(tmp_path).to == "logstore"
+    assert logstore.kafka.check_handover(tmp_path, from_kafka=False).to == "kafka"
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,14 @@ def test_bad_argument_is_a_named_error(
 ) -> None:
     store_at(tmp_path)
     with pytest.raises(logstore.ConfigError, match=text):
-        logstore.check_handover(tmp_path, **options)
+        logstore.kafka.check_handover(tmp_path, **options)
 
 
 def test_what_is_no_store_is_a_named_error(tmp_path: Path) -> None:
     with pytest.raises(logstore.StoreNotFoundError):
-        logstore.check_handover(tmp_path / "nothing")
+        logstore.kafka.check_handover(tmp_path / "nothing")
     with pytest.raises(logstore.StoreNotFoundError, match="no log directory"):
-        logstore.check_handover(tmp_path)
+        logstore.kafka.check_handover(tmp_path)
 
 
 def test_directory_that_the_system_refuses_is_a_named_error(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_directory_that_the_system_refuses_is_a_named_error(tmp_path: Path) -> N
     files = FaultyFiles()
     files.fail("list", name="")
     with pytest.raises(logstore.StorageError):
-        logstore.check_handover(tmp_path, files=files)
+        logstore.kafka.check_handover(tmp_path, _files=files)
 
 
 @pytest.mark.parametrize("form", ["text", "jsonl"])

@@ -28,7 +28,7 @@ def refusals(path: Path) -> list[str]:
     """The releases that refuse the levels."""
     found = []
     for release in logstore.kafka.RELEASES:
-        report = logstore.check_handover(path, from_kafka=False, release=release)
+        report = logstore.kafka.check_handover(path, from_kafka=False, release=release)
         effects = [one.effect for one in report.findings if one.kind == "feature-level"]
         assert len(effects) == (release != "2.8")
         found += [release] if effects == ["refuses"] else []
@@ -61,7 +61,7 @@ def test_level_of_another_feature_counts_alone(tmp_path: Path) -> None:
 
 def test_finding_says_what_is_too_new_and_what_to_do(tmp_path: Path) -> None:
     cluster(tmp_path, metadata_version=33, share_version=2)
-    report = logstore.check_handover(tmp_path, from_kafka=False, release="4.2")
+    report = logstore.kafka.check_handover(tmp_path, from_kafka=False, release="4.2")
     (one,) = (one for one in report.problems if one.kind == "feature-level")
     levels = {NAME: 33, "share.version": 2}
     assert one.values == {"levels": levels, "release": "4.4"}
@@ -69,7 +69,7 @@ def test_finding_says_what_is_too_new_and_what_to_do(tmp_path: Path) -> None:
     assert "metadata.version 33, 4.4-IV2 (at most 29), share.version 2" in one.message
     assert "a broker of 4.4 or later" in one.message
     assert "kafka-storage of 4.2" in one.message
-    (later,) = logstore.check_handover(
+    (later,) = logstore.kafka.check_handover(
         cluster(tmp_path, metadata_version=40), from_kafka=False, release="3.9"
     ).problems
     assert "metadata.version 40 (at most 21)" in later.message
@@ -86,10 +86,12 @@ def test_directory_that_was_only_formatted_is_read_as_each_release_reads_it(
     log = tmp_path / "__cluster_metadata-0"
     (log / LOG).unlink()
     metadata_log(log, [level_record(NAME, 33)], FIRST)
-    report = logstore.check_handover(tmp_path, from_kafka=False, release="4.3")
+    report = logstore.kafka.check_handover(tmp_path, from_kafka=False, release="4.3")
     assert "feature-level" not in {one.kind for one in report.findings}
     for release in ("3.9", "4.2"):
-        report = logstore.check_handover(tmp_path, from_kafka=False, release=release)
+        report = logstore.kafka.check_handover(
+            tmp_path, from_kafka=False, release=release
+        )
         assert [one.kind for one in report.problems] == ["feature-level"]
     (log / FIRST).unlink()
     metadata_log(tmp_path, [level_record(NAME, 30)], "bootstrap.checkpoint")
@@ -101,5 +103,5 @@ def test_directory_that_was_only_formatted_is_read_as_each_release_reads_it(
 def test_directory_without_a_cluster_has_no_levels(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")
-    report = logstore.check_handover(tmp_path, from_kafka=False)
+    report = logstore.kafka.check_handover(tmp_path, from_kafka=False)
     assert "feature-level" not in {one.kind for one in report.findings}

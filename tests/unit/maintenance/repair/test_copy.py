@@ -56,7 +56,7 @@ def test_bytes_that_cannot_be_read_are_zeros_in_the_copy(
             return super().read(fd, buffer, pos)
 
     to = tmp_path / "copy"
-    report = logstore.repair(store, "cut", to=to, files=Unreadable())
+    report = logstore.repair(store, "cut", to=to, _files=Unreadable())
     left_out = [one for one in report.actions if one.label == "left-out"]
     assert [(one.position, one.bytes) for one in left_out] == [(8192, 4096)]
     assert left_out[0].path == str(log)

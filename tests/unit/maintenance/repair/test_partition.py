@@ -24,7 +24,7 @@ CUT = 15
 @pytest.fixture
 def part(tmp_path: Path) -> Path:
     """The directory of a log of 20 batches with one record each, of a closed store."""
-    with open_store(tmp_path / "store", files=Unsynced()) as store:
+    with open_store(tmp_path / "store", _files=Unsynced()) as store:
         partition = store.create_topic("orders", config=config_of(2))[0]
         for _ in range(20):
             partition.append(b"value")

@@ -64,7 +64,7 @@ def batches_in_file(log: Path) -> list[tuple[int, int]]:
     return [(e.position, e.size_bytes) for e in logstore.inspect_file(log).entries]
 
 
-def labels(report: logstore.RepairReport) -> list[str]:
+def labels(report: logstore.types.RepairReport) -> list[str]:
     return [action.label for action in report.actions]
 
 
@@ -120,7 +120,7 @@ def filled_logs(partition: Path) -> list[Path]:
     return [log for log in logs_in(partition) if log.stat().st_size]
 
 
-def lost_offsets(report: logstore.RepairReport) -> set[int]:
+def lost_offsets(report: logstore.types.RepairReport) -> set[int]:
     """As the actions say."""
     lost: set[int] = set()
     for action in report.actions:
@@ -230,7 +230,7 @@ def test_quarantine_on_another_file_system_is_copied_to(
     damage(partition)
     before = log_bytes(partition)
     files = OtherDevice()
-    assert logstore.repair(partition, "cut", tmp_path / "aside", files=files).ok
+    assert logstore.repair(partition, "cut", tmp_path / "aside", _files=files).ok
     assert files.counts["move"] == 0
     place = tmp_path / "aside" / "orders-0"
     manifest = json.loads((place / "manifest.json").read_text())
@@ -245,11 +245,11 @@ def test_full_disk_leaves_the_log_as_it_was(partition: Path, mode: str) -> None:
     files = FullDisk()
     files.full = True
     with pytest.raises(logstore.DiskFullError):
-        logstore.repair(partition, mode, files=files)
+        logstore.repair(partition, mode, _files=files)
     assert log_bytes(partition) == before
     assert not list(partition.glob(".logstore-quarantine-*"))
     files.full = False
-    assert logstore.repair(partition, mode, files=files).ok
+    assert logstore.repair(partition, mode, _files=files).ok
 
 
 def test_deleting_the_topic_removes_its_quarantine(partition: Path) -> None:
@@ -257,14 +257,14 @@ def test_deleting_the_topic_removes_its_quarantine(partition: Path) -> None:
     damage(partition)
     assert logstore.repair(partition, "cut").quarantine
     store = partition.parent
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         config = found.topic("orders").config
         found.topic("orders").configure(
             logstore.TopicConfig(**{**config.to_dict(), "file_delete_delay_ms": 0})
         )
         found.delete_topic("orders")
     later = FixedClock(time.time_ns() // 1_000_000 + 3_600_000)
-    with open_store(store, files=later) as found:
+    with open_store(store, _files=later) as found:
         assert found.topics() == []
     assert not [path for path in store.iterdir() if path.is_dir()]
 
@@ -306,10 +306,10 @@ def test_salvage_leaves_out_what_cannot_be_read(
     log = logs_in(partition)[1]
     files = FaultyFiles()
     files.fail("read", errno.EIO, name=log.name)
-    refused = logstore.repair(partition, "skip", files=files)
+    refused = logstore.repair(partition, "skip", _files=files)
     assert not refused.ok
     assert set(labels(refused)) == {"left-alone"}
-    report = logstore.repair(partition.parent, "skip", to=tmp_path / "n", files=files)
+    report = logstore.repair(partition.parent, "skip", to=tmp_path / "n", _files=files)
     left_out = [a for a in report.actions if a.label == "left-out"]
     assert [(a.path, a.position) for a in left_out] == [(str(log), 0)]
 
@@ -375,7 +375,7 @@ def test_damaged_small_file_is_put_aside(partition: Path, name: str) -> None:
 def test_start_offset_survives_the_loss_of_its_checkpoint(partition: Path) -> None:
     """Deleted records do not come back."""
     store = partition.parent
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         found.topic("orders")[0].delete_before(20)
     (store / "log-start-offset-checkpoint").write_bytes(b"\xff")
     assert logstore.repair(store, "cut").ok
@@ -451,7 +451,7 @@ def test_bad_arguments(partition: Path, tmp_path: Path) -> None:
 def test_other_partitions_are_mended_beside_one_that_is_left(tmp_path: Path) -> None:
     """One that is not understood does not keep the others from it."""
     store = tmp_path / "store"
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         topic = found.create_topic("t", 3)
         for partition in topic.partitions:
             partition.append_many([b"x" * 50] * 20)
@@ -472,12 +472,12 @@ def test_other_partitions_are_mended_beside_one_that_is_left(tmp_path: Path) -> 
 def test_start_of_a_retained_log_survives_a_cut_before_it(partition: Path) -> None:
     """Damage below the start offset: the log is empty, and starts where it did."""
     store = partition.parent
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         found.topic("orders")[0].delete_before(COUNT - 2)
     log = logs_in(partition)[0]
     cut(log, 70)
     assert logstore.repair(store, "cut").ok
-    with open_store(store, files=Unsynced()) as found:
+    with open_store(store, _files=Unsynced()) as found:
         orders = found.topic("orders")[0]
         assert (orders.start_offset, orders.end_offset) == (COUNT - 2, COUNT - 2)
 

@@ -70,7 +70,9 @@ def test_member_that_keeps_its_partitions_needs_attention(
         settle(one)
         (group,) = logstore.groups(store)
         members = (dataclasses.replace(group.members[0], **changed),)
-        found = logstore.Groups([dataclasses.replace(group, members=members)])
+        found = logstore.types.ConsumerGroups(
+            [dataclasses.replace(group, members=members)]
+        )
         monkeypatch.setattr(shown_groups, "groups", lambda path: found)
         report = logstore.report(store)
     findings = [one for one in report.findings if one.kind == "group"]

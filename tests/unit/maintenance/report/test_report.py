@@ -298,7 +298,7 @@ def test_report_on_a_directory_that_cannot_be_read_is_a_named_error(
     files = FaultyFiles()
     files.fail("list")
     with pytest.raises(logstore.StorageError):
-        logstore.report(store, files=files)
+        logstore.report(store, _files=files)
 
 
 def test_partition_that_cannot_be_read_does_not_hide_the_others(store: Path) -> None:
@@ -309,7 +309,7 @@ def test_partition_that_cannot_be_read_does_not_hide_the_others(store: Path) -> 
     broken = logs_in(store / "orders-1")[-1].name
     assert broken not in {one.name for one in logs_in(store / "orders-0")}
     files.fail("open", name=broken)
-    report = logstore.report(store, files=files)
+    report = logstore.report(store, _files=files)
     assert report.findings[0].level == "critical"
     facts = report.to_dict()
     by_name = {one["name"]: one for one in facts["topics"][0]["partitions"]}
@@ -515,7 +515,7 @@ def test_lock_file_that_is_no_file_is_told(store: Path, kind: str) -> None:
     report = logstore.report(store)
     assert not report.ok
     assert any(".lock" in str(one) for one in report.findings)
-    checked = logstore.check_handover(store, from_kafka=False, release="3.9")
+    checked = logstore.kafka.check_handover(store, from_kafka=False, release="3.9")
     assert any(one.path == str(lock) for one in checked.findings)
 
 

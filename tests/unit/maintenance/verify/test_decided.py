@@ -6,10 +6,11 @@ import pytest
 
 from faults import agreement, damages
 from faults.memory_files import ROOT, MemoryFiles
-from logstore import StoreConfig, VerifyReport
+from logstore import StoreConfig
 from logstore.io.layout import LOG, segment_file
 from logstore.maintenance.verify.store import verify
 from logstore.store.opening import open_store
+from logstore.types import VerifyReport
 from support.values import config_of, fill
 
 Tree = dict[str, bytes | None]
@@ -23,7 +24,7 @@ def agreed(tree: Tree) -> VerifyReport:
     """The report of `verify`, with which opening agrees."""
     for deep in (False, True):
         assert agreement.disagreement(tree, deep=deep)[0] == ""
-    return verify(ROOT, files=MemoryFiles(tree), threads=1)
+    return verify(ROOT, _files=MemoryFiles(tree), threads=1)
 
 
 def kinds(report: VerifyReport) -> list[str]:
@@ -43,7 +44,7 @@ def test_lost_last_segment_is_a_problem(ending: str) -> None:
 def rolled(start: int = 0) -> Tree:
     """A closed store whose last segment has a few records, and begins with `start`."""
     files = MemoryFiles()
-    store = open_store(ROOT, files=files, config=StoreConfig(flush_checkpoint_ms=0))
+    store = open_store(ROOT, _files=files, config=StoreConfig(flush_checkpoint_ms=0))
     partition = store.create_topic("orders", config=config_of(2, "none"))[0]
     fill(partition, 10)
     if start:
@@ -62,7 +63,7 @@ def test_lost_only_segment_is_a_problem_also_if_its_head_was_deleted() -> None:
 def test_lost_last_segment_that_was_empty_is_a_problem() -> None:
     """Records may have been appended to it since."""
     files = MemoryFiles()
-    store = open_store(ROOT, files=files)
+    store = open_store(ROOT, _files=files)
     partition = store.create_topic("orders", config=config_of(2, "none"))[0]
     fill(partition, 3)
     partition.roll()

@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(partition: Path) -> None:
                 raise PermissionError(13, "no", name)
             return super().open(dir_fd, name, write=write)
 
-    report = logstore.verify(partition, files=Refusing())
+    report = logstore.verify(partition, _files=Refusing())
     problem = the_problem(report)
     assert (problem.kind, problem.path) == ("unreadable", str(bad))
     assert report.segments == len(logs_in(partition))
@@ -114,5 +114,5 @@ def test_a_log_that_becomes_longer_meanwhile_is_noted(partition: Path) -> None:
             return super().read(fd, buffer, pos)  # type: ignore[arg-type]
 
     forget_state(partition)
-    report = logstore.verify(path, files=Writing())
+    report = logstore.verify(path, _files=Writing())
     assert "in-use" in note_kinds(report)

@@ -70,7 +70,7 @@ def indexes_of(disk: MemoryDisk) -> dict[str, bytes]:
 
 
 def build(disk: MemoryDisk) -> None:
-    logstore.rebuild_index(PATH, files=disk)
+    logstore.rebuild_index(PATH, _files=disk)
 
 
 def check_reads(disk: MemoryDisk) -> None:
@@ -110,7 +110,7 @@ def test_power_cut_while_indexes_are_rebuilt_costs_nothing(what: str) -> None:
             again = MemoryDisk(left)
             build(again)
             assert indexes_of(again) == wanted, where
-            assert logstore.verify(PATH, files=again).ok, where
+            assert logstore.verify(PATH, _files=again).ok, where
 
 
 def test_power_cut_while_opening_builds_indexes_costs_nothing() -> None:
@@ -136,4 +136,4 @@ def test_power_cut_while_opening_builds_indexes_costs_nothing() -> None:
             with open_quietly(again) as store:
                 assert not store.recovery_report, where
                 assert append_one(store.topic("orders")[0], durable=True) == COUNT
-            assert logstore.verify(PATH, files=again).ok, where
+            assert logstore.verify(PATH, _files=again).ok, where

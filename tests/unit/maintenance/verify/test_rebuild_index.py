@@ -129,7 +129,7 @@ def test_rebuild_index_goes_on_behind_a_partition_that_cannot_be_read(
     faulty = FaultyFiles()
     faulty.fail("open_directory", errno.EIO, name="a-0")
     errors: list[logstore.LogStoreError] = []
-    built = logstore.rebuild_index(tmp_path, on_damage=errors.append, files=faulty)
+    built = logstore.rebuild_index(tmp_path, on_damage=errors.append, _files=faulty)
     assert [path for path, _, _ in built] == [str(index.with_suffix(".log"))]
     assert [type(error) for error in errors] == [logstore.StorageError]
 

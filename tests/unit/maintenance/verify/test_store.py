@@ -206,4 +206,4 @@ def test_damaged_file_of_a_group_is_a_problem(tmp_path: Path, what: str) -> None
     assert (problem.kind, problem.path) == ("group", str(path))
     levels = {f.level for f in logstore.report(store).findings if f.kind == "damage"}
     assert levels == {"warning"}
-    assert not logstore.check_handover(store, from_kafka=True).ok
+    assert not logstore.kafka.check_handover(store, from_kafka=True).ok

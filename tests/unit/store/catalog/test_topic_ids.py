@@ -81,7 +81,7 @@ def test_partition_is_identified_by_its_first_append(tmp_path: Path) -> None:
 def test_first_append_without_room_for_the_identity_fails(tmp_path: Path) -> None:
     """The log does not go without it."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.create_topic("t")[0]
         store.create_topic("other")[0].append(b"x")
         files.full = True
@@ -106,7 +106,7 @@ class Unlistable(Files):
 def test_first_append_lists_no_directory(tmp_path: Path) -> None:
     """The writer knows whether there is a segment: nothing has to be looked for."""
     files = Unlistable()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = store.create_topic("t")[0]
         files.is_refused = True
         assert partition.append(b"x", durable=True) == 0
@@ -132,7 +132,7 @@ def test_identity_costs_a_partition_one_sync_of_a_small_file(tmp_path: Path) -> 
     """The directory is synced for the name of the first segment in any case. The
     topic's first partition also writes the settings, after the identity."""
     files = Counting()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         topic, found = store.create_topic("t", 3), []
         for number in range(3):
             before = files.files, files.directories
@@ -479,7 +479,7 @@ def test_handles_of_a_topic_that_was_made_again_raise(
         def check() -> None:
             for call in calls:
                 with pytest.raises(
-                    (logstore.TopicNotFoundError, logstore.ReadOnlyError)
+                    (logstore.TopicNotFoundError, logstore.errors.ReadOnlyError)
                 ):
                     call()
 
@@ -496,10 +496,12 @@ def test_handles_of_a_topic_that_was_made_again_raise(
 
 def test_partition_not_found_is_a_kind_of_topic_not_found() -> None:
     """Whoever handles the one handles the other."""
-    assert issubclass(logstore.PartitionNotFoundError, logstore.TopicNotFoundError)
+    assert issubclass(
+        logstore.errors.PartitionNotFoundError, logstore.TopicNotFoundError
+    )
 
 
-def mark_of(path: Path) -> logstore.LogMark:
+def mark_of(path: Path) -> logstore.types.LogMark:
     """After a sync: so the state has it."""
     with logstore.open(path) as store:
         store["t"][0].append(b"known", durable=True)
@@ -508,7 +510,7 @@ def mark_of(path: Path) -> logstore.LogMark:
     return found
 
 
-def unchanged_after_opening(path: Path, mark: logstore.LogMark) -> int | None:
+def unchanged_after_opening(path: Path, mark: logstore.types.LogMark) -> int | None:
     """What a new writer says of a mark."""
     with logstore.open(path) as store:
         store["t"][0].append(b"more", durable=True)

@@ -61,7 +61,7 @@ def test_change_writes_what_it_says_whatever_the_store_has(tmp_path: Path) -> No
             super().write(fd, data, pos)
 
     files, costs = Counting(), []
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         for number in range(100):
             files.written = 0
             store.create_topic(f"topic-{number:03d}")
@@ -193,7 +193,7 @@ def test_names_collide_as_long_as_the_other_topic_is_there(tmp_path: Path) -> No
 def test_deletion_on_a_full_disk_is_written_when_there_is_room(tmp_path: Path) -> None:
     """Entries and whole files need room; what is left of them counts for nothing."""
     files = FullDisk()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         for name in ("a", "b", "c"):
             store.create_topic(name)
         files.full = True
@@ -212,7 +212,7 @@ def test_creation_without_room_is_undone(tmp_path: Path, nth: int) -> None:
     """Neither new topics nor new partitions are there, now or after the next opening,
     if a directory or the last entry finds no room."""
     files = FullDisk()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         store.create_topic("a")
         for call in (
             lambda: store.create_topic("b", 3),
@@ -240,7 +240,7 @@ def test_creation_that_cannot_be_undone_is_not_in_the_settings_later(
 ) -> None:
     """The entry that takes it back finds no room: it is written with the next one."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         store.create_topic("a")
         files.fail("make_directory", errno.ENOSPC, times=1)
         files.fail("write", errno.ENOSPC, nth=2)
@@ -259,7 +259,7 @@ def test_creation_whose_last_write_is_made_and_fails_is_undone_if_that_can_be_to
     """If the settings named the partitions, and the directories were gone, they would
     be lost ones."""
     files = FullDisk()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         store.create_topic("a")
         files.fail("write", errno.EFBIG, nth=2, done=True)
         if not can_cut:
@@ -281,7 +281,7 @@ def test_creation_is_undone_where_nothing_can_be_written(tmp_path: Path) -> None
     """Its entry is cut off: that needs no room, and no later opening finishes it."""
     files = FullDisk()
     with contextlib.suppress(logstore.StorageError):
-        with open_store(tmp_path / "store", files=files) as store:
+        with open_store(tmp_path / "store", _files=files) as store:
             store.create_topic("a")
             files.fail("write", errno.ENOSPC, nth=2)
             files.fail("create", errno.ENOSPC)
@@ -317,7 +317,7 @@ def test_creation_is_finished_by_an_opening_that_finds_room(
     begin_creation(tmp_path, "a", 3)
     files = FullDisk()
     files.fail(method, errno.ENOSPC, nth=1)
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         assert len(store.topic("a")) == 1
         assert [record.value for record in store.topic("a").read()] == [b"x"]
         files.heal()
@@ -336,14 +336,14 @@ def test_opening_that_cannot_finish_a_creation_raises_other_errors(
     files = FaultyFiles()
     files.fail("make_directory", errno.EIO)
     with pytest.raises(logstore.StorageError):
-        open_store(tmp_path, files=files)
+        open_store(tmp_path, _files=files)
 
 
 def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
     """A process that was killed may have written it, and not synced it. If a power
     failure took it back, directories would be missing."""
     files = FaultyFiles()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         for name in ("a", "b"):
             store.create_topic(name)
         files.fail("sync", times=1, name=layout.TOPICS)
@@ -352,7 +352,7 @@ def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
         copy = crash(tmp_path / "store", tmp_path / "copy")
     files.heal()
     files.forget()
-    with open_store(copy, files=files) as store:
+    with open_store(copy, _files=files) as store:
         assert store.topics() == ["a"]
         renamed = files.calls.index(("rename", "b-0"))
         assert ("sync", layout.TOPICS) in files.calls[:renamed]
@@ -365,7 +365,7 @@ def test_topic_is_deleted_where_its_directory_cannot_be_renamed(
     """A full disk has no room for the longer name. If the deletion is recorded, the
     directory is removed at once; else its indexes make room for two tries more."""
     files = FullDisk()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         config = logstore.TopicConfig(file_delete_delay_ms=0)
         store.create_topic("orders", config=config)[0].append(b"x")
         store.create_topic("others", config=config)[0].append(b"x")
@@ -387,7 +387,7 @@ def test_topic_that_finds_no_room_to_be_deleted_is_there_after_a_kill(
 ) -> None:
     """What makes room can be made again: records and offsets stay."""
     files = FullDisk()
-    with open_store(tmp_path / "store", files=files) as store:
+    with open_store(tmp_path / "store", _files=files) as store:
         partition = store.create_topic("orders")[0]
         partition.append(b"x")
         if is_empty:
@@ -449,7 +449,7 @@ def test_deletion_of_a_topic_with_invalid_settings_that_fails_is_undone(
         store.create_topic("orders")[0].append(b"v")
     forge_settings(tmp_path, segment_bytes=-1)
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         store.create_topic("others")
         files.fail("write", errno.EIO, name=layout.TOPICS, times=1)
         with pytest.raises(logstore.StorageError):

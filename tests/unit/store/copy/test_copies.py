@@ -208,7 +208,7 @@ def test_copy_of_a_copy_is_one_too(tmp_path: Path, way: str) -> None:
         assert store.topic("t")[0].unchanged_below(mark) == 11
 
 
-def _published(path: Path, sequence: int, count: int = 3) -> logstore.Publication:
+def _published(path: Path, sequence: int, count: int = 3) -> logstore.types.Publication:
     with logstore.open(path) as store, store.stage("spark", sequence) as stage:
         stage.append_many(store.topic("t")[0], [b"%d" % sequence] * count)
         staged = stage.finish()
@@ -227,12 +227,12 @@ def test_publication_without_its_records_is_unknown_in_a_copy(tmp_path: Path) ->
         # Copied last: it is newer than the log.
         shutil.copy2(data / ".logstore-publication", copy)
     for _ in range(2):
-        with pytest.raises(logstore.PublicationUnknownError) as info:
+        with pytest.raises(logstore.errors.PublicationUnknownError) as info:
             _published(copy, 2)
         assert (info.value.identity, info.value.sequence) == ("spark", 2)
     assert _published(copy, 3).is_new
     assert not _published(copy, 3).is_new
-    with pytest.raises(logstore.PublicationConflictError):
+    with pytest.raises(logstore.errors.PublicationConflictError):
         _published(copy, 2)
     assert not _published(data, 2).is_new
 
@@ -248,7 +248,9 @@ def test_damaged_file_of_unknown_publications_refuses_only_repetitions(
     value = {"version": 1, "unknown": [["spark"]]} if what == "row" else {"version": 1}
     bad = b"garbage" if what == "checksum" else checkpoints.pack_state(value)
     (data / ".logstore-unknown").write_bytes(bad)
-    with pytest.raises(logstore.CorruptCheckpointError, match="logstore-unknown"):
+    with pytest.raises(
+        logstore.errors.CorruptCheckpointError, match="logstore-unknown"
+    ):
         _published(data, 1)
     assert _published(data, 2).is_new
 
@@ -338,7 +340,7 @@ def test_reset_in_a_copy_that_was_only_read_goes_from_the_lowered_position(
     with logstore.open(copy):
         pass
     assert (_position(copy), _position(data)) == (after, 15)
-    (change,) = logstore.reset_offsets(data, "g", shift=-3)
+    (change,) = logstore.reset_offsets(data, "g", shift=-3, dry_run=True)
     assert (change.before, change.after) == (15, 12)
 
 
@@ -476,7 +478,7 @@ def test_copy_whose_positions_cannot_be_read_is_not_opened(
     (copy / ".logstore-group-g").write_bytes(data)
     with logstore.open(copy) as store:
         store.topic("t").append(b"x")
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         _committed(copy, 3)
 
 
@@ -541,7 +543,7 @@ def test_publication_without_its_records_is_unknown_for_a_read_only_store(
         with store.stage("spark", 2) as stage:
             stage.append_many(store.topic("t")[0], [b"2"] * 3)
             staged = stage.finish()
-        with pytest.raises(logstore.PublicationUnknownError):
+        with pytest.raises(logstore.errors.PublicationUnknownError):
             store.submit(staged, identity="spark", sequence=2)
         assert store.published("spark") == 2
         assert len(list(store.topic("t")[0].read())) == 13

@@ -67,7 +67,7 @@ def test_copy_whose_damaged_partition_cannot_be_written_to_stays_one(
     """Its log would lack the cut for good."""
     copy = _damaged_copy(tmp_path, is_foreign=False)
     files = FaultyFiles()
-    with open_store(copy, files=files) as store:
+    with open_store(copy, _files=files) as store:
         store.topic("t").append(b"x")
         store.recover()
         mark = store.topic("t")[0].mark()
@@ -137,9 +137,9 @@ def test_publication_is_unknown_in_a_copy_only_if_its_own_log_is_short(
         shutil.copy2(data / ".logstore-publication", copy)
     with logstore.open(copy) as store:
         assert not _put(store, "a", "t")
-        with pytest.raises(logstore.PublicationUnknownError):
+        with pytest.raises(logstore.errors.PublicationUnknownError):
             _put(store, "b", "other", 2)
-        with pytest.raises(logstore.PublicationUnknownError):
+        with pytest.raises(logstore.errors.PublicationUnknownError):
             _put(store, "c", "t")
 
 
@@ -188,7 +188,7 @@ def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
     (copy / ".logstore-unknown").write_text("nothing")
     with logstore.open(copy) as store:
         store.topic("t").append(b"x")
-        with pytest.raises(logstore.CorruptCheckpointError):
+        with pytest.raises(logstore.errors.CorruptCheckpointError):
             _put(store, "a", "t", 2)
         assert _put(store, "a", "t", 3)
 
@@ -196,7 +196,7 @@ def test_copy_with_a_bad_file_of_unknown_publications_can_be_opened(
 def test_cut_that_the_journal_cannot_be_told_of_is_refused(tmp_path: Path) -> None:
     """It says where the log ends; after an append that came since, it does not."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         store.create_topic("t")
         assert _put(store, "a", "t")
         files.fail("create", errno.ENOSPC, name=".logstore-published.tmp")

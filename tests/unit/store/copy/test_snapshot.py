@@ -69,7 +69,7 @@ def test_snapshot_of_an_open_store_has_everything_and_opens_as_closed(
     with logstore.open(source) as store:
         _filled(store)
         _committed(store, 5)
-        steps: list[logstore.SnapshotProgress] = []
+        steps: list[logstore.types.SnapshotProgress] = []
         report = store.snapshot(copy, links=links, on_progress=steps.append)
         expected = _records(source)
         # The original goes on, and its copy does not see it.
@@ -192,10 +192,10 @@ def test_snapshot_at_what_a_directory_cannot_replace_is_refused_before_it_is_mad
         if what == "link":
             there.mkdir()
 
-    def fail(progress: logstore.SnapshotProgress) -> None:
+    def fail(progress: logstore.types.SnapshotProgress) -> None:
         raise AssertionError(progress)
 
-    with open_store(tmp_path / "source", files=files) as store:
+    with open_store(tmp_path / "source", _files=files) as store:
         _filled(store)
         with pytest.raises(logstore.ConfigError, match="no snapshot can be made"):
             store.snapshot(place, on_progress=fail)
@@ -214,7 +214,7 @@ def test_snapshot_that_fails_leaves_nothing(tmp_path: Path) -> None:
             super().write(fd, data, pos)
 
     files = Full()
-    with open_store(tmp_path / "source", files=files) as store:
+    with open_store(tmp_path / "source", _files=files) as store:
         _filled(store)
         for left in (0, 3, 9):
             files.left = left
@@ -238,14 +238,14 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
 
     files = Killed()
     source = tmp_path / "source"
-    with open_store(source, files=files) as store:
+    with open_store(source, _files=files) as store:
         _filled(store)
         pid = os.fork()
         if not pid:
             files.is_killed = True
             try:
                 logstore.verify(source)
-                with open_store(tmp_path / "other", files=Killed()) as other:
+                with open_store(tmp_path / "other", _files=Killed()) as other:
                     _filled(other)
                     files.is_killed = Killed.is_killed = True
                     other.snapshot(tmp_path / "copy")
@@ -258,7 +258,7 @@ def test_unfinished_snapshot_is_no_store(tmp_path: Path) -> None:
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             logstore.open(tmp_path / left, read_only=read_only)
     # Nor does anything call it sound that reads files without opening the store.
-    for look in (logstore.verify, logstore.check_handover, logstore.report):
+    for look in (logstore.verify, logstore.kafka.check_handover, logstore.report):
         with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
             look(tmp_path / left)
     with pytest.raises(logstore.StoreNotFoundError, match="not finished"):
@@ -471,7 +471,7 @@ def test_snapshot_of_a_brokers_directory_has_what_the_broker_starts_with(
     for left_out in ("remote-log-index-cache", "__cluster_metadata-0/foreign"):
         assert not (copy / left_out).exists()
     reports = [
-        logstore.check_handover(path, from_kafka=False) for path in (source, copy)
+        logstore.kafka.check_handover(path, from_kafka=False) for path in (source, copy)
     ]
     original, restored = (
         [(one.kind, one.effect, one.values) for one in report.findings]
@@ -501,7 +501,7 @@ def test_snapshot_that_cannot_copy_the_clusters_metadata_leaves_nothing(
     source = tmp_path / "source"
     _of_a_cluster(source)
     with (
-        open_store(source, files=Bad()) as store,
+        open_store(source, _files=Bad()) as store,
         pytest.raises(logstore.StorageError, match="No snapshot was made"),
     ):
         store.snapshot(tmp_path / "copy")

@@ -26,11 +26,11 @@ CONFIG = TopicConfig(
 
 def _during(
     store: logstore.Store, path: Path, change: Callable[[], object], *, links: bool
-) -> logstore.SnapshotReport:
+) -> logstore.types.SnapshotReport:
     """Make a snapshot, and a change after its first bytes of log."""
     done: list[object] = []
 
-    def once(progress: logstore.SnapshotProgress) -> None:
+    def once(progress: logstore.types.SnapshotProgress) -> None:
         del progress
         if not done:
             done.append(None)
@@ -189,7 +189,7 @@ def test_snapshot_of_a_damaged_log_whose_head_is_deleted_starts_where_it_does(
         for number in range(200):
             partition.append(b"old%06d" % number * 5)
     _damage(source, 4)
-    with open_store(source, files=files) as store:
+    with open_store(source, _files=files) as store:
         partition = store.topic("t")[0]
         files.change = lambda: partition.delete_before(60)
         assert store.snapshot(copy).damaged == (("t", 0),)

@@ -14,14 +14,13 @@ import pytest
 import logstore
 from logstore import (
     ConfigError,
-    CorruptCheckpointError,
     CorruptRecordError,
-    PublicationConflictError,
     PublicationTimeoutError,
     StorageError,
     Store,
     TopicNotFoundError,
 )
+from logstore.errors import CorruptCheckpointError, PublicationConflictError
 from logstore.io import layout
 from logstore.io.checkpoint.answers import Answer
 from logstore.log.write.calls import answer_in
@@ -291,7 +290,7 @@ def test_request_that_no_store_writes_is_refused(
 
 def test_request_of_a_later_version_is_refused(owner: Store) -> None:
     answer = answered(owner, b'{"version":9}\n')
-    assert isinstance(answer.error, logstore.UnsupportedError)
+    assert isinstance(answer.error, logstore.errors.UnsupportedError)
 
 
 def answered(owner: Store, content: bytes) -> Answer:

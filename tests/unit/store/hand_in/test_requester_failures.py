@@ -169,8 +169,8 @@ def test_changes_that_are_not_reported_are_found(
     files[side].failures[call, ""] = errno.EMFILE
     open_store = logstore.store.opening.open_store
     with (
-        open_store(path, config=SERVING, files=files["owner"]) as owner,
-        open_store(path, read_only=True, files=files["requester"]) as reader,
+        open_store(path, config=SERVING, _files=files["owner"]) as owner,
+        open_store(path, read_only=True, _files=files["requester"]) as reader,
     ):
         for sequence in (1, 2, 3):
             assert submit(reader, staged_by(reader, 1, sequence), sequence).is_new
@@ -237,7 +237,7 @@ def test_owner_on_a_network_file_system_looks_for_requests(path: str) -> None:
     config = dataclasses.replace(SERVING, allow_network_filesystem=True)
     open_store = logstore.store.opening.open_store
     with (
-        open_store(path, config=config, files=OtherHost()) as owner,
+        open_store(path, config=config, _files=OtherHost()) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
         assert submit(reader, staged_by(reader)).is_new
@@ -266,7 +266,7 @@ def test_answer_that_cannot_be_written_is_found(path: str) -> None:
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
-        open_store(path, config=SERVING, files=files) as owner,
+        open_store(path, config=SERVING, _files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
         files.failures["write", layout.ANSWERS_PREFIX] = errno.EIO
@@ -287,7 +287,7 @@ def test_long_answer_that_does_not_fit_on_the_disk_is_short(tmp_path: Path) -> N
             super().write(fd, data, pos)
 
     open_store = logstore.store.opening.open_store
-    with open_store(tmp_path, config=SERVING, files=Full()) as owner:
+    with open_store(tmp_path, config=SERVING, _files=Full()) as owner:
         topic = owner.create_topic("a" * 200, 20, config_of(2))
         with logstore.open(tmp_path, read_only=True) as reader:
             staged = stage(reader, dict.fromkeys(topic.partitions, 1), 1)
@@ -320,7 +320,7 @@ def test_closed_partition_is_the_error_of_the_requester(
     partition.append(b"x")
     writer = owner._topics.writers.loaded["a", 0]
     writer.fail(StorageError("broken", path="p", action="sync"))
-    with pytest.raises(logstore.SyncFailedError, match="broken"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="broken"):
         submit(reader, staged_by(reader))
 
 
@@ -331,7 +331,7 @@ def test_owner_that_cannot_list_its_directory_publishes_its_own(
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
-        open_store(path, config=SERVING, files=files) as owner,
+        open_store(path, config=SERVING, _files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
         until(lambda: not owner._publishing.hand_in._unsure)
@@ -391,7 +391,7 @@ def test_process_that_cannot_be_opened_is_served_later(path: str) -> None:
     files = Failing()
     open_store = logstore.store.opening.open_store
     with (
-        open_store(path, config=SERVING, files=files) as owner,
+        open_store(path, config=SERVING, _files=files) as owner,
         logstore.open(path, read_only=True) as reader,
     ):
         files.failures["open for writing", layout.PROCESS_PREFIX] = errno.EMFILE
@@ -462,7 +462,7 @@ def test_refusal_whose_answer_is_interrupted_is_answered_again(
         real(self, *arguments)
 
     monkeypatch.setattr(ServedProcess, "answer", answer)
-    with pytest.raises(logstore.PublicationConflictError):
+    with pytest.raises(logstore.errors.PublicationConflictError):
         submit(reader, staged_by(reader, 1, 4), 4, timeout_ms=None)
     assert not interrupts
 

@@ -19,9 +19,9 @@ from logstore import (
     PublicationTimeoutError,
     StorageError,
     Store,
-    StoreClosedError,
     StoreConfig,
 )
+from logstore.errors import StoreClosedError
 from logstore.io.checkpoint.process_requests import ProcessFile, ServedProcess
 from logstore.log.write.staged_files import Staged
 from logstore.store.hand_in import owner as owner_module
@@ -120,7 +120,7 @@ def test_fork_hands_nothing_in_and_serves_nothing(owner: Store, reader: Store) -
     if child == 0:
         status = 1
         try:
-            with contextlib.suppress(logstore.ForkedError):
+            with contextlib.suppress(logstore.errors.ForkedError):
                 submit(reader, Staged(()))
                 os._exit(2)
             if not threads(owner.path):
@@ -309,7 +309,7 @@ def test_call_from_inside_of_a_call_is_refused(
         def put(self: ProcessFile, content: bytes) -> Any:
             if not errors:
                 errors.append(logstore.LogStoreError())
-                with pytest.raises(logstore.ReentrantCallError) as caught:
+                with pytest.raises(logstore.errors.ReentrantCallError) as caught:
                     partition.append(b"inside")
                 errors.append(caught.value)
             return real(self, content)

@@ -183,7 +183,7 @@ def test_topic_whose_owner_ends_before_it_answers_is_made_once(
 def test_other_changes_are_refused(
     shared: Store, change: Callable[[Any], None]
 ) -> None:
-    with pytest.raises((logstore.ReadOnlyError, logstore.ConfigError)):
+    with pytest.raises((logstore.errors.ReadOnlyError, logstore.ConfigError)):
         change(shared)
     assert shared.topic("a").append(b"v", partition=0).offset == 0
 
@@ -191,7 +191,7 @@ def test_other_changes_are_refused(
 def test_expected_offset_is_asked_when_it_is_written(shared: Store) -> None:
     partition = shared.topic("a")[0]
     assert partition.append(b"0", expected_offset=0) == 0
-    with pytest.raises(logstore.OffsetConflictError) as caught:
+    with pytest.raises(logstore.errors.OffsetConflictError) as caught:
         partition.append(b"x", expected_offset=0)
     assert (caught.value.expected, caught.value.actual) == (0, 1)
     assert partition.append_many([b"1"], expected_offset=1) == range(1, 2)
@@ -208,7 +208,7 @@ def test_large_append_is_whole(shared: Store) -> None:
 
 @pytest.mark.parametrize("size", [2_000_000])
 def test_record_that_is_too_large_is_refused(shared: Store, size: int) -> None:
-    with pytest.raises(logstore.RecordTooLargeError):
+    with pytest.raises(logstore.errors.RecordTooLargeError):
         shared.topic("a")[0].append(bytes(size))
     assert shared.topic("a")[0].append(b"v") == 0
 
@@ -630,7 +630,7 @@ def test_closed_store_hands_in_nothing(path: str) -> None:
         def append() -> None:
             try:
                 shared.topic("a")[0].append(b"v")
-            except logstore.StoreClosedError as error:
+            except logstore.errors.StoreClosedError as error:
                 errors.append(error)
 
         thread = threading.Thread(target=append)
@@ -642,5 +642,5 @@ def test_closed_store_hands_in_nothing(path: str) -> None:
         thread.join()
         assert len(errors) == 1
         assert not process_files(path)
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             shared.topic("a")

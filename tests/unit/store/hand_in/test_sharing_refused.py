@@ -75,7 +75,7 @@ def test_record_without_a_key_is_refused_by_a_topic_that_is_compacted_now(
         partition = shared.topic("a")[0]
         partition.append(b"first", b"k")
         owner.topic("a").configure(COMPACTS)
-        with pytest.raises(logstore.InvalidRecordError, match="has no key"):
+        with pytest.raises(logstore.errors.InvalidRecordError, match="has no key"):
             KEYLESS[way](shared, partition, batch)
         assert partition.append(b"last", b"") == 1
         assert [record.value for record in partition.read()] == [b"first", b"last"]
@@ -95,7 +95,7 @@ def test_what_was_staged_without_keys_is_refused_by_a_topic_that_is_compacted_no
             staged.append(stage.finish())
     topic.configure(COMPACTS)
     for one in staged:
-        with pytest.raises(logstore.InvalidRecordError, match="has no key"):
+        with pytest.raises(logstore.errors.InvalidRecordError, match="has no key"):
             owner.publish([one])
     assert topic[0].end_offset == 0
 
@@ -216,7 +216,7 @@ def test_store_is_closed_while_a_request_is_made(path: str, owner: Store) -> Non
     shared.close()
     thread.join()
     assert mine._file is None
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         partition.append(b"w")
 
 
@@ -225,7 +225,7 @@ def test_close_from_inside_the_making_of_a_request_is_refused(
 ) -> None:
     shared = logstore.open(path, shared=True)
     mine = requester_of(shared)
-    with mine._lock, pytest.raises(logstore.ReentrantCallError, match="inside"):
+    with mine._lock, pytest.raises(logstore.errors.ReentrantCallError, match="inside"):
         mine._taken_out()
     shared.close()
 
@@ -240,7 +240,7 @@ def test_large_append_that_is_not_written_leaves_no_file(path: str, way: str) ->
     ):
         partition = shared.topic("a")[0]
         if way == "conflict":
-            with pytest.raises(logstore.OffsetConflictError):
+            with pytest.raises(logstore.errors.OffsetConflictError):
                 partition.append_many(large, expected_offset=7)
         else:
 
@@ -263,9 +263,9 @@ def test_expected_offset_is_refused_as_by_a_writer(
     with logstore.open(path, shared=True) as shared:
         for store in (owner, shared):
             partition = store.topic("a")[0]
-            with pytest.raises(logstore.OffsetConflictError):
+            with pytest.raises(logstore.errors.OffsetConflictError):
                 partition.append(b"v", expected_offset=expected)
-            with pytest.raises(logstore.OffsetConflictError):
+            with pytest.raises(logstore.errors.OffsetConflictError):
                 partition.append_many([], expected_offset=expected)
             assert partition.append(b"v") in (0, 1)
             end = partition.end_offset

@@ -90,7 +90,7 @@ def test_package_that_is_not_there_is_named(
             raise ModuleNotFoundError(name=name)
         return real(wanted)
 
-    topic, error = store["a"], logstore.UnsupportedError
+    topic, error = store["a"], logstore.errors.UnsupportedError
     monkeypatch.setattr(importlib, "import_module", refuse)
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(error, match=f"pip install {name}"):

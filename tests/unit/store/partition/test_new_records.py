@@ -221,7 +221,7 @@ def test_waiter_pauses_where_nothing_is_reported(
     writer: Store, slept: list[float]
 ) -> None:
     """Longer and longer, until it is told to begin again."""
-    with open_store(writer.path, read_only=True, files=Refusing()) as store:
+    with open_store(writer.path, read_only=True, _files=Refusing()) as store:
         views = [store.topic("orders")[0]._views]
         new_records = NewRecords(root_of(store))
         new_records.restart_pauses()

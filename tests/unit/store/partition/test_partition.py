@@ -246,7 +246,9 @@ def test_headers_in_old_magic_raise_unsupported(
             lambda: topic.append(b"v", headers=[("a", b"1")]),
             lambda: topic[0].append_many([b"v", b"w"], headers=[(), [("a", b"1")]]),
         ):
-            with pytest.raises(logstore.UnsupportedError, match="message_format=2"):
+            with pytest.raises(
+                logstore.errors.UnsupportedError, match="message_format=2"
+            ):
                 call()
         assert topic[0].end_offset == 0
         topic[0].append(b"v", headers=())
@@ -290,7 +292,7 @@ def test_bad_headers_raise_type_error_before_writing(
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_timestamp_none_is_now(tmp_path: Path, magic: int, codec: str) -> None:
     """Without a timestamp the clock gives it."""
-    with open_store(tmp_path, files=FixedClock(1234567890123)) as store:
+    with open_store(tmp_path, _files=FixedClock(1234567890123)) as store:
         topic = store.create_topic("orders", config=config_of(magic, codec))
         assert topic.append(b"a").timestamp_ms == 1234567890123
         topic[0].append_many([b"b", b"c"], timestamps_ms=[None, 5])
@@ -360,7 +362,7 @@ def test_log_append_time_replaces_the_callers(
 ) -> None:
     """With LogAppendTime all records of a call have the time of the call."""
     clock = FixedClock(FIRST_TIMESTAMP)
-    with open_store(tmp_path, files=clock) as store:
+    with open_store(tmp_path, _files=clock) as store:
         config = config_of(magic, codec, message_timestamp_type="LogAppendTime")
         topic = store.create_topic("orders", config=config)
         assert topic.append(b"a", timestamp_ms=5).timestamp_ms == FIRST_TIMESTAMP
@@ -403,7 +405,7 @@ def test_expected_offset_that_is_not_next_raises_conflict(
             lambda: partition.append_many([b"x"], expected_offset=wrong),
             lambda: partition.append_batches(batches, expected_offset=wrong),
         ):
-            with pytest.raises(logstore.OffsetConflictError) as caught:
+            with pytest.raises(logstore.errors.OffsetConflictError) as caught:
                 call()
             assert caught.value.expected == wrong
             assert caught.value.actual == 3
@@ -475,11 +477,11 @@ def test_topic_append_tells_where_the_record_went(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=3)
         meta = topic.append(b"v", key=b"k", timestamp_ms=77)
-        assert meta == logstore.RecordMetadata("orders", meta.partition, 0, 77)
+        assert meta == logstore.types.RecordMetadata("orders", meta.partition, 0, 77)
         record = next(topic[meta.partition].read())
         assert record == Record(0, 77, b"k", b"v")
         assert topic.append(b"v", partition=2, timestamp_ms=1).partition == 2
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             topic.append(b"v", partition=3)
 
 

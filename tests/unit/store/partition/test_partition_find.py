@@ -97,7 +97,7 @@ def test_gap_is_left_to_a_reader(tmp_path: Path) -> None:
         segment.next_offset = 40
         assert segment.find(45) is None
         segment.next_offset = 50
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         partition.get(3)
 
 
@@ -270,7 +270,7 @@ def test_reader_finds_nothing_of_a_partition_that_is_gone(
     _, reader = pair
     (tmp_path / "orders-0").rename(tmp_path / "elsewhere")
     assert finds(reader, 30) is None
-    with pytest.raises(logstore.PartitionNotFoundError):
+    with pytest.raises(logstore.errors.PartitionNotFoundError):
         reader.get(30)
     (tmp_path / "elsewhere").rename(tmp_path / "orders-0")
 

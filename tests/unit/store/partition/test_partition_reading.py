@@ -182,7 +182,7 @@ def test_get_in_a_gap_is_a_record_not_found(tmp_path: Path) -> None:
         assert [r.offset for r in made.read()] == [0, 4]
         assert made.get(4).value == b"first"
         for offset in (1, 2, 3):
-            with pytest.raises(logstore.RecordNotFoundError) as caught:
+            with pytest.raises(logstore.errors.RecordNotFoundError) as caught:
                 made.get(offset)
             assert (caught.value.offset, caught.value.partition) == (offset, "orders-0")
             assert isinstance(caught.value, LookupError)
@@ -376,7 +376,7 @@ def test_store_is_a_collection_of_topics(tmp_path: Path) -> None:
             assert "c" in other
             assert other["c"].partitions
     for ask in (lambda: store["a"], lambda: "a" in store, lambda: list(store)):
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             ask()
 
 

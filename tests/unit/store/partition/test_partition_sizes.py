@@ -42,7 +42,7 @@ def test_record_of_max_message_bytes_fits_and_one_more_does_not(
             lambda: partition.append_many([bytes(501 - overhead)], [b"key"]),
             lambda: partition.append_many([b"a", b"b", bytes(600), b"c"]),
         ):
-            with pytest.raises(logstore.RecordTooLargeError) as caught:
+            with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
                 call()
             assert caught.value.limit_name == "max_message_bytes"
             assert caught.value.limit == 500
@@ -96,7 +96,7 @@ def test_incompressible_record_beyond_the_limit_raises(
             lambda: partition.append(os.urandom(2000)),
             lambda: partition.append_many([b"x", os.urandom(2000), b"y"]),
         ):
-            with pytest.raises(logstore.RecordTooLargeError) as caught:
+            with pytest.raises(logstore.errors.RecordTooLargeError) as caught:
                 call()
             assert caught.value.limit_name == "max_message_bytes"
         fill(partition, 2)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import RecoveryProgress
 from logstore.store.opening import open_store
+from logstore.types import RecoveryProgress
 from support.damage import FaultyFiles, Unsynced, append_garbage, crash, logs_in
 from support.values import append_one, config_of, expected, fill
 
@@ -22,7 +22,7 @@ COUNT = 20
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """A store whose writer was killed, with a torn tail in each partition."""
-    with open_store(tmp_path / "live", files=Unsynced()) as store:
+    with open_store(tmp_path / "live", _files=Unsynced()) as store:
         config = config_of(1, segment_bytes=400)
         for partition in store.create_topic("orders", PARTITIONS, config).partitions:
             fill(partition, COUNT, call=5)
@@ -37,7 +37,7 @@ def torn(path: Path) -> list[int]:
     return sorted(int(p.parent.name[-1]) for p in path.glob("orders-*/.logstore-torn*"))
 
 
-def labels(report: logstore.RecoveryReport) -> list[tuple[str, int]]:
+def labels(report: logstore.types.RecoveryReport) -> list[tuple[str, int]]:
     return [(action.label, action.partition) for action in report.actions]
 
 
@@ -47,7 +47,7 @@ ALL = [("torn-tail", number) for number in range(PARTITIONS)]
 def test_partition_is_mended_when_it_is_first_used(killed: Path) -> None:
     """Opening looks at no partition; using one mends that one; closing mends all."""
     files = FaultyFiles()
-    with open_store(killed, files=files) as store:
+    with open_store(killed, _files=files) as store:
         assert files.count("read", ".log") == 0
         assert torn(killed) == []
         assert list(store.topic("orders")[3].read()) == expected(1, 0, COUNT)
@@ -111,7 +111,7 @@ def test_one_partition_that_cannot_be_read_does_not_stop_the_others(
     killed: Path,
 ) -> None:
     """It is reported; the others are mended and take appends."""
-    with open_store(killed, files=FailingList("orders-2")) as store:
+    with open_store(killed, _files=FailingList("orders-2")) as store:
         assert ("unreadable", 2) in labels(store.recovery_report)
         with pytest.raises(logstore.StorageError):
             store.topic("orders")[2]
@@ -131,12 +131,12 @@ class FailingList(FaultyFiles):
 
 def test_clean_store_opens_without_a_look_at_its_partitions(tmp_path: Path) -> None:
     """However many there are; and it is clean again after one of them was used."""
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", PARTITIONS).partitions:
             fill(partition, COUNT)
         store.topic("orders")[1].delete_before(3)
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         assert files.count("open_directory") == 0
         append_one(store.topic("orders")[5])
     points = (tmp_path / "recovery-point-offset-checkpoint").read_text()
@@ -163,7 +163,7 @@ def test_deleting_a_topic_needs_no_look_at_its_partitions(killed: Path) -> None:
 def test_partition_that_the_system_refused_once_is_tried_again(killed: Path) -> None:
     """There was no descriptor, perhaps: nothing is wrong with it."""
     files = FaultyFiles()
-    with open_store(killed, files=files) as store:
+    with open_store(killed, _files=files) as store:
         topic = store.topic("orders")
         files.fail("list", errno.EMFILE)
         for _ in range(2):

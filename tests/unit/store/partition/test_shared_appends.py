@@ -120,9 +120,9 @@ def test_one_record_is_appended_by_either_way(shared: Store) -> None:
     assert [found[n][2] for n in (1, 3, 6)] == [5, 6, 8]
     with pytest.raises(TypeError):
         partition.append("text")  # type: ignore[arg-type]
-    with pytest.raises(logstore.UnsupportedError):
+    with pytest.raises(logstore.errors.UnsupportedError):
         shared.topic("zero")[0].append(b"v")
-    with pytest.raises(logstore.InvalidRecordError):
+    with pytest.raises(logstore.errors.InvalidRecordError):
         shared.topic("compacted")[0].append(b"v")
     assert shared.topic("packed")[0].append_many([b"v"] * 9) == range(9)
 
@@ -138,7 +138,7 @@ def test_closed_store_hands_in_nothing_by_the_short_way(shared: Store) -> None:
     noted = Noted(shared_of(partition))
     shared.close()
     for append in (partition.append, lambda value: partition.append_many([value])):
-        with pytest.raises(logstore.StoreClosedError):
+        with pytest.raises(logstore.errors.StoreClosedError):
             append(b"v")
     assert noted.asked == []
 
@@ -168,7 +168,7 @@ def test_records_that_cannot_be_encoded_leave_the_encoder_as_it_was(
     """The next call makes another one."""
     appends = shared_of(shared.topic("two")[0])
     rows = pack_rows([bytes(2_000_000)], None, None, None, magic=2)
-    with pytest.raises(logstore.RecordTooLargeError):
+    with pytest.raises(logstore.errors.RecordTooLargeError):
         appends.append_rows([rows], None, False)
     rows = pack_rows([b"v"], None, None, None, magic=2)
     for number in range(3):

@@ -179,7 +179,9 @@ def test_commit_that_cannot_be_made_durable_stays_hidden(tmp_path: Path) -> None
         with mock.patch.object(PublicationJournal, "confirm", side_effect=failure):
             assert ends(topics) == [0, 0]
         for topic in topics:
-            with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+            with pytest.raises(
+                logstore.errors.SyncFailedError, match="Open the store again"
+            ):
                 topic[0].append(b"behind")
     with open_store(tmp_path) as store:
         assert ends([store.topic("a"), store.topic("b")]) == [2, 2]
@@ -192,7 +194,7 @@ def test_look_from_inside_of_another_call_leaves_a_publication_as_it_is(
     topics = made(store, "a", "b")
     with interrupts(), unseen():
         publish(store, 1, *topics)
-    inside = logstore.ReentrantCallError("from inside")
+    inside = logstore.errors.ReentrantCallError("from inside")
     with mock.patch.object(PublicationJournal, "confirm", side_effect=inside):
         assert ends(topics) == [0, 0]
     check_usable(store, topics, [2, 2])

@@ -90,15 +90,15 @@ def test_call_that_is_not_the_next_one_is_refused(tmp_path: Path) -> None:
         for n in range(8):
             producer.append_many(partition, [b"x"] * 2, sequence=2 * n)
         for sequence, count, error in (
-            (17, 1, logstore.OutOfOrderSequenceError),
-            (15, 2, logstore.OutOfOrderSequenceError),
-            (13, 2, logstore.OutOfOrderSequenceError),
-            (0, 2, logstore.DuplicateSequenceError),
-            (4, 1, logstore.DuplicateSequenceError),
+            (17, 1, logstore.errors.OutOfOrderSequenceError),
+            (15, 2, logstore.errors.OutOfOrderSequenceError),
+            (13, 2, logstore.errors.OutOfOrderSequenceError),
+            (0, 2, logstore.errors.DuplicateSequenceError),
+            (4, 1, logstore.errors.DuplicateSequenceError),
         ):
             with pytest.raises(error, match="orders-0") as caught:
                 producer.append_many(partition, [b"y"] * count, sequence=sequence)
-            assert isinstance(caught.value, logstore.ProducerError)
+            assert isinstance(caught.value, logstore.errors.ProducerError)
             assert caught.value.producer_id == producer.producer_id
         assert partition.end_offset == 16
         assert producer.append_many(partition, [b"x"] * 2, sequence=6) == range(6, 8)
@@ -122,9 +122,9 @@ def test_large_call_is_found_although_it_has_many_batches(tmp_path: Path) -> Non
         assert producer.append_many(partition, values * 2, sequence=10) == range(4000)
         partition.append(b"other")
         producer.append_many(partition, values, sequence=4010)
-        with pytest.raises(logstore.ProducerError):
+        with pytest.raises(logstore.errors.ProducerError):
             producer.append_many(partition, values * 2, sequence=2010)
-        with pytest.raises(logstore.ProducerError):
+        with pytest.raises(logstore.errors.ProducerError):
             producer.append_many(partition, values[1:], sequence=4011)
         assert producer.append_many(partition, values, sequence=4010) == range(
             4001, 6001
@@ -179,10 +179,10 @@ def test_producer_that_was_taken_over_is_fenced(tmp_path: Path) -> None:
             lambda: old.append_many(partition, []),
             lambda: old.last_sequence(partition),
         ):
-            with pytest.raises(logstore.ProducerFencedError) as caught:
+            with pytest.raises(logstore.errors.ProducerFencedError) as caught:
                 call()
             error = caught.value
-            assert isinstance(error, logstore.ProducerError)
+            assert isinstance(error, logstore.errors.ProducerError)
             assert (error.name, error.epoch, error.expected) == ("outbox", 0, 1)
             assert error.partition == "orders-0"
             assert error.producer_id == old.producer_id
@@ -203,7 +203,7 @@ def test_take_over_excludes_appends_that_run_beside_it(tmp_path: Path) -> None:
                 while True:
                     one.append(partition, b"x")
                     begun.set()
-            except logstore.ProducerFencedError:
+            except logstore.errors.ProducerFencedError:
                 done.set()
 
         for _ in some(range(20), 4):
@@ -234,7 +234,7 @@ def test_log_with_a_later_epoch_fences(tmp_path: Path) -> None:
     (tmp_path / PRODUCERS).write_bytes(old)
     with logstore.open(tmp_path) as store:
         partition, producer = store.topic("orders")[0], store.producer("outbox")
-        with pytest.raises(logstore.ProducerFencedError) as caught:
+        with pytest.raises(logstore.errors.ProducerFencedError) as caught:
             producer.append(partition, b"c")
         assert (caught.value.epoch, caught.value.expected) == (1, 2)
         assert producer.last_sequence(partition) == 1
@@ -259,7 +259,7 @@ def test_id_follows_when_all_epochs_are_used_up(
                     assert (
                         producer.append(one, b"%d" % (n - 1), sequence=n - 1) == n - 1
                     )
-                    with pytest.raises(logstore.OutOfOrderSequenceError):
+                    with pytest.raises(logstore.errors.OutOfOrderSequenceError):
                         producer.append(one, b"x", sequence=n + 1)
                 assert producer.append(one, b"%d" % n, sequence=n) == n
         assert producer.last_sequence(topic[1]) == 0
@@ -279,7 +279,7 @@ def test_sequences_go_on_at_zero_after_the_largest(tmp_path: Path) -> None:
             3
         )
         assert producer.append(partition, b"y") == 3
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             producer.append(partition, b"x", sequence=LAST)
 
 
@@ -287,7 +287,7 @@ def test_named_producer_is_never_forgotten(tmp_path: Path) -> None:
     """Not after days without a record, and not when all its records were deleted, even
     if the store is opened in between by programs that use no producer."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition = made(store, file_delete_delay_ms=0)
         old = files.now_ms() - 9 * EXPIRY_MS
         producer = store.producer("outbox")
@@ -303,7 +303,7 @@ def test_named_producer_is_never_forgotten(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         partition, producer = store.topic("orders")[0], store.producer("outbox")
         assert producer.last_sequence(partition) == 42
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             producer.append(partition, b"x", sequence=50)
         # One that is not named has expired.
         partition.append_batches(sent(7, 0, 99))
@@ -373,9 +373,9 @@ def test_named_producer_is_known_after_a_cut_of_all_its_batches(tmp_path: Path) 
         partition, producer = store.topic("orders")[0], store.producer("outbox")
         partition.truncate_to(4)
         assert producer.last_sequence(partition) == 1
-        with pytest.raises(logstore.DuplicateSequenceError):
+        with pytest.raises(logstore.errors.DuplicateSequenceError):
             producer.append(partition, b"1", sequence=1)
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             producer.append(partition, b"3", sequence=3)
     with logstore.open(killed) as store:
         partition, producer = store.topic("orders")[0], store.producer("outbox")
@@ -397,7 +397,7 @@ def test_copy_of_a_log_with_its_producers_is_checked(tmp_path: Path) -> None:
             )
             assert copy.append_batches(batch.buffer).start == batch.base_offset
         stale = next(partition.read_batches()).buffer
-        with pytest.raises(logstore.InvalidProducerEpochError):
+        with pytest.raises(logstore.errors.InvalidProducerEpochError):
             copy.append_batches(stale)
         producer = store.producer("outbox")
         assert producer.last_sequence(copy) == 5
@@ -408,7 +408,7 @@ def test_copy_of_a_log_with_its_producers_is_checked(tmp_path: Path) -> None:
 def test_topic_without_sequences_is_refused(tmp_path: Path, magic: int) -> None:
     with logstore.open(tmp_path) as store:
         partition, producer = made(store, magic), store.producer("outbox")
-        with pytest.raises(logstore.UnsupportedError, match="message_format=2"):
+        with pytest.raises(logstore.errors.UnsupportedError, match="message_format=2"):
             producer.append(partition, b"x")
         assert partition.end_offset == 0
         assert producer.last_sequence(partition) is None
@@ -416,7 +416,7 @@ def test_topic_without_sequences_is_refused(tmp_path: Path, magic: int) -> None:
         topic.configure(config_of(2))
         assert producer.append(topic[0], b"x") == 0
         topic.configure(config_of(magic))
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             producer.append(topic[0], b"x")
 
 
@@ -440,7 +440,7 @@ def test_settings_that_change_meanwhile_are_used(
 
         monkeypatch.setattr(type(appends), "_encode_all", changed)
         assert producer.append_many(topic[0], [b"b" * 99] * 9) == range(1, 10)
-        with pytest.raises(logstore.UnsupportedError):
+        with pytest.raises(logstore.errors.UnsupportedError):
             producer.append(topic[0], b"c")
         codecs = [batch.compression for batch in topic[0].read_batches()]
         assert codecs == ["none", "gzip"]
@@ -449,7 +449,7 @@ def test_settings_that_change_meanwhile_are_used(
 
 def test_time_of_the_append_is_stored_where_the_topic_says_so(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         config = config_of(2, message_timestamp_type="LogAppendTime")
         partition = store.create_topic("orders", config=config)[0]
         producer = store.producer("outbox")
@@ -458,7 +458,7 @@ def test_time_of_the_append_is_stored_where_the_topic_says_so(tmp_path: Path) ->
         assert all(one.timestamp_ms >= before for one in partition.read())
         # The time of its last batch is that of the append: it is not an old one.
         assert partition.append_batches(sent(3, 0, 0, timestamp_ms=1)) == range(2, 3)
-        with pytest.raises(logstore.OutOfOrderSequenceError):
+        with pytest.raises(logstore.errors.OutOfOrderSequenceError):
             partition.append_batches(sent(3, 0, 5, timestamp_ms=1))
 
 
@@ -477,14 +477,14 @@ def test_bad_arguments_write_nothing(tmp_path: Path) -> None:
             producer.append(foreign, b"x")
         with pytest.raises(logstore.ConfigError):
             producer.append_many(partition, [b"x"], [b"k"] * 2)
-        with pytest.raises(logstore.RecordTooLargeError):
+        with pytest.raises(logstore.errors.RecordTooLargeError):
             producer.append(partition, bytes(2_000_000))
         for bad in ("orders", ("orders",), ("orders", "0"), ("orders", True), None):
             with pytest.raises(TypeError):
                 producer.append(bad, b"x")  # type: ignore[arg-type]
         with pytest.raises(logstore.TopicNotFoundError):
             producer.append(("none", 0), b"x")
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             producer.append(("orders", 1), b"x")
         with pytest.raises(TypeError):
             pickle.dumps(producer)
@@ -495,16 +495,16 @@ def test_bad_arguments_write_nothing(tmp_path: Path) -> None:
 def test_store_that_cannot_be_written_has_no_producer(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         partition, producer = made(store), store.producer("outbox")
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         producer.append(partition, b"x")
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         store.producer("outbox")
     with logstore.open(tmp_path, read_only=True) as reader:
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             reader.producer("outbox")
         with logstore.open(tmp_path) as store:
             producer = store.producer("outbox")
-            with pytest.raises(logstore.ReadOnlyError):
+            with pytest.raises(logstore.errors.ReadOnlyError):
                 producer.append(reader.topic("orders")[0], b"x")
 
 
@@ -536,13 +536,13 @@ def test_damaged_file_of_names_is_an_error_and_stays(tmp_path: Path) -> None:
         flip_bit(path, bit)
         bad = path.read_bytes()
         with logstore.open(tmp_path) as store:
-            with pytest.raises(logstore.CorruptCheckpointError) as caught:
+            with pytest.raises(logstore.errors.CorruptCheckpointError) as caught:
                 store.producer("outbox")
             assert caught.value.path == str(path)
             assert path.read_bytes() == bad
     path.write_bytes(b"")
     with logstore.open(tmp_path) as store:
-        with pytest.raises(logstore.CorruptCheckpointError):
+        with pytest.raises(logstore.errors.CorruptCheckpointError):
             store.producer("outbox")
         path.write_bytes(good)
         assert store.producer("outbox").epoch == 1
@@ -554,7 +554,7 @@ def test_damaged_file_of_names_is_an_error_and_stays(tmp_path: Path) -> None:
 def test_take_over_that_fails_leaves_the_name_usable(tmp_path: Path, call: str) -> None:
     """The old producer goes on, or the next take-over does."""
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         partition, old = made(store), store.producer("outbox")
         old.append(partition, b"a")
         files.forget()

@@ -16,18 +16,16 @@ from logstore import (
     ConfigError,
     CorruptRecordError,
     LogStoreError,
-    Publication,
-    PublicationConflictError,
     StorageError,
     Store,
-    SyncFailedError,
     TopicNotFoundError,
-    UnsupportedError,
 )
+from logstore.errors import PublicationConflictError, SyncFailedError, UnsupportedError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, ledger, publications
 from logstore.log.write.staged_files import Staged, logs_of
 from logstore.store.publication.publication import PublicationRequest, request_of
+from logstore.types import Publication
 from support import staging
 from support.damage import flip_bit
 from support.disk import MemoryDisk
@@ -463,7 +461,7 @@ def test_pins_or_metadata_that_no_version_writes_are_damage(
 ) -> None:
     value = {"version": 2, "published": [["x", 1, 1, 1]], **fields}
     store._context.root.write_file(layout.PUBLISHED, checkpoints.pack_state(value))
-    with pytest.raises(logstore.CorruptCheckpointError):
+    with pytest.raises(logstore.errors.CorruptCheckpointError):
         store.published("x")
 
 

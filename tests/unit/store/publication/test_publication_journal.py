@@ -15,7 +15,8 @@ import pytest
 
 import logstore
 from faults.checker import PATH, open_quietly
-from logstore import CorruptCheckpointError, DiskFullError, StorageError, Store
+from logstore import DiskFullError, StorageError, Store
+from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints, publication_journal
 from logstore.io.checkpoint.ownership import Ownership
@@ -76,7 +77,7 @@ def test_publication_to_the_same_partitions_syncs_each_log_and_the_journal(
 ) -> None:
     """No directory. To another partition there is one sync more, as after an append."""
     files = Counting()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         topic = store.create_topic("a", 3, CONFIG)
 
         def syncs(sequence: int, *numbers: int) -> dict[str, int]:
@@ -306,7 +307,7 @@ def test_records_whose_commit_may_be_lost_do_not_count_as_durable() -> None:
     disk, store = memory_store()
     publish(store, 1, 0)
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
-    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="it was published"):
         publish(store, 2, 0)
     disk.heal()
     partition = store.topic("a")[0]
@@ -345,7 +346,7 @@ def test_commit_whose_sync_failed_is_found_by_all_or_by_none() -> None:
     disk, store = memory_store()
     publish(store, 1, 0, 1)
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
-    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="it was published"):
         publish(store, 2, 0, 1)
     disk.heal()
     disk = disk.kill()
@@ -589,7 +590,7 @@ def test_verify_tells_of_records_that_the_journal_does_not_commit() -> None:
     publish(store, 1, 0, 1)
 
     def notes(found: MemoryDisk) -> list[str]:
-        report = logstore.verify(PATH, files=found)
+        report = logstore.verify(PATH, _files=found)
         assert not report.problems
         return [note.kind for note in report.notes if note.kind != "unclean-stop"]
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import (
-    ConfigError,
+from logstore import ConfigError, Store
+from logstore.errors import (
     CorruptCheckpointError,
     PublicationConflictError,
     ReadOnlyError,
-    Store,
 )
 from logstore.io import layout
 from logstore.io.checkpoint import ledger

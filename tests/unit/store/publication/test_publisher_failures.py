@@ -19,12 +19,11 @@ from logstore import (
     ConfigError,
     CorruptRecordError,
     DiskFullError,
-    PartitionNotFoundError,
     StorageError,
     Store,
     TopicNotFoundError,
-    UnsupportedError,
 )
+from logstore.errors import PartitionNotFoundError, UnsupportedError
 from logstore.io import layout
 from logstore.io.checkpoint.publication_journal import PublicationJournal
 from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
@@ -288,9 +287,9 @@ def test_commit_that_may_be_lost_ends_the_writers() -> None:
     topic = store.create_topic("a", 2, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 3), 1)
     disk.fail("sync", errno.EIO, name=layout.PUBLICATION)
-    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="it was published"):
         store.publish([staged], identity="test", sequence=1)
-    with pytest.raises(logstore.SyncFailedError):
+    with pytest.raises(logstore.errors.SyncFailedError):
         topic[0].append(b"x")
     assert [p.end_offset for p in topic] == [3, 3]
     disk.heal()
@@ -319,7 +318,7 @@ def test_time_lookup_stops_where_readers_stop(
         publish(self, *arguments)
 
     monkeypatch.setattr(PublicationJournal, "publish", look)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         config = config_of(2, segment_bytes=1 << 20)
         partition = store.create_topic("orders", config=config)[0]
         partition.append_many([b"x"] * 10, timestamps_ms=[1000] * 10)

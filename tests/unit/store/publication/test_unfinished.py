@@ -100,8 +100,8 @@ def node_of(nodes: Nodes, path: str) -> int:
     return number
 
 
-def verify(disk: MemoryDisk) -> tuple[logstore.Note, ...]:
-    report = logstore.verify(PATH, files=disk)
+def verify(disk: MemoryDisk) -> tuple[logstore.types.VerifyNote, ...]:
+    report = logstore.verify(PATH, _files=disk)
     assert not report.problems
     return report.notes
 
@@ -257,7 +257,7 @@ def test_reader_beside_sees_a_publication_when_it_is_sealed(tmp_path: Path) -> N
 
     reader: list[Store] = []
     is_looking = False
-    with open_store(tmp_path, files=Looking()) as store:
+    with open_store(tmp_path, _files=Looking()) as store:
         store.create_topic("a", 2, config_of(2))
         publish(store, 1, b"first")
         with logstore.open(tmp_path, read_only=True) as beside:
@@ -297,7 +297,7 @@ def test_entry_that_cannot_be_taken_back_is_said_to_be_unknown() -> None:
     publish(store, 1, b"first")
     disk.fail("sync", errno.EIO, name=".log", times=1)
     disk.fail("truncate", errno.EIO, name=layout.PUBLICATION)
-    with pytest.raises(logstore.SyncFailedError, match="is not known"):
+    with pytest.raises(logstore.errors.SyncFailedError, match="is not known"):
         publish(store, 2, b"second")
     with pytest.raises(LogStoreError):
         publish(store, 3, b"third")
@@ -334,7 +334,7 @@ def test_earlier_version_refuses_the_journal(monkeypatch: pytest.MonkeyPatch) ->
     disk = world.left({JOURNAL: world.after[JOURNAL]}, same_boot=True)
     versions = {**checkpoints._LATER_VERSIONS, layout.PUBLICATION: 3}
     monkeypatch.setattr(checkpoints, "_LATER_VERSIONS", versions)
-    with pytest.raises(logstore.UnsupportedError, match="version 4"):
+    with pytest.raises(logstore.errors.UnsupportedError, match="version 4"):
         open_quietly(disk)
 
 
@@ -350,7 +350,7 @@ def test_kill_while_publishing_is_told_as_what_it_was(
     (note,) = (n for n in verify(disk) if n.kind == "unpublished")
     assert "nothing of it was acknowledged" in note.message
     caplog.set_level("INFO", "logstore")
-    with open_store(PATH, files=disk) as store:
+    with open_store(PATH, _files=disk) as store:
         assert seen(store) == ([2, 2], 1)
         actions = store.recovery_report.actions
     messages = [

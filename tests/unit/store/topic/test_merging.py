@@ -56,5 +56,7 @@ def test_argument_of_a_partition_that_is_not_there_is_refused(tmp_path: Path) ->
         partitions = store.create_topic("orders", 2).partitions
         assert per_partition("start", 5, partitions) == {0: 5, 1: 5}
         assert per_partition("start", {1: 5}, partitions) == {0: None, 1: 5}
-        with pytest.raises(logstore.PartitionNotFoundError, match="names partition 2"):
+        with pytest.raises(
+            logstore.errors.PartitionNotFoundError, match="names partition 2"
+        ):
             per_partition("start", {2: 5}, partitions)

@@ -177,7 +177,7 @@ def test_missing_partition_raises_partition_not_found(
     """A number outside the topic is a LookupError that names both."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
-        with pytest.raises(logstore.PartitionNotFoundError) as caught:
+        with pytest.raises(logstore.errors.PartitionNotFoundError) as caught:
             topic[number]
         assert (caught.value.topic, caught.value.partition) == ("orders", number)
         assert isinstance(caught.value, LookupError)
@@ -432,14 +432,14 @@ def test_damaged_partition_keeps_retention_and_flush_from_no_other(
     """The disk would fill up with what the others should let go. A damaged log lets go,
     too; the error of a lost one comes when all others are done, each time."""
     settings = config_of(segment_bytes=300, retention_bytes=600, retention_ms=-1)
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         for partition in store.create_topic("orders", 3, settings):
             fill(partition, 60)
     if damage == "cut":
         cut(logs_in(tmp_path / "orders-0")[-2], 10)
     else:
         shutil.rmtree(tmp_path / "orders-0")
-    with open_store(tmp_path, files=Unsynced()) as store:
+    with open_store(tmp_path, _files=Unsynced()) as store:
         topic = store.topic("orders")
         for _ in range(2):
             end = topic[2].end_offset
@@ -465,7 +465,7 @@ def test_what_is_no_number_of_a_partition_is_none(tmp_path: Path, number: Any) -
     """Also where it is equal to one."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", 2)
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             topic[number]
 
 

@@ -107,7 +107,7 @@ def test_headers_and_partition_are_taken(tmp_path: Path) -> None:
                 assert record.headers == ((("h", record.key)),)
         assert topic.append_many([]) == ()
         assert topic.append_many([], partition=1) == ()
-        with pytest.raises(logstore.PartitionNotFoundError):
+        with pytest.raises(logstore.errors.PartitionNotFoundError):
             topic.append_many([b"x"], partition=4)
 
 
@@ -127,11 +127,11 @@ BAD: dict[str, tuple[type[Exception], Any]] = {
     "length": (logstore.ConfigError, lambda t: t.append_many([b"1"] * 2, [b"\1"])),
     "time": (TypeError, lambda t: t.append_many([b"1"] * 2, [b"\1", b"\2"], [1, "2"])),
     "headers": (
-        logstore.UnsupportedError,
+        logstore.errors.UnsupportedError,
         lambda t: t.append_many([b"1"] * 2, [b"\1", b"\2"], None, [(), [("h", b"")]]),
     ),
     "large": (
-        logstore.RecordTooLargeError,
+        logstore.errors.RecordTooLargeError,
         lambda t: t.append_many([b"1", bytes(2000)], [b"\1", b"\2"]),
     ),
 }  # fmt: skip
@@ -193,7 +193,7 @@ def test_partition_that_takes_no_appends_keeps_them_all_back(tmp_path: Path) -> 
 
 def test_error_between_two_partitions_says_what_is_in(tmp_path: Path) -> None:
     files = FaultyFiles()
-    with open_store(tmp_path, files=files) as store:
+    with open_store(tmp_path, _files=files) as store:
         topic = made(store)
         topic.partitioner = Modulo()
         topic.append_many([b"x"] * 4, [bytes([n]) for n in range(4)])
@@ -265,9 +265,9 @@ def test_read_only_store_takes_nothing(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         made(store)
     with logstore.open(tmp_path, read_only=True) as store:
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store["orders"].append_many([b"x"])
-        with pytest.raises(logstore.ReadOnlyError):
+        with pytest.raises(logstore.errors.ReadOnlyError):
             store["orders"].append_arrow(pa.table({"value": [b"x"]}))
 
 
@@ -325,7 +325,10 @@ def test_arrow_rows_that_are_wrong_leave_all_as_it_was(tmp_path: Path) -> None:
         topic = made(store)
         value = pa.array([b"a", b"b"], pa.binary())
         for kind, columns in (
-            (logstore.PartitionNotFoundError, {"partition": [0, 4], "value": value}),
+            (
+                logstore.errors.PartitionNotFoundError,
+                {"partition": [0, 4], "value": value},
+            ),
             (logstore.ConfigError, {"partition": ["0", "1"], "value": value}),
             (logstore.ConfigError, {"colour": [0, 1], "value": value}),
             (logstore.ConfigError, {"key": value}),
@@ -423,7 +426,9 @@ def test_start_and_stop_are_times_or_offsets_by_partition(tmp_path: Path) -> Non
         assert len(list(topic.read(9))) == 3
         with pytest.raises(logstore.OffsetOutOfRangeError):  # at the call
             topic.read({1: 11})
-        with pytest.raises(logstore.PartitionNotFoundError, match="names partition 3"):
+        with pytest.raises(
+            logstore.errors.PartitionNotFoundError, match="names partition 3"
+        ):
             topic.read({3: 0})
         with pytest.raises(logstore.ConfigError, match="order="):
             topic.read(order="offset")
@@ -586,7 +591,7 @@ def test_follower_of_a_closed_store_is_told(tmp_path: Path) -> None:
         records = interleaved(store).follow(timeout=20)
         for _ in range(30):
             next(records)
-    with pytest.raises(logstore.StoreClosedError):
+    with pytest.raises(logstore.errors.StoreClosedError):
         next(records)
 
 
