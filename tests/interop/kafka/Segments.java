@@ -20,7 +20,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
-import org.apache.kafka.common.record.MemoryRecords;
+import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogSegment;
@@ -120,6 +120,10 @@ public class Segments {
     }
 
     private void close() throws IOException {
+        if (!segments.isEmpty()) {
+            // As a log does; from 4.4 on, a segment that is closed trims no index itself.
+            last().onBecomeInactiveSegment();
+        }
         for (LogSegment segment : segments) {
             segment.close();
         }
