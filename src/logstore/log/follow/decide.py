@@ -3,7 +3,7 @@
 Logstore's own writer records each cut and each compaction. Of the log of another
 program, or after a backup was put back, only the files, the bytes before the former
 ends and the leader epochs show it. Between two looks a log may be compacted, cut and
-grow: each is decided on its own. The cases are those of the table in docs/design.md,
+grow: each is decided separately. The cases are listed in the table in docs/design.md,
 "What a reader sees of a log that changes".
 """
 
@@ -89,10 +89,10 @@ class Change(NamedTuple):
 
     Attributes:
         log: whether it is the log of before.
-        cut_to: everything below is what it was; `NO_CUT`: nothing was cut off.
-        start, end: of the log as it is now.
+        cut_to: everything below is unchanged; `NO_CUT`: nothing was cut off.
+        start, end: of the log now.
         replaced: base offsets of the former segments through whose files nothing more
-            may be read. (Reads continue in what logstore itself has compacted.)
+            may be read. (Reads continue in segments that logstore itself compacted.)
         why: the labels of the cases that apply.
     """
 
@@ -148,7 +148,7 @@ def decide(before: Observed, now: Observed) -> Change:
 
 
 def _has_only_grown(before: Observed, now: Observed) -> bool:
-    """Whether all is what it was, but for bytes at the end of files."""
+    """Whether nothing has changed, except that files may have more bytes at the end."""
     pairs = zip(before.files, now.files, strict=False)
     files = tuple(
         now._replace(size=was.size) for was, now in pairs if was.size <= now.size
@@ -209,8 +209,8 @@ def _fates(
 
 
 def _stands(before: Observed, now: Observed, upto: int = NO_CUT) -> int:
-    """The highest end up to an offset that the log had and that is still in it; 0 if
-    there is none."""
+    """The highest former end of the log, up to an offset, that is still in it; 0 if no
+    end is."""
     assert now.bytes is not None
     known = (end for end in before.ends if end.size)
     ends = (end.offset for end in known if end in now.bytes.standing)
@@ -237,7 +237,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
         if fate is not _Fate.REPLACED or is_end_there:
             kept.add(file.base)
         if fate is _Fate.REPLACED and is_end_there:
-            # A copy, as far as it can be told: the file is not open any more.
+            # Counts as a copy: the former file is not open any more, to compare it.
             replaced.add(file.base)
             continue
         if fate is _Fate.REPLACED and file.size:
@@ -307,7 +307,7 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
         cut_to = min(told, now.end) if now.end < before.end else told
     elif unlike >= 0:
         why.append(OTHER_BYTES)
-        # The end of what is seen to be unchanged may lie above `unlike`.
+        # The end of the part seen to be unchanged may lie above `unlike`.
         cut_to = max(unlike, _stands(before, now))
         if told is not None and now.end < before.end:
             cut_to = now.end

@@ -1,4 +1,4 @@
-"""Whether the files of a log are still those that were read.
+"""Finds out whether the files of a log are still the files that were read.
 
 logstore's own writer appends to the last file, and records every cut. Another program
 may replace any file with a compacted one, or truncate the last one and continue
@@ -88,7 +88,7 @@ def _read(segment: Segment, pos: int, length: int) -> bytes:
 
 
 class LogFiles:
-    """The `.log` files of a partition as they were at the last refresh.
+    """The `.log` files of a partition at the last refresh.
 
     It is created before the log is loaded. Then `have_stayed` reports whether the log
     was the same one all the time, and `adopt` takes the segments that were loaded.
@@ -118,7 +118,7 @@ class LogFiles:
         self._is_stuck = False
 
     def _present(self) -> dict[str, _Stamp]:
-        """The existing files, including those of a swap, by name."""
+        """The stamps of the existing files, including `.swap` files, by name."""
         parsed = {name: parse_segment_file(name) for name in self._directory.names()}
         return self._stamps_of(
             name
@@ -127,7 +127,7 @@ class LogFiles:
         )
 
     def _stamps_of(self, names: Iterable[str]) -> dict[str, _Stamp]:
-        """Those of the named files that exist, by name."""
+        """The stamps of the named files, by name, without files that do not exist."""
         stamps = {}
         for name in names:
             stamp = self._directory.stamp(name)
@@ -136,8 +136,8 @@ class LogFiles:
         return stamps
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all files but the last are what they were before they were read;
-        logstore's own: whether none has lost its name."""
+        """Whether all files but the last are unchanged since before they were read; for
+        logstore's own log, whether none has lost its name."""
         names = [segment.file.name(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
         if not self.is_foreign:
@@ -199,7 +199,7 @@ class LogFiles:
         return self._ends[-1] if self._ends else None
 
     def ends(self) -> tuple[LogEnd, ...]:
-        """Those that the log was seen to have, for `restore_ends`."""
+        """The ends that the log was seen to have, for `restore_ends`."""
         return tuple(self._ends)
 
     def restore_ends(self, ends: tuple[LogEnd, ...]) -> None:
@@ -273,7 +273,7 @@ class LogFiles:
         return self._bytes_at(last.file.name(LOG), [(at, len(data))]) == (self._damage,)
 
     def is_unchanged(self, last: Segment, stamp: FileStamp) -> bool:
-        """Whether the last segment, which may have grown, is what it was."""
+        """Whether the last segment is unchanged, except that it may have grown."""
         now = _stamp(stamp)
         if now.inode != last.file.inode:
             # Nothing was read of an empty segment: it may be another file.
@@ -325,8 +325,8 @@ class LogFiles:
         return stamp != self._last
 
     def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether another program has replaced sealed files. If it has not, the files
-        that exist now become those of the snapshot."""
+        """Whether another program has replaced sealed files. If not, takes over the
+        stamps of the files that exist now."""
         if not self.is_foreign:
             return False
         stamps, now = self._stamps, self._present()
@@ -381,8 +381,8 @@ def log_bases(directory: Directory) -> list[int] | None:
 
 def is_copy(segment: Segment, now: Segment) -> bool:
     """Whether the file of a segment, which had several names, was replaced by a copy of
-    it (`Directory.open`), so that its readers can continue in the copy. All of it is
-    compared, as far as it was read: a backup may have been put back, too."""
+    it (`Directory.open`), so that its readers can continue in the copy. All bytes that
+    were read are compared: the new file may also be a backup that was put back."""
     before = segment.file.kept()
     if (
         before is None

@@ -40,7 +40,7 @@ class LoadedLog(NamedTuple):
     """A log, and the signs that show whether it has changed since.
 
     Attributes:
-        log, files, epochs: as they were at one moment.
+        log, files, epochs: all from one moment.
         state: of logstore's own log.
         stamp: from before the log was read.
         stale_cuts: of a foreign log: the cuts that logstore has recorded, as far as it
@@ -56,7 +56,7 @@ class LoadedLog(NamedTuple):
 
 
 class Loader(NamedTuple):
-    """Loads one log, as often as it is asked to."""
+    """Loads one log, any number of times."""
 
     directory: Directory
     descriptors: Descriptors
@@ -70,7 +70,7 @@ class Loader(NamedTuple):
         """Load the whole log; repeat if the writer changed it meanwhile.
 
         Args:
-            before: the log as it was known.
+            before: the last known values of the log.
 
         Raises:
             PartitionNotFoundError: it was deleted.
@@ -100,7 +100,7 @@ class Loader(NamedTuple):
         """Load the log again, and decide how it has changed.
 
         Args:
-            before: the log as it was known, with its segments and files.
+            before: the last known values of the log, with its segments and files.
 
         Raises: as `load`.
         """
@@ -296,7 +296,7 @@ def _stale_cuts(metadata: PartitionMetadata, before: Observed | None) -> Cuts:
     could not be read. None of them is found again when it does.
 
     Args:
-        before: the log as it was known.
+        before: the last known values of the log.
     """
     if metadata.stale is not None:
         return metadata.stale.cuts
@@ -315,7 +315,7 @@ def observed(
     writer: FileStamp | None,
     stale_cuts: Cuts,
 ) -> Observed:
-    """A log as it was loaded, and has been read since."""
+    """The values of a log, as loaded and as read since."""
     ends = tuple(end.end for end in files.ends())
     return Observed(
         files.is_foreign,

@@ -48,8 +48,8 @@ class QuickLook:
     """The quick looks at one log. The caller's lock guards it.
 
     Attributes:
-        guards: the last look, whose guards are those of the last whole look; None: no
-            quick look is possible.
+        guards: the last look, with the guards of the last whole look; None: no quick
+            look is possible.
         tail: what the last quick look has read, if it is at the end of the log.
     """
 
@@ -86,8 +86,8 @@ class QuickLook:
             self.guards = last
 
     def look(self, log: FollowedLog) -> bool:
-        """Take in what was appended to the last segment, if nothing else has changed.
-        False: nothing was taken in, and a whole look is necessary."""
+        """Take in appends to the last segment, if nothing else has changed. False:
+        nothing was taken in, and a whole look is necessary."""
         guards = self.guards
         if guards is None:
             return False
@@ -158,8 +158,8 @@ class QuickLook:
     def _take(
         self, tail: Tail, loaded: RecoveredLog, last: Segment, files: LogFiles
     ) -> bool:
-        """Make these batches part of what is known of the log. False if they cannot be:
-        nothing was changed."""
+        """Add these batches to the known log. False if that is not possible: nothing
+        was changed."""
         if self._planner is None:
             self._planner = native.Planner(self._interval, None)
         state, index, times = loaded.active_state, loaded.index, loaded.times

@@ -201,7 +201,7 @@ class _Application:
         return log
 
     def act(self, finding: OpeningFinding) -> None:
-        """What a finding asks for, and its report."""
+        """Do the action for a finding, and report it."""
         if finding.label == TORN_TAIL and finding.base in self.plan.put_aside:
             self.put_aside(finding)
         elif finding.label == TORN_TAIL:
@@ -243,7 +243,7 @@ class _Application:
     # -- the log
 
     def log(self) -> RecoveredLog:
-        """The log as it is now."""
+        """The log after the actions so far."""
         plan, metadata = self.plan, self.context.metadata
         state = metadata.state
         if plan.segments:

@@ -98,7 +98,7 @@ class Findings:
         """Add damage: the partition takes no appends.
 
         Args:
-            base: of the segment concerned; -1 if it is none.
+            base: of the segment concerned; -1: no segment.
             position, offset: of the damage.
             name: of the file; None: the `.log` file of the segment.
             first_offset: of the finding, if it is another one.

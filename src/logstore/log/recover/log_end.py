@@ -166,7 +166,7 @@ class _LogEnd:
         is_indexed = self._facts.are_indexed(ReadIndexes(base, segment.is_lost))
         self.is_indexed = is_indexed
         if own.is_truncating and size > durable:
-            # Bytes that are to be cut are not served.
+            # Bytes that will be cut are not served.
             name, reason = self._findings.name_of(base), "a truncation was not finished"
             self.tail = Tail(name, durable, size - durable, end, reason)
             size = durable
@@ -215,8 +215,8 @@ class _LogEnd:
     def _contradicts(self, size: int, position: int, own: PartitionState) -> bool:
         """Whether the durable part of the active segment, of `size` bytes, has another
         end than the own state says: then it is damage, however the store was stopped.
-        No checksum covers the offset of a batch, and what was appended behind one that
-        was altered would be taken for the damage.
+        No checksum covers the offset of a batch, and batches appended after one with an
+        altered offset would be mistaken for the damage.
 
         Args:
             position: of the batch that does not agree.
@@ -395,8 +395,8 @@ class _LogEnd:
         )
 
     def _start_beyond_end(self, end: int) -> None:
-        """The log start offset lies beyond the end, as another program has left them:
-        the log goes on at its start, as a broker lets it."""
+        """The log start offset lies beyond the end, because of another program: the log
+        continues at its start, as with a broker."""
         start, base = self._start, self._base
         message = (
             f"the log of {self._facts.path} ends at offset {end}, and its start offset "
@@ -429,7 +429,7 @@ def _agrees(last: LogTail, own: PartitionState) -> bool:
 
 
 def _is_end(last: int, own: PartitionState) -> bool:
-    """Whether the durable batches may end at this offset. If the log start was behind
+    """Whether the durable batches may end at this offset. If the log start was beyond
     the end of another program's log, the next record gets the offset of the start."""
     end = own.durable_offset
     return last == end - 1 or last < own.start_offset >= end

@@ -155,8 +155,8 @@ def cut_transactions(directory: Directory, base_offset: int, offset: int) -> Non
 def write_transactions(
     directory: Directory, base_offset: int, before: bytes | None, data: bytes
 ) -> None:
-    """Replace a transaction index, of which the content is known; None: there is none.
-    One without entries is removed: Kafka makes it with the first."""
+    """Replace a transaction index, whose content is `before` (None: no file). One
+    without entries is removed: Kafka creates it with the first entry."""
     if data == (before or b"") and (before is None or data):
         return
     name = segment_file(base_offset, TXN_INDEX)

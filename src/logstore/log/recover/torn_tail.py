@@ -1,5 +1,6 @@
 """Decides whether the last bytes of a log are a torn tail, which opening cuts, or
-damage, which it keeps: from what was read, and what is known from outside the log."""
+damage, which it keeps: from the bytes that were read, and facts from outside the log.
+"""
 
 from __future__ import annotations
 

@@ -187,8 +187,8 @@ class LogWriter(native.LogFields):
     # ------------------------------------------------------------ what readers see
 
     def seen(self) -> Extent:
-        """The log as readers see it: its end is where they stop, which is lower during
-        a publication, and while records are removed. Needs no lock.
+        """The log as readers see it. Its end is the offset at which they stop; this is
+        lower during a publication, and while records are removed. Needs no lock.
 
         start <= durable <= end, if start <= end.
         """
@@ -206,8 +206,8 @@ class LogWriter(native.LogFields):
         return _new(Extent, (segments, start, end, durable, cuts, limit))
 
     def settled(self) -> Bounds:
-        """The log as readers see it, for a reading thread. What an interrupted call
-        left half done is finished first, so that all readers see the same log."""
+        """The log as readers see it, for a reading thread. The work of an interrupted
+        call is finished first, so that all readers see the same log."""
         health = self.health
         if not (self.visibility.barrier.is_open or health.has_ended):
             # A thread that publishes has the lock: readers do not wait for it.
@@ -336,8 +336,8 @@ class LogWriter(native.LogFields):
         self.point.record(self.extent, state, is_truncating=not is_done)
 
     def undo_write(self, writer: SegmentWriter, error: BaseException) -> BaseException:
-        """For `PreparedAppend`: undo a write that has failed with an error; returns the
-        one to be raised. If this is interrupted, `repair` will undo it."""
+        """Undo a write by `PreparedAppend` that failed; returns the error to raise. If
+        this is interrupted, `repair` will undo the write."""
         try:
             try:
                 writer.undo_failed(error)
@@ -536,8 +536,8 @@ class LogWriter(native.LogFields):
         """Begin a new segment after one that is not empty, or change nothing.
 
         Args:
-            base: its base offset if there is to be a gap before it; the previous
-                segment may be empty then.
+            base: its base offset, to leave a gap before it; the previous segment may be
+                empty then.
         """
         saved, health = Savepoint(self.extent, writer), self.health
         try:
@@ -636,8 +636,8 @@ class LogWriter(native.LogFields):
             self.appended.set()
 
     def keep_prepared(self) -> None:
-        """The caller took the lock, and changed nothing of what is prepared, except
-        what is durable now."""
+        """Keep the prepared appends valid: the caller took the lock, and changed none
+        of their facts but the durable offset."""
         self.active.prepared.keep(self.extent.durable, self.point.quiet_size)
 
     def point_due(self) -> None:

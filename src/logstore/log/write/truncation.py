@@ -31,9 +31,9 @@ def truncate(
 ) -> int:
     """Drop all records from `offset` on. The caller holds both locks.
 
-    1. record the lower durable point, and that all after it is to be removed
-    (commit: opening finishes it; if a full disk has no room for it, and the state file
-    is unchanged, nothing is done); 2. rename later segments to `.deleted` and sync the
+    1. record the lower durable point, and the removal of all bytes after it (commit:
+    opening finishes it; if a full disk has no room for it, and the state file is
+    unchanged, nothing is done); 2. rename later segments to `.deleted` and sync the
     directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop producer
     snapshots and leader epochs that refer to removed offsets; 6. if `offset` is in a
     gap, begin a segment there.
