@@ -49,7 +49,7 @@ class RetentionPolicy:
 
     def observe(self, free_bytes: int) -> None:
         """Called before each `select` with the bytes free on the file system, including
-        those of files that wait for their deletion."""
+        the bytes of files that wait for their deletion."""
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int

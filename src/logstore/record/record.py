@@ -78,8 +78,8 @@ def _index(record: Record | TopicRecord, value: object, *bounds: int) -> int:
 
 
 def _timestamp(record: Record | TopicRecord) -> datetime.datetime | None:
-    """The timestamp as a datetime in UTC; None if there is none, or if it is after the
-    year 9999, the last year of a datetime."""
+    """The timestamp as a datetime in UTC; None without a timestamp, or if it is after
+    the year 9999, the last year of a datetime."""
     return _to_datetime(record.timestamp_ms)
 
 

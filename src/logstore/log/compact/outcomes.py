@@ -37,8 +37,8 @@ class LogOutcomes(NamedTuple):
         native: for the C core.
         aborted: the transactions that were aborted and still have batches, in the order
             of their markers: what transaction indexes are made of.
-        end: all of this is so as long as the log is what it was below this offset:
-            behind the last marker.
+        end: after the last marker. The findings are valid as long as the log below it
+            does not change.
     """
 
     native: native.Outcomes
@@ -91,7 +91,7 @@ class Survey:
     """The batches of producers, in their order.
 
     Attributes:
-        end: behind the last marker of a transaction; 0 if there is none.
+        end: after the last marker of a transaction; 0 without markers.
         memory_bytes: of the largest buffer that was needed to read them.
     """
 
@@ -175,7 +175,7 @@ class Survey:
         return LogOutcomes(outcomes, tuple(self.aborted), self.end)
 
     def needed(self, now_ms: int) -> Iterator[int]:
-        """The last offsets of the batches that tell what producers have done that may
+        """The last offsets of the batches that have the state of producers that may
         still be active."""
         for producer_id, producer in self.producers.items():
             is_named = producer_id >= NAMED_ID_MIN
@@ -213,7 +213,7 @@ def _headers(
     segment: Segment,
 ) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]], int]]:
     """The batches of producers in a segment, markers with their type; buffer by buffer,
-    each with the bytes that were read, and those of the buffer."""
+    each with the number of bytes that were read, and the size of the buffer."""
     walk = FileWalk(
         segment,
         segment.start,
@@ -245,7 +245,7 @@ def _headers(
 def _marker_type(
     segment: Segment, header: native.BatchHeader, walk: FileWalk
 ) -> int | None:
-    """The type of a control batch's record; None if it has none."""
+    """The type of a control batch's record; None without a record."""
     if not header.is_control or header.record_count == 0:
         return None
     batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, 1 << 20)

@@ -102,9 +102,9 @@ class Pass:
 
     Attributes:
         end: all offsets below it are compacted by this pass.
-        needed_end: what it decides holds as long as nothing was cut below this. That
-            is `end` or more: a map that is full has some of the keys behind it, too,
-            and markers that follow decide about the transactions below it.
+        needed_end: its decisions hold as long as nothing was cut below this offset,
+            which is `end` or more: a full map also has some of the keys after `end`,
+            and later markers decide about the transactions below it.
     """
 
     def __init__(
@@ -308,5 +308,5 @@ def _size(group: Sequence[SegmentFacts]) -> int:
 
 
 def _has_changed(before: native.CompactedCounts, now: native.CompactedCounts) -> bool:
-    """Whether a group is not what it was."""
+    """Whether a group has changed."""
     return now != before._replace(records=now.records)

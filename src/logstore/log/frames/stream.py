@@ -120,10 +120,10 @@ def batches_of(
 
 
 class _Ends:
-    """Where reads of logs ended that were compacted meanwhile."""
+    """The ends of reads of logs that were compacted meanwhile."""
 
     def __init__(self) -> None:
-        # By id of a log: the log, where its last piece ended, where the end was when a
+        # By id of a log: the log, the end of its last piece, the end of the log when a
         # piece continued in compacted segments.
         self._found: dict[int, tuple[Log, int, int]] = {}
 
@@ -133,12 +133,12 @@ class _Ends:
         if end and log.go_on is not None:
             _, reached, wanted = self._found.get(id(log), (log, log.stop, 0))
             if feed.piece.stop >= log.view.end_offset:
-                reached = max(reached, end)  # it went on to there by itself
+                reached = max(reached, end)  # this read has continued up to there
             self._found[id(log)] = log, reached, max(wanted, end)
 
     def rest(self) -> list[Piece]:
-        """What is still to be read of these logs; the next call is about the reads that
-        follow."""
+        """The pieces of these logs that are not yet read; the next call is about the
+        reads that follow."""
         found, self._found = self._found, {}
         return [
             piece
@@ -191,7 +191,7 @@ class _Feed:
 
     @property
     def compacted_end(self) -> int:
-        """As in `ChunkReader`."""
+        """Value of `ChunkReader.compacted_end`."""
         return 0 if self._reader is None else self._reader.compacted_end
 
     def _make(self) -> Iterator[Any]:

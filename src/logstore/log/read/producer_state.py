@@ -139,7 +139,7 @@ def producer_batches(
 def _marker_of(
     segment: Segment, header: native.BatchHeader, walk: FileWalk, limit: int
 ) -> Marker | None:
-    """What a control batch says; None if it ends no transaction, or was emptied."""
+    """The marker in a control batch; None if it ends no transaction, or was emptied."""
     if not header.is_transactional:
         return None
     batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, limit)

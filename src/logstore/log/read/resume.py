@@ -1,4 +1,4 @@
-"""How a read continues after damage: behind it, or not at all.
+"""Decides how a read continues at damage: after it, or not at all.
 
 The log was not changed under the read: `Cursor.on_damage` asks that before.
 """

@@ -77,7 +77,7 @@ class Walk(NamedTuple):
     """How far the batches of a `.log` file are valid.
 
     Attributes:
-        size: bytes of the file, or up to where the log may reach at most.
+        size: bytes of the file, or of the part that the log may have at most.
         pos: where the valid batches end.
         last_offset: of the last valid batch; without one, the offset before.
         batches: how many there are.
