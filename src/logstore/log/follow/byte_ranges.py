@@ -23,7 +23,7 @@ from logstore.log.read.view import ChangedError, View
 
 __all__ = ["ByteRanges", "FileRange", "Guard", "byte_ranges"]
 
-# No file has it: the guard never holds.
+# No file has this stamp: the guard never holds.
 UNSETTLED: Final[FileStamp] = (-2, -1, -1, -1)
 
 
@@ -68,8 +68,7 @@ class ByteRanges(NamedTuple):
         files: in order.
         guards: as long as they hold, the log was not cut.
         decompressed_max: the most bytes of a decompressed batch.
-        transaction_free: offsets of which it is known that no batch there belongs to a
-            transaction.
+        transaction_free: offsets at which certainly no batch belongs to a transaction.
         transactions: for ``read_committed``, the transactions in the range; None: not
             asked for, or not all have ended, or not all could be read.
     """
@@ -168,8 +167,8 @@ def _transactions(
 
 
 def _guards(log: ReadOnlyLog) -> Iterator[Guard]:
-    """The files of which one changes before the log is cut; and the directory, which is
-    another one after a backup was put back."""
+    """The guard files: one of them changes before the log is cut. The directory is one,
+    too: it is another one after a backup was put back."""
     directory = log.directory
     look = directory.look(CUT_BY_BROKER if log.is_foreign else CUT_BY_LOGSTORE)
     yield Guard(directory.path, (look.place[1], -1, -1, -1))

@@ -105,7 +105,7 @@ class Change(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether reads under way have to ask how they continue."""
+        """Whether reads under way must find out how they continue."""
         return bool(self.log is not Which.SAME or self.replaced or self.is_cut)
 
     @property
@@ -159,14 +159,14 @@ def _has_only_grown(before: Observed, now: Observed) -> bool:
 
 
 def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
-    """Why another log is in the place of this one; "": none is.
+    """The reason why another log is in the place of this one; "": it is the same log.
 
     Args:
         is_own: logstore alone has written it since the look before.
     """
     if now.place != before.place:
         return OTHER_DIRECTORY
-    # If either id is unknown, they may be the same.
+    # With an unknown id, it may be the same log.
     if before.log_id and now.log_id and before.log_id != now.log_id:
         return OTHER_ID
     if not is_own:
@@ -182,11 +182,11 @@ def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
 def _fates(
     before: Observed, now: Observed
 ) -> Iterator[tuple[SegmentFile, SegmentFile | None, _Fate]]:
-    """The former files: (file, the one of the same name now, what became of it)."""
+    """The former files: (file, the one with the same name now, its fate)."""
     assert now.bytes is not None
     by_base = {file.base: file for file in now.files}
     first = min(by_base, default=now.start)
-    # The end of an empty file stands whatever is below it.
+    # The end of an empty file is unchanged, whatever is below it.
     newest = next((end for end in reversed(before.ends) if end.size), None)
     rewritten = -1
     if newest is not None and newest not in now.bytes.standing:
@@ -223,7 +223,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
     why = [CUT] if cut_to != NO_CUT else []
     is_compacted = now.compactions != before.compactions
     is_new_writer = now.writer != before.writer
-    # If the log has lost something, reading reports it.
+    # If the log has lost records, reading reports it.
     is_hurt = bool(now.damage) and not is_new_writer
     last = now.files[-1].base if now.files else -1
     kept, replaced, unlike = set[int](), set[int](), list[int]()
@@ -267,7 +267,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
 
 
 def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...]]:
-    """The same of a log that another program writes, or has written."""
+    """The same for a log that another program writes, or has written."""
     told = LeaderEpochs(before.epochs).same_below(LeaderEpochs(now.epochs))
     if told is not None and told >= before.end:
         told = NO_CUT
@@ -378,8 +378,8 @@ def goes_on(before: Names, bases: Sequence[int], log_start: int) -> int | None:
     ):
         return None  # a segment was put back between them
     if before.is_foreign and bases[0] < known[0]:
-        # A backup was put back in front of it. One below the start does not count: its
-        # owner has yet to remove it.
+        # A backup was put back in front of it. A file below the start does not count:
+        # its owner has not removed it yet.
         above = [base for base in bases if base > bases[0]]
         if above[0] > log_start:
             return None

@@ -17,14 +17,15 @@ class DurableNews:
     caller's lock guards it.
 
     Attributes:
-        offset: all below it is durable; -1: nothing is known but the state of the log.
+        offset: all records below it are durable; -1: only the state of the log is
+            known.
     """
 
     def __init__(self, directory: Directory, ownership: Ownership) -> None:
         self.offset = -1
         self._directory = directory
         self._ownership = ownership
-        # The log that `offset` is of.
+        # The log to which `offset` belongs.
         self._log: tuple[str, int] | None = None
 
     def hear(self, loaded: RecoveredLog, end: int) -> None:

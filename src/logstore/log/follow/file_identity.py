@@ -71,7 +71,7 @@ class LogEnd(NamedTuple):
     @staticmethod
     def places(size: int, header: int | None) -> list[tuple[int, int]]:
         """(position, length) of the pieces of an end at this size, if its last batch
-        begins at `header`; None: that is not known."""
+        begins at `header`; None: unknown."""
         places = [max(size - _LAST_BYTES, 0)]
         if header is not None:
             places.append(header)
@@ -103,7 +103,7 @@ class LogFiles:
         self._begun_ms = directory.files.now_ms()
         self._before = self._present() if is_foreign else {}
         self._stamps: dict[str, _Stamp] = {}
-        # Of a foreign log: the stamp of its last file before it was read.
+        # For a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
         # The ends that it had; the newest is last.
         self._ends: deque[LogEnd] = deque(maxlen=_ENDS_MAX)
@@ -141,7 +141,8 @@ class LogFiles:
         names = [segment.file.name(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
         if not self.is_foreign:
-            # Deleted since the names were read, its file has another name for a while.
+            # If it was deleted since the names were read, its file has another name for
+            # a while.
             gone = [name + DELETED for name in names if name not in self._stamps]
             for name, stamp in self._stamps_of(gone).items():
                 self._stamps[name.removesuffix(DELETED)] = stamp
@@ -182,8 +183,8 @@ class LogFiles:
             return
         header = last_batch_at(last) if last.size else None
         pieces = LogEnd.places(last.size, header)
-        # If the file cannot be read, nothing shows that the end stands: what was read
-        # of the log is then taken as replaced as soon as it may have been.
+        # If the file cannot be read, nothing shows that the end is unchanged: records
+        # that were read then count as replaced as soon as they may have been.
         contents: tuple[tuple[int, bytes], ...] = ()
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
@@ -203,7 +204,7 @@ class LogFiles:
         return tuple(self._ends)
 
     def restore_ends(self, ends: tuple[LogEnd, ...]) -> None:
-        """Keep only these ends: those recorded since may be of another log."""
+        """Keep only these ends: ends recorded since may be of another log."""
         self._ends = deque(ends, maxlen=_ENDS_MAX)
 
     def _bytes_at(
@@ -341,8 +342,8 @@ class LogFiles:
         return False
 
     def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether a file is not the one that it was, whichever program writes the log.
-        Each file is examined once per time of the directory."""
+        """Whether a file was replaced, whichever program writes the log. Each file is
+        examined once per time of the directory."""
         begun_ms = self._directory.files.now_ms()
         mtime_ns = self._directory.info().mtime_ns
         if self._is_stuck or self.is_last_other(segments):

@@ -1,4 +1,4 @@
-"""A log that was loaded, and grows as its writer appends, rolls and deletes."""
+"""Follows a log that was loaded, as its writer appends, rolls and deletes."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ class FollowedLog:
         if depth is Depth.NOTHING or depth is Depth.FILES:
             return depth is Depth.NOTHING
         if now.epochs != self._epochs.rows:
-            # They differ after all that was read, or only the files can show a cut.
+            # The signs differ after everything was read, or only the files can show a
+            # cut.
             self._epochs = self._epochs.now(self._directory)
         stamp = look.stamps().get(self.guards.last)
         if depth is Depth.NAMES:

@@ -216,8 +216,8 @@ class Loader(NamedTuple):
         return load(context)
 
     def after_deletion(self, metadata: PartitionMetadata) -> PartitionMetadata | None:
-        """The facts with the state of now, if logstore's own writer has deleted
-        segments since, and did nothing else that a reader must know of; else None.
+        """The facts with the present state, if logstore's own writer has deleted
+        segments since, and made no other change that matters to a reader; else None.
         Which log the state is of is asked when the log was loaded (`_has_only_grown`).
         """
         state = metadata.state
@@ -240,8 +240,8 @@ class Loader(NamedTuple):
         return PartitionStamp.now(self.directory)
 
     def _has_only_grown(self, loaded: LoadedLog, now: PartitionStamp) -> bool:
-        """Whether a log certainly was not cut between its stamp and the one of now, and
-        logstore's own writer has replaced none of its segments."""
+        """Whether a log certainly was not cut between its stamp and the present one,
+        and logstore's own writer has replaced none of its segments."""
         was = loaded.stamp
         if (now.directory_id, now.ownership) != (was.directory_id, was.ownership):
             return False
@@ -302,7 +302,7 @@ def _stale_cuts(metadata: PartitionMetadata, before: Observed | None) -> Cuts:
         return metadata.stale.cuts
     if before is not None:
         return before.cuts
-    # Logstore may have recorded some: then only those bytes show a cut that differ.
+    # Logstore may have recorded some: then only different bytes show a cut.
     return UNKNOWN_CUTS if metadata.is_own else Cuts()
 
 

@@ -238,7 +238,7 @@ class ReadOnlyLog:
             return self._history[1]
 
     def _look_at_files(self) -> None:
-        """Look at everything, until no file is another than before."""
+        """Look at everything, until no file was replaced since."""
         self._look()
         serial = -1
         while self._cuts.serial != serial and self._is_any_replaced():
@@ -263,14 +263,14 @@ class ReadOnlyLog:
         )
 
     def _is_any_replaced(self) -> bool:
-        """Whether a file is not the one that it was at the last refresh."""
+        """Whether a file was replaced since the last refresh."""
         try:
             return self._log.files.is_any_replaced(self.segments)
         except OSError as error:
             self._loader.fail(error)
 
     def _retry_look(self) -> tuple[Look, Look]:
-        """`_look_until_stable`, again if an error comes of a change."""
+        """`_look_until_stable`, again if a change causes an error."""
         attempt = 0
         while True:
             attempt += 1
@@ -290,7 +290,7 @@ class ReadOnlyLog:
                 raise
 
     def _look_until_stable(self) -> tuple[Look, Look]:
-        """Look until nothing changes meanwhile that what was read may depend on.
+        """Look until no change during the look can affect its result.
 
         Returns:
             The look at the guards before everything that was read, and the one after.
@@ -306,7 +306,7 @@ class ReadOnlyLog:
                 self._load_again()
             now = self._log
             if now is log:
-                # One that was loaded has it, or is another log.
+                # A loaded log has it, or is another log.
                 start = min(start, now.end_offset)
                 now.log.start_offset = max(now.log.start_offset, start)
             has_read = now is not log or end < now.end_offset

@@ -1,4 +1,4 @@
-"""The segments that logstore's own writer begins, and what its state says of them.
+"""Finds the segments that logstore's own writer begins, from its state.
 
 A roll appends an entry to the state file of the partition; every other change of the
 names in its directory is recorded first, in a state that is written whole. So while the
@@ -33,7 +33,7 @@ def begin_segment(
     """The segment that follows the last one of a log, before it is read.
 
     Raises:
-        OSError: it has no file.
+        OSError: its file does not exist.
     """
     segment = Segment(
         directory,

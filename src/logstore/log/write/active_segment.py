@@ -28,8 +28,9 @@ class ActiveSegment:
     no writer is open. An open writer's attributes, which began as these, do otherwise.
 
     Attributes:
-        writer: open for appends; None until the first append, and while it rests.
-        state, index, times: what the next `open` begins with.
+        writer: open for appends; None before the first append, and while its file is
+            closed.
+        state, index, times: the values with which the next `open` begins.
         prepared: the next small appends; empty without a writer.
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
@@ -76,9 +77,9 @@ class ActiveSegment:
         self._described: SegmentWriter | None = None
         self.writer: SegmentWriter | None = None
         self.state = state
-        # Kafka counts from 0 at every opening of a log. A log whose file was closed
-        # meanwhile is not reopened in this sense: its entries must not depend on how
-        # many other logs are open.
+        # Kafka counts from 0 at every opening of a log. Reopening the file of a resting
+        # log is not such an opening: its entries must not depend on how many other logs
+        # are open.
         state.raw.bytes_since = 0
         self.index = index
         self.times = times
@@ -138,7 +139,7 @@ class ActiveSegment:
         return segment
 
     def remove_files(self, base_offset: int) -> None:
-        """Remove the files of a segment that no reader knows of."""
+        """Remove the files of a segment that no reader has seen."""
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base_offset, suffix)
             self._context.directory.unlink(name, missing_ok=True)

@@ -47,7 +47,7 @@ class Appender:
     batches; they take the lock. The others need it.
 
     Attributes:
-        encoder: makes batches as the settings of the log say.
+        encoder: makes batches according to the settings of the log.
     """
 
     __slots__ = ("_log", "_spares", "_syncs", "encoder")
@@ -255,7 +255,7 @@ class Appender:
             log.get_ready()
             check()
             if encoded.config is not self.encoder.config:
-                # Other settings since, which happens seldom: encode under the lock.
+                # The settings have changed since, which is rare: encode under the lock.
                 self._check_numberable()
                 for rows in groups:
                     rows.rewind()

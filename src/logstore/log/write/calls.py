@@ -44,13 +44,13 @@ def identity_of(process: str) -> str:
 
 
 class OutdatedChoiceError(LogStoreError):
-    """A topic has another number of partitions than when the partitions of records were
-    chosen: nothing was done, and they are chosen again. No caller sees it."""
+    """The number of partitions of a topic has changed since the partitions of records
+    were chosen: nothing was done, and they are chosen again. Not raised to callers."""
 
 
 class CallerEndedError(LogStoreError):
-    """The process that has handed in has ended, before anything counted: nothing was
-    done. No caller sees it."""
+    """The process that made the request has ended before it took effect: nothing was
+    done. Not raised to callers."""
 
 
 def file_of(process: str, number: int) -> str:
@@ -78,8 +78,8 @@ class Append(NamedTuple):
 
     def packed(self) -> bytes:
         """The content of a request."""
-        # As `_packed` writes it, which takes longer than all else that an append does
-        # before it waits.
+        # The same bytes as from `_packed`, which takes longer than everything else that
+        # an append does before it waits.
         logs = ",".join([_log_text(log) for log in self.logs])
         counts = [f"{_text_of(topic)}:{n}" for topic, n in self.partitions.items()]
         expected = "null" if self.expected_offset is None else self.expected_offset
@@ -259,7 +259,7 @@ def answer_in(path: str, content: bytes) -> Answer:
     """An answer from its bytes.
 
     Raises:
-        CorruptCheckpointError: it has not the fields of one.
+        CorruptCheckpointError: it does not have the fields of an answer.
     """
     plain = plain_answer(content)
     return plain or answer_of(path, checkpoints.entry_value(path, content))

@@ -23,11 +23,11 @@ class DurablePage:
     """The file with the durable offset. The log's lock guards it; `SharedSync` also
     writes to it, in a step that needs no lock.
 
-    Invariant: what it says is durable. C writes to it only while it has the present
-    cuts.
+    Invariant: all records below its offset are durable. C writes to it only while it
+    has the present cuts.
 
     Attributes:
-        state: what C writes.
+        state: the content that C writes.
     """
 
     __slots__ = ("_context", "_cuts", "_file", "_rest", "_serial", "state")
@@ -102,8 +102,8 @@ class DurablePage:
         self.state.raw.fd = self._file.fd
 
     def pause(self) -> None:
-        """Say nothing more before the next `tell`: the log is being cut. It cannot
-        fail: an undo may have little stack left."""
+        """Publish nothing before the next `tell`: the log is being cut. It cannot fail:
+        an undo may have little stack left."""
         raw = self.state.raw
         if raw.fd >= 0:
             raw.fd = native.PAGE_TO_OPEN

@@ -146,8 +146,8 @@ class DurablePoint:
         Args:
             in_place: as `GrowingFile.replace`; nor do index files for which there is no
                 room stop it: the next opening then builds them.
-            is_record: no call depends on it; the file says afterwards what it said
-                before if one bit of its last entry is damaged.
+            is_record: no call depends on it. If a bit of the new last entry is damaged,
+                the file has its former content.
 
         Raises:
             OSError: as the system gives it. With `in_place`, an `UnknownContentError`
@@ -198,7 +198,7 @@ class DurablePoint:
         ):
             return False
         if _indexed_base(point) not in (_NO_BASE, named):
-            # As after a whole file: index files that it counts are there.
+            # As after writing the whole file: the index files that it counts exist.
             self._context.directory.sync()
         rows = ",".join(_rows_from(segments, count))
         if not self._file.append(point.change_to_json(rows)):

@@ -63,8 +63,8 @@ class ExclusiveLog:
         return len(self._log.extent.segments) - 1, writer.state.size
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes fit into the active segment, for which the disk has
-        room for certain."""
+        """Whether `size` bytes fit into the active segment, and the disk certainly has
+        room for them."""
         writer = self._log.writable()
         end = writer.state.size + size
         is_one = end <= self._log.context.config.segment_bytes
@@ -79,8 +79,8 @@ class ExclusiveLog:
     def raise_barrier(
         self, barrier: VisibilityBarrier, release: Callable[[], None]
     ) -> None:
-        """Hide all that is appended from now on from readers until the barrier is open;
-        `release` is called before others append (`Health.release`)."""
+        """Hide all later appends from readers until the barrier is open; `release` is
+        called before others append (`Health.release`)."""
         self._log.health.release = release
         self._log.limit_visibility(barrier, self._log.extent.end)
 

@@ -231,7 +231,7 @@ class Idempotence:
             known = self._upto(extent)
             if known.has_named:
                 producers = self._load(extent._replace(end=end))
-                # That at the end may be of an earlier cut in the same gap.
+                # The snapshot at the end may be of an earlier cut in the same gap.
                 producers.forget_named_from(offset)
                 producers.inherit(known.named_before(offset))
                 later = [one for one in snapshots if one >= end]
@@ -259,18 +259,18 @@ class Idempotence:
         offset: int,
         snapshots: Iterable[int],
     ) -> None:
-        """Set named producers to their last sequences at an offset, although batches of
-        theirs before it are gone: the first batch from there on determines it, and the
-        last of all batches of each is always there.
+        """Set named producers to their last sequences at an offset, although their
+        batches before it are gone: the first batch from there on determines the
+        sequence, and the last batch of each producer always exists.
 
         Args:
-            producers: the state that the batches make which are there.
+            producers: the state from the existing batches.
             known: at the end of the log.
             snapshots: offsets of the snapshots that may contain batches after `offset`.
         """
         wanted = known.named_that_differ(producers)
-        # Of each, a batch from the offset on: one that is known, unless there is an
-        # earlier one in the log.
+        # A batch of each from the offset on: a known one, unless the log has an earlier
+        # one.
         later = known.named_from(offset, wanted)
         for one in snapshots:
             entries = self._read_snapshot(one) or ()
@@ -300,9 +300,9 @@ class Idempotence:
 
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known, or the log may
-        have transactions: a broker that finds a clean stop takes those alone for open
-        which a snapshot has, or the log after it. It never raises: the log has them,
-        too."""
+        have transactions: a broker that finds a clean stop considers only transactions
+        in a snapshot, or in the log after it, as open. It never raises: the log has the
+        producers, too."""
         if self._written == extent.end:
             return
         producers = self._known(extent)
@@ -330,7 +330,7 @@ class Idempotence:
         return True
 
     def _known(self, extent: Extent) -> Producers | None:
-        """The producers at the end of the log, if that needs no look at the log."""
+        """The producers at the end of the log, if known without reading the log."""
         self._take(extent)
         producers = self._producers
         if producers is None:

@@ -240,8 +240,8 @@ class LogWriter(native.LogFields):
             self.appended.set()
 
     def record_cut(self, offset: int) -> None:
-        """Record that all from an offset on is being, or was, removed, for readers that
-        have read it."""
+        """Record that all records from an offset on are being, or were, removed, for
+        readers that have read them."""
         self.idempotence.forget()
         self.page.pause()
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
@@ -270,15 +270,15 @@ class LogWriter(native.LogFields):
                 self.health.is_blocked = self._has_reason
 
     def check(self) -> None:
-        """Raise the reason if nothing may be written; finish what an interrupted call
-        left half done."""
+        """Raise the reason if nothing may be written; finish the work of an interrupted
+        call."""
         self.health.check(self.repair)
         if self.point.must_record:
             self.active.retire()  # `writable` writes the state file
             self.health.is_blocked = self._has_reason
 
     def repair(self) -> None:
-        """Finish what an interrupted call left half done.
+        """Finish the work of an interrupted call.
 
         Raises:
             StorageError: this is not possible now.
@@ -305,8 +305,8 @@ class LogWriter(native.LogFields):
     @property
     def _has_reason(self) -> bool:
         """Whether there is, or may be, a reason to refuse appends: a closed barrier may
-        belong to a publication that was interrupted. Or there is something to be done
-        before the next one."""
+        belong to a publication that was interrupted. Or some work is due before the
+        next append."""
         health, barrier = self.health, self.visibility.barrier
         is_held = health.suspended is not None or health.release is not None
         is_held = is_held or (self.point.must_record and self.active.writer is not None)

@@ -122,7 +122,7 @@ class Replacement:
 
         Args:
             seen: the log when the compaction began.
-            end: the records and markers below it have decided what stays.
+            end: the records and markers below it have determined which records stay.
 
         Returns False, with nothing done, if the log was cut below `end` since, or has
         lost one of the segments.
@@ -221,7 +221,7 @@ class Replacement:
             log.point.swapping = ()
             log.point.write(log.extent, state)
         except (OSError, LogStoreError) as error:
-            # The state on disk says that they do not count, and each later one, too.
+            # The state on disk says that they do not count, and so does each later one.
             log.point.swapping = (new.base_offset,)
             logger.warning(
                 "files of an unfinished compaction of %s stay: %s",
@@ -281,7 +281,7 @@ class Replacement:
         directory = self._log.context.directory
         names: list[str] = []
         taken = set(directory.names())
-        # Also what a lower cut needs: see `Idempotence.before_cut`.
+        # Also snapshots that a lower cut needs: see `Idempotence.before_cut`.
         kept = self._log.extent.cuts.offsets
         for segment in old:
             base = segment.base_offset

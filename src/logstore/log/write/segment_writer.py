@@ -39,7 +39,7 @@ _RESERVE_MAX: Final = 16 << 20
 
 
 def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
-    """When a segment is full."""
+    """The limits at which a segment is full."""
     return native.RollLimits(
         config.segment_bytes,
         config.roll_ms - jitter_ms,

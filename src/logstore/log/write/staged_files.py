@@ -105,7 +105,7 @@ def check_identity(identity: object, name: str = "identity") -> str:
     try:
         identity.encode()
     except UnicodeEncodeError as error:
-        # Two of them in a row would become another identity when they are read again.
+        # Two of these in a row would be read again as another identity.
         raise ConfigError(
             f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
             f"is no character; nothing was done",
@@ -385,7 +385,7 @@ class _Moved:
         if walk.error is not None or walk.pos != size:
             raise not_staged(self._root, log, pos + walk.pos)
         if config.compacts:
-            # It may not have been when they were staged, or handed in.
+            # The topic may not have been compacted when they were staged, or handed in.
             self._check_keys(native.bytes_of(data, size))
         self._last_offset = walk.last_offset
 

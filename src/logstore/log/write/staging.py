@@ -1,4 +1,4 @@
-"""Records that are staged for a store: encoded by any process, in no log yet.
+"""Stages records for a store: encoded by any process, not yet in a log.
 
 A `Stage` writes files into the store's root directory, `.logstore-staged-*`: one with
 whole batches for any number of partitions, and a separate one for each partition that
@@ -251,7 +251,7 @@ class Stage:
         self._logs: dict[TopicPartition, _Log] = {}
         self._staged: Staged | None = None
         self._is_entered = False
-        # Why it takes no more records; "": it takes them.
+        # The reason why it takes no more records; "": it takes them.
         self._ended = ""
         # In a separate lock group: no thread waits for it.
         self._lock = native.Mutex(RANK_LEAF, "a stage", new_group())

@@ -92,16 +92,15 @@ class Syncs:
                 self._plan_catch_up()
 
     def _limit(self, writer: SegmentWriter) -> int:
-        """The size from which on so much of a segment is not synced that a sync of it
-        is to begin."""
+        """The size of a segment from which on so much is not synced that a sync
+        begins."""
         synced, state = self._log.point.synced.raw, writer.state.raw
         is_new = synced.base_offset != state.base_offset
         return int(0 if is_new else synced.size) + _UNSYNCED_BYTES
 
     def steps_end(self, writer: SegmentWriter) -> int:
-        """The size of the active segment from which on the next append is to call
-        `plan` again. Until then appends in steps of C, which do not call it, may
-        follow."""
+        """The size of the active segment from which on the next append must call `plan`
+        again. Until then appends in steps of C, which do not call it, may follow."""
         if self._is_catching_up:
             return int(writer.state.raw.size) + _UNSYNCED_BYTES
         return self._limit(writer)

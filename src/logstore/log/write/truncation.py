@@ -85,7 +85,7 @@ def truncate(
         is_begun = True
         _cut(log, segment, segments[index + 1 :], offset, end, reason)
     except BaseException as error:
-        # Half done, in memory or on disk: the next opening finds out. This comes
+        # Half done, in memory or on disk: the next opening determines which. This comes
         # first and makes no call that could be interrupted.
         health.is_poisoned = health.is_blocked = True
         if not is_begun and isinstance(error, OSError) and _is_unchanged(error):
@@ -125,7 +125,7 @@ def truncate(
 
 
 def _is_unchanged(error: OSError) -> bool:
-    """Whether the state file could not be written, and says what it said before."""
+    """Whether the state file could not be written, and has its former content."""
     return is_disk_full(error) and not isinstance(error, UnknownContentError)
 
 

@@ -1,4 +1,4 @@
-"""The writing side of a partition: what a store calls."""
+"""The writing side of a partition, as used by a store."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class PartitionWriter:
         self.health.suspended = None
 
     def fail(self, error: BaseException) -> None:
-        """Refuse all appends: the next opening of the store cuts what follows here."""
+        """Refuse all appends: the next opening of the store cuts the log here."""
         self.health.cannot_undo(
             f"a publication to {self.context.name} could not be undone: "
             f"{error_text(error)}. Open the store again."
@@ -303,7 +303,7 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             if self._is_finished:
                 if self._failure is not None:
-                    # An interrupt has kept it from its caller, perhaps.
+                    # An interrupt may have kept the error from its caller.
                     raise again(self._failure)
                 return
             self.is_end_recorded = False  # until it is, whatever ends this call
