@@ -40,7 +40,7 @@ __all__ = [
 
 # How many batches of a producer are kept.
 WINDOW: Final = 5
-# A producer is forgotten when its newest record is so old, as with Kafka's default of
+# A producer is forgotten when its newest record is this old, as with Kafka's default of
 # `producer.id.expiration.ms`.
 EXPIRY_MS: Final = 24 * 3600 * 1000
 
@@ -304,7 +304,7 @@ class Producers:
         return before
 
     def forget_named_from(self, offset: int) -> None:
-        """Forget what is known of the batches of named producers from an offset on."""
+        """Forget the known batches of named producers from an offset on."""
         for producer in self._by_id.values():
             if producer.is_named:
                 kept = [one for one in producer.batches if one.last_offset < offset]
@@ -380,10 +380,10 @@ class Producers:
         return None
 
     def inherit(self, other: Producers) -> None:
-        """Take the producers that only another state of the same log has: those before
-        the batches that were added here, also the first ones of open transactions. Take
-        named ones that have another last sequence there: batches of theirs may have
-        been compacted away, which it has seen."""
+        """Take over the producers that only another state of the same log has, from
+        before the batches that were added here, and its open transactions. Take over
+        named producers with another last sequence there: it may have seen batches that
+        were compacted away."""
         for key, producer in other._by_id.items():
             mine = self._by_id.setdefault(key, producer)
             if mine.is_named and _state_of(mine)[1] != _state_of(producer)[1]:
@@ -412,8 +412,8 @@ class Producers:
             )
             last = _state_of(producer)[1]
             if last >= 0 and batch.first_sequence != (last + 1) % SEQUENCES:
-                # It had expired, and began again: a batch of now must not be taken for
-                # one of then.
+                # It had expired, and began again: a new batch must not be mistaken for
+                # an old one.
                 producer.batches.clear()
             producer.batches.append(known)
         producer.timestamp_ms = batch.timestamp_ms
@@ -439,7 +439,7 @@ class Producers:
         return next(iter(self._open.values()), end)
 
     def aborted_by(self, batches: Iterable[SentBatch], base: int) -> list[TxnEntry]:
-        """The entries of the transaction index that batches make which are about to be
+        """The entries of the transaction index for batches that are about to be
         appended at an offset. Nothing is added."""
         ahead = Producers(base)
         ahead._open = dict(self._open)

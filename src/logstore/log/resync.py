@@ -283,7 +283,7 @@ def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
     batch, which does not cover the frame, must be that of the bytes up to a later
     intact batch; or the nearest one, `intact`, is part of its records. The checksum of
     a message of magic 0 or 1 is in the frame: its lengths must lead to that batch, and
-    no field between the frame and the key may be zeros that is not in that batch, too.
+    a field between the frame and the key may be zeros only if it is in that batch, too.
     """
     head = _bytes_at(segment, pos, _MAGIC_2_COVERED)
     if len(head) < _MAGIC_2_COVERED or any(head[:FRAME_BYTES]):
@@ -314,8 +314,8 @@ def may_end_transaction(segment: Segment, pos: int, end: int) -> bool:
 
 
 def _is_content(data: bytes, magics: bytes) -> bool:
-    """Whether the records of a batch whose beginning `data` is lead past its end, by
-    their lengths: what follows there is content of one."""
+    """Whether the records of a batch that begins with `data` extend past the end of
+    `data`, by their lengths: the next bytes are content of a record."""
     for magic in magics:
         ends = _record_ends(data) if magic == 2 else [_message_end(data, magic)]
         if max(ends, default=0) > len(data):
@@ -432,7 +432,7 @@ class _Stated(NamedTuple):
 
 
 def _stated_offsets(segment: Segment, pos: int, *, magic: int | None = None) -> _Stated:
-    """`magic`: of the batch, if its own field cannot be asked."""
+    """`magic`: of the batch, if its own field cannot be used."""
     data = _bytes_at(segment, pos, _HEADER.size)
     offset, _, own, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
     magic = own if magic is None else magic

@@ -183,7 +183,8 @@ def plan(
     An empty active segment is never among them.
 
     Args:
-        keeps_active: nor is another one: the log is damaged, and takes no new one.
+        keeps_active: nor is any active segment: the log is damaged, and gets no new
+            one.
     """
     reasons: dict[int, str] = {}
     for policy in policies:

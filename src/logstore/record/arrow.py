@@ -234,7 +234,7 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
 
 
 def _is_milliseconds(kind: Any) -> bool:
-    """Whether the values of a type are what is stored."""
+    """Whether the values of a type are stored unchanged."""
     return bool(
         kind.id == _INT64 or (pa.types.is_timestamp(kind) and kind.unit == "ms")
     )

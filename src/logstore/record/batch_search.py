@@ -23,8 +23,8 @@ _MAGICS: Final = re.compile(rb"[\0-\2]")
 
 
 def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
-    """Where batches may begin, in order: (position, whether all of it is there, and its
-    checksum is correct). One of which the end is missing may be none.
+    """Positions where batches may begin, in order: (position, whether the batch is
+    complete, and its checksum correct). An incomplete one may be no batch.
 
     Args:
         c: pointer to the same bytes.

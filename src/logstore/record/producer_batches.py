@@ -133,7 +133,7 @@ class Prepared:
 
     Attributes:
         count: number of offsets that they take.
-        markers: what the control batches among them say, each of which ends a
+        markers: the contents of the control batches among them, each of which ends a
             transaction.
     """
 
@@ -440,7 +440,7 @@ class _Check:
     def _take_marker(
         self, data: bytearray, header: native.BatchHeader, count: int
     ) -> None:
-        """Keep what a control batch says, or refuse it."""
+        """Keep the marker in a control batch, or refuse it."""
         batch = RecordBatch(
             header._replace(pos=0),
             bytes(data[header.pos : header.pos + header.size]),
@@ -520,7 +520,7 @@ def _message_key_len(data: bytearray, header: native.BatchHeader) -> Any:
 
 
 def _decoder() -> native.Decoder:
-    """One that is not in use, a new one or not."""
+    """A decoder that is not in use, reused or new."""
     try:
         return _spare_decoders.pop()
     except IndexError:

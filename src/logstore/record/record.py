@@ -84,7 +84,7 @@ def _timestamp(record: Record | TopicRecord) -> datetime.datetime | None:
 
 
 def _complete(record: type[Any], fields: tuple[str, ...], doc: str) -> None:
-    """Add to a type of C what a named tuple has, and `timestamp`."""
+    """Add the attributes of a named tuple, and `timestamp`, to a type of C."""
     attributes = {
         "__doc__": doc,
         "__match_args__": fields,

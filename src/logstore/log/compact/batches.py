@@ -1,5 +1,5 @@
-"""Walks over the batches of segments for a compaction: maps their keys, and puts what
-stays of them into a new file. Each call of a step reads one buffer.
+"""Walks over the batches of segments for a compaction: maps their keys, and copies the
+remaining records to a new file. Each call of a step reads one buffer.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class BatchWalk:
     def filter_segment(
         self, segment: Segment, write: Callable[[memoryview | bytes], None]
     ) -> Generator[int, None, None]:
-        """Hand what stays of a segment to `write`, whole batches in order; the memory
-        is valid until that returns.
+        """Pass the remaining records of a segment to `write`, as whole batches in
+        order; the memory is valid until that returns.
 
         Raises: as `map_segment`; what `write` raises.
         """

@@ -52,7 +52,7 @@ class CompactionOptions(NamedTuple):
     """How a log is compacted: see `Partition.compact`.
 
     Attributes:
-        is_clock: `now_ms` is that of the system, and no choice of the caller.
+        is_clock: `now_ms` is the system's time, and was not chosen by the caller.
         stable: returns the last stable offset of the log.
         decompressed_max: limit on one decompressed batch, in bytes.
         on_progress: called between steps, without a lock.
@@ -75,7 +75,7 @@ class CompactionProgress(NamedTuple):
     Attributes:
         partition: ``topic-partition``.
         bytes_read: so far, in all passes over the log. A pass reads the log for
-            transactions, what is dirty for its keys, and both to write it.
+            transactions, the dirty part for its keys, and everything again to write it.
         bytes_total: to be read, as far as is known; rises if another pass is needed.
         removed: records, so far.
     """
@@ -352,8 +352,9 @@ class _Compactor:
             raise CutError
 
     def _dry_steps(self) -> Steps:
-        """Decide, and count what would stay; write nothing. If the map is too small for
-        all keys, each pass is about some of them, and about the whole log."""
+        """Decide, and count the records that would stay; write nothing. If the map is
+        too small for all keys, each pass is about some of them, and about the whole
+        log."""
         extent, facts, stable, decided = self._look()
         self._extent, self._plan = extent, None
         self._before = sum(segment.size for segment in extent.segments)

@@ -2,7 +2,7 @@
 aborted, markers that nothing refers to any more, and the last batch of each producer.
 
 The batches themselves are read for it, and their checksums checked: a marker that is
-read with another producer would end no transaction, and what was aborted would count.
+read with a wrong producer would end no transaction, and aborted records would count.
 Kafka reads its transaction indexes and producer snapshots instead, which may be
 missing.
 """
@@ -36,7 +36,7 @@ class LogOutcomes(NamedTuple):
     Attributes:
         native: for the C core.
         aborted: the transactions that were aborted and still have batches, in the order
-            of their markers: what transaction indexes are made of.
+            of their markers: the content of transaction indexes.
         end: after the last marker. The findings are valid as long as the log below it
             does not change.
     """
@@ -78,7 +78,7 @@ class _Producer:
             self.last = header.last_offset, sequence
 
     def turn_before(self, header: native.BatchHeader) -> int | None:
-        """The offset of its last record, if others than its own were between that and a
+        """The offset of its last record, if records of others were between it and a
         later batch."""
         if self.last is None:
             return None

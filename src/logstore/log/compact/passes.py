@@ -29,7 +29,7 @@ from logstore.segment import Segment
 
 __all__ = ["BUFFERS_BYTES", "CutError", "Pass", "Steps", "Work"]
 
-# Of the space that a group takes, as much more must be free: batches may grow.
+# This share of a group's space must be free in addition: batches may grow.
 _SPARE: Final = 10
 _MS: Final = 1_000_000
 _AHEAD_MS: Final = 24 * 60 * 60 * 1000
@@ -243,7 +243,8 @@ class Pass:
         segments: Sequence[Segment],
         legacy_ms: int,
     ) -> Steps:
-        """Write what stays of a group into one segment, and put it in its place."""
+        """Write the remaining records of a group into one segment, and replace the
+        group by it."""
         work, core = self._work, self._core
         before = core.counts
         if work.replacement is None:

@@ -49,7 +49,7 @@ def reader_over(
     """A `pyarrow.RecordBatchReader` over pieces; it reads nothing before it is used.
 
     Args:
-        payloads: which columns, and what becomes of keys and values.
+        payloads: the columns, and the conversion of keys and values.
         view: keys and values as views of the bytes that were read.
         limit: the most records to return from all pieces; None: all. With a limit one
             thread reads, and no further than the batch with the last of them.
@@ -87,8 +87,8 @@ def batches_of(
     """Record batches of the pieces in their order.
 
     If a log was compacted meanwhile, and a piece had to continue in the new segments,
-    the last records of some keys may lie after its former end: what is there now
-    follows, after all pieces.
+    the last records of some keys may lie after its former end: the records there follow
+    after all pieces.
 
     Args:
         columns: of `logstore.log.frames.columns.SCHEMA`, at least one.

@@ -60,7 +60,7 @@ class Cursor:
         chunk: the one that is being decoded; None: the next one must be requested.
 
     Args:
-        since: damage that lies wholly below it is no concern; None: `start`.
+        since: damage that lies wholly below it is ignored; None: `start`.
         buffer_bytes, first_bytes, pool, keeps: the `capacity`, `first`, ... of its
             `Buffers`. The first read may be all that is needed.
         follows: whether it continues if the log is changed. If not, it raises
@@ -394,7 +394,7 @@ class Buffers:
         self._first = min(first or READ_BYTES, self._capacity)
         self._pool = pool
         self._keeps = keeps
-        # The one to read into next; None: a new one.
+        # The buffer to read into next; None: a new one.
         self._free: native.Buffer | None = None
 
     def take(self, size: int) -> native.Buffer:

@@ -39,8 +39,8 @@ class AbortedTransaction(NamedTuple):
     entry: TxnEntry | None
 
     def fault_of(self, entry: TxnEntry | None) -> str:
-        """Why readers of a broker would take the transaction for something else with
-        an entry of the index, or with none; empty if they would not.
+        """The reason why readers of a broker would misjudge the transaction with this
+        entry of the index, or without one; empty if they would not.
 
         The log may have lost the first records of the transaction, and of others, to a
         deletion or a compaction: then an entry may name earlier offsets than these.

@@ -28,8 +28,8 @@ class _Batch(NamedTuple):
 
     Attributes:
         view: the log when the batch was found.
-        first: of this offset and of all up to the last one, it is the first batch that
-            does not end before.
+        first: for each offset from this one up to its last one, it is the first batch
+            that does not end before that offset.
         pos: of its first byte in the segment.
     """
 

@@ -164,7 +164,7 @@ class AbortedRange(NamedTuple):
 
     Attributes:
         producer_id: of the transactional batches.
-        first_offset: of the first of them that is in the range asked about.
+        first_offset: of the first of these batches in the requested range.
         last_offset: of the marker that ends them, inclusive.
     """
 

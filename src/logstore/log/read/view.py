@@ -38,9 +38,9 @@ _BASE_OFFSET = operator.attrgetter("base_offset")
 
 
 class Segments(tuple[Segment, ...]):
-    """The segments of a log, in order. Each change of the list makes a new one. So what
-    was found out about all of them is kept here: it counts while the list does, and
-    holds nothing longer.
+    """The segments of a log, in order. Each change of the list makes a new one. So
+    facts about all of them are kept here: they are valid, and in memory, only as long
+    as the list is.
 
     Attributes:
         largest: the result of `LargestTimestamps`; None: not computed yet.

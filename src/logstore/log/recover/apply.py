@@ -59,7 +59,8 @@ __all__ = [
 def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
     """Carry out a plan: repair what it says, and report each act.
 
-    A crash at any step leaves a partition of which the same, or a shorter plan is made.
+    After a crash at any step, the next plan for the partition is the same or a shorter
+    one.
 
     Raises:
         OSError: a step failed.
@@ -68,8 +69,8 @@ def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
 
 
 def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
-    """The log that a plan describes, if nothing is carried out; its actions are why it
-    takes no appends."""
+    """The log that a plan describes, if nothing is carried out; its actions are the
+    reasons why it takes no appends."""
     application = _Application(context, plan, survey)
     for finding in plan.findings:
         if CASES[finding.label] == TAKES_NO_APPENDS:
@@ -105,9 +106,10 @@ def finish_truncation(directory: Directory, operations: Operations) -> None:
 
 
 def _confirm(directory: Directory) -> None:
-    """Make the state file durable before what it says is done. It may be in the page
-    cache only, and in pages that count as written: a writer on a full disk changes the
-    file in place, and its sync has failed, perhaps. So the file is written again."""
+    """Make the state file durable before the operation that it records is carried out.
+    It may be in the page cache only, in pages that count as written: a writer on a full
+    disk changes the file in place, and its sync may have failed. So the file is written
+    again."""
     state = directory.read_file(layout.PARTITION_STATE)
     write_file_anyway(directory, layout.PARTITION_STATE, state)
 

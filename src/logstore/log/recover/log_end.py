@@ -38,8 +38,8 @@ _OTHER_END: Final = "the last durable batch ends at offset {}, not {}"
 
 
 def find_end(facts: Facts, findings: Findings, segments: Segments) -> Plan:
-    """A plan that has the end of the log, and what is done there. Findings are added,
-    and the last segment gets its end.
+    """A plan with the end of the log, and the actions there. Adds findings, and sets
+    the end of the last segment.
 
     Raises:
         EndUnknownError: the damage that was found hides it.
@@ -147,7 +147,7 @@ class _LogEnd:
         Args:
             durable: the durable offset when the plan has been carried out, by default
                 the end.
-            before: the one before that, by default the same.
+            before: `durable_before` of the plan, by default the same.
         """
         self._segments.end_last_at(size, end)
         durable = end if durable is None else durable
@@ -323,7 +323,8 @@ class _LogEnd:
         walk = self._facts.walk(question)
         is_torn_at_once = walk.refusal is None and not (walk.is_whole or walk.batches)
         if question.is_from_state and is_torn_at_once:
-            # If durable bytes are gone, what is here now are others of them.
+            # If durable bytes are gone, the bytes here are other ones: walk from byte
+            # 0.
             question = question._replace(is_from_state=False)
             walk = self._facts.walk(question)
         self.active_walk = question

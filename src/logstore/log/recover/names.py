@@ -162,8 +162,8 @@ def interrupted_operations(facts: Facts) -> Operations:
     """The operations that were interrupted: a compaction or swap at any time, a
     `truncate_to` or a deletion after its commit.
 
-    Without the end of a `.swap` file, the files that it replaces are unknown: then
-    nothing is said of the others either.
+    Without the end of a `.swap` file, the files that it replaces are unknown: then the
+    others are not determined either.
     """
     ends, state = readable(facts.swap_ends), facts.metadata.state
     if ends != facts.swap_ends:

@@ -85,7 +85,7 @@ class Damage(NamedTuple):
         path: of the file.
         reason: as in the error's message.
         position, offset: of its beginning.
-        refusal: of the system; then the damage is nothing else.
+        refusal: of the system; then this is the only damage.
     """
 
     label: str

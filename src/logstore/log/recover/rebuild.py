@@ -142,7 +142,7 @@ def _record_time_digest(directory: Directory, base_offset: int, digest: int) -> 
 
 def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:
     """Drop the aborted transactions of a segment that end at or after `offset`, and
-    what cannot be one, as a write leaves it that was cut short."""
+    invalid entries, such as a partial one from an interrupted write."""
     name = segment_file(base_offset, TXN_INDEX)
     try:
         data = directory.read_file(name)

@@ -56,7 +56,7 @@ class Segments:
         self._state = facts.metadata.state
         self._names = operations.names
         self._logs = operations.logs
-        # Base offsets of the sealed segments whose batches were all asked for.
+        # Base offsets of the sealed segments of which all batches were checked.
         self._walked: set[int] = set()
         self.planned: list[PlannedSegment] = []
         self.indexed: tuple[int, ...] = ()

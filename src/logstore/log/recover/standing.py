@@ -1,5 +1,5 @@
-"""Asks the bytes of a partition whether damage that was recorded is still there,
-and records what an opening for writing has found.
+"""Checks whether the recorded damage of a partition is still there, and records the
+damage that an opening for writing has found.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _standing(
     name = logs.get(verdict.segment)
     is_below = _start(context) >= max(verdict.end_offset, verdict.good_end + 1)
     if is_below and name is None:
-        # Of a file that is there, the start alone deletes nothing.
+        # If the file still exists, the start alone does not show a deletion.
         return Standing(verdict, False, f"{what}, was deleted: the log starts above it")
     if verdict.segment == NO_SEGMENT:
         end = max(verdict.end_offset, context.metadata.recovery_point)
@@ -137,10 +137,10 @@ def _standing(
     is_last = verdict.segment == max(logs)
     is_end_of_log = verdict.kind == LOST_END and verdict.end_position == size
     if is_end_of_log and not is_last:
-        # Nothing of this file was missing, but later segments.
+        # Later segments were missing, and nothing of this file.
         is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
     if verdict.kind == LOST_END and is_last and _was_closed_at(context, verdict, size):
-        # A recovery point said more, which has no checksum, and says so no longer.
+        # A recovery point, which has no checksum, was higher, and no longer is.
         return Standing(verdict, False, f"{what}, is gone: the log was closed there")
     if is_same and verdict.kind != UNSUPPORTED and verdict not in contradictions:
         return Standing(verdict)

@@ -2,7 +2,7 @@
 
 Names and sizes are always needed. Which batches are read depends on the decision: it
 runs on facts whose answers are read when it asks for them (`_Answers`), and the facts
-that are returned have these answers. So what is read and what is decided agree.
+that are returned have these answers. So the reads and the decision agree.
 
 The last segment is walked over once. The results of a walk are kept (`Reading`) for the
 log that opens, and for the indexes that are built.
@@ -330,7 +330,7 @@ class _Surveyor:
         segment.size = size if isinstance(size, int) else 0
         index = OffsetEntries.load(segment.index_bytes(INDEX), segment.size)
         if index.count:
-            # If it is wrong, what is read from here is not whole.
+            # If the entry is wrong, the walk from here does not find whole batches.
             state.raw.size = index.entry(index.count - 1)[1]
         return state
 
@@ -359,7 +359,8 @@ class _Surveyor:
                 reading = Reading(begin.copy(), index.copy(), times.copy())
             scan = scanned(reading, end)
             if not scan.is_whole and self.context.writable:
-                # Memory may be at fault: damage is what the disk gives a second time.
+                # Memory may be at fault: it is damage only if a second read of the disk
+                # shows it.
                 self.context.directory.files.forget_cached(fd, scan.pos, end - scan.pos)
                 again = scanned(reading, end)
                 scan = again._replace(

@@ -106,8 +106,8 @@ def _build(
     only: int | None = None,
     dry_run: bool = False,
 ) -> dict[int, int]:
-    """Build the indexes of the segments from number `first` on; `producers` are those
-    at a place in them, or before."""
+    """Build the indexes of the segments from number `first` on; `producers` is the
+    state at a place in them, or before."""
     found: dict[int, list[AbortedTransaction]] = {}
     read = segments[slot_of(segments, producers.end) :]
     for one in aborted_in(producers, read, end, _LIMIT):
@@ -161,7 +161,7 @@ def _producers_at(
     directory: Directory, segments: Sequence[Segment], offsets: list[int], floor: int
 ) -> Producers:
     """The producers at `floor`, or at an offset below, from which on the log has to be
-    read: that of a snapshot; without one, the first that can be of a producer."""
+    read: the offset of a snapshot; without one, the first that may be of a producer."""
     start = segments[0].base_offset
     for offset in reversed(offsets):
         if start <= offset <= floor:
