@@ -241,7 +241,7 @@ class FollowedLog:
         if depth is Depth.NOTHING or depth is Depth.FILES:
             return depth is Depth.NOTHING
         if now.epochs != self._epochs.rows:
-            # The signs differ after everything was read, or only the files can show a
+            # The epochs differ after all that was read, or only the files can show a
             # cut.
             self._epochs = self._epochs.now(self._directory)
         stamp = look.stamps().get(self.guards.last)

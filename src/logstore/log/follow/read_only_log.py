@@ -306,7 +306,7 @@ class ReadOnlyLog:
                 self._load_again()
             now = self._log
             if now is log:
-                # A loaded log has it, or is another log.
+                # A newly loaded log has it already, or is another log.
                 start = min(start, now.end_offset)
                 now.log.start_offset = max(now.log.start_offset, start)
             has_read = now is not log or end < now.end_offset

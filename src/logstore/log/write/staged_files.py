@@ -385,7 +385,8 @@ class _Moved:
         if walk.error is not None or walk.pos != size:
             raise not_staged(self._root, log, pos + walk.pos)
         if config.compacts:
-            # The topic may not have been compacted when they were staged, or handed in.
+            # The topic may have been set to compact after they were staged, or handed
+            # in.
             self._check_keys(native.bytes_of(data, size))
         self._last_offset = walk.last_offset
 
