@@ -5,8 +5,8 @@ at 0 with each epoch and, after 2^31 - 1, at 0 again. A log keeps the last five 
 of each producer, so that a batch that is sent again is found, and one that is missing,
 too (KIP-98, "Idempotent producer guarantees").
 
-Named producers (`Store.producer`) have ids of their own, from `NAMED_ID_MIN` on. Their
-sequences go on when another epoch begins, and they are never forgotten.
+Named producers (`Store.producer`) have separate ids, from `NAMED_ID_MIN` on. Their
+sequences continue when another epoch begins, and they are never forgotten.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 # How many batches of a producer are kept.
 WINDOW: Final = 5
-# A producer is forgotten when its newest record is so old, as with Kafka's default of
+# A producer is forgotten when its newest record is this old, as with Kafka's default of
 # `producer.id.expiration.ms`.
 EXPIRY_MS: Final = 24 * 3600 * 1000
 
@@ -50,7 +50,7 @@ _NONE: Final = -1
 
 
 class Marker(NamedTuple):
-    """What a control batch says that ends a transaction.
+    """The content of a control batch that ends a transaction.
 
     Attributes:
         is_abort: else it commits.
@@ -62,7 +62,7 @@ class Marker(NamedTuple):
 
 
 class SentBatch(NamedTuple):
-    """A batch, as it is in the log or is to be appended.
+    """A batch in the log, or to append.
 
     Attributes:
         producer_id: -1 if its producer does not number its records.
@@ -88,7 +88,7 @@ class Identity(NamedTuple):
     """A named producer, as its batches have it.
 
     Attributes:
-        earlier_ids: those that it had before its epochs were used up, newest first.
+        earlier_ids: its former ids, whose epochs are used up, newest first.
     """
 
     producer_id: int
@@ -118,7 +118,7 @@ class _Producer:
 
     Attributes:
         epoch: the highest one.
-        batches: the newest ones of that epoch, at most `WINDOW`; those of a named
+        batches: the newest ones of that epoch, at most `WINDOW`; batches of a named
             producer may have earlier epochs.
         timestamp_ms: the largest one of the last batch or marker.
         coordinator_epoch: of the last marker, or -1.
@@ -165,7 +165,7 @@ class Producers:
 
     def __init__(self, end: int, entries: Iterable[ProducerEntry] = ()) -> None:
         """Args:
-        entries: those of the snapshot at `end`.
+        entries: of the snapshot at `end`.
         """
         self.end = end
         self._by_id: dict[int, _Producer] = {}
@@ -292,8 +292,8 @@ class Producers:
         return any(producer.is_named for producer in self._by_id.values())
 
     def named_before(self, offset: int) -> Producers:
-        """The named producers as they were at an offset, as far as it is known here:
-        those of which a batch below it is known."""
+        """The state of the named producers at an offset, as far as known: only the
+        producers with a known batch below it."""
         before = Producers(offset)
         for key, producer in self._by_id.items():
             batches = [one for one in producer.batches if one.last_offset < offset]
@@ -304,7 +304,7 @@ class Producers:
         return before
 
     def forget_named_from(self, offset: int) -> None:
-        """Forget what is known of the batches of named producers from an offset on."""
+        """Forget the known batches of named producers from an offset on."""
         for producer in self._by_id.values():
             if producer.is_named:
                 kept = [one for one in producer.batches if one.last_offset < offset]
@@ -324,7 +324,7 @@ class Producers:
     def named_from(
         self, offset: int, keys: AbstractSet[int]
     ) -> dict[int, tuple[int, SentBatch]]:
-        """Of named producers, the first known batch that ends at or after an offset,
+        """The first known batch of each named producer that ends at or after an offset,
         with its first offset."""
         found = {}
         for key in self._by_id.keys() & keys:
@@ -380,10 +380,10 @@ class Producers:
         return None
 
     def inherit(self, other: Producers) -> None:
-        """Take the producers that only another state of the same log has: those before
-        the batches that were added here, also the first ones of open transactions. Take
-        named ones that have another last sequence there: batches of theirs may have
-        been compacted away, which it has seen."""
+        """Take over the producers that only another state of the same log has, from
+        before the batches that were added here, and its open transactions. Take over
+        named producers with another last sequence there: it may have seen batches that
+        were compacted away."""
         for key, producer in other._by_id.items():
             mine = self._by_id.setdefault(key, producer)
             if mine.is_named and _state_of(mine)[1] != _state_of(producer)[1]:
@@ -412,8 +412,8 @@ class Producers:
             )
             last = _state_of(producer)[1]
             if last >= 0 and batch.first_sequence != (last + 1) % SEQUENCES:
-                # It had expired, and began again: a batch of now must not be taken for
-                # one of then.
+                # It had expired, and began again: a new batch must not be mistaken for
+                # an old one.
                 producer.batches.clear()
             producer.batches.append(known)
         producer.timestamp_ms = batch.timestamp_ms
@@ -439,7 +439,7 @@ class Producers:
         return next(iter(self._open.values()), end)
 
     def aborted_by(self, batches: Iterable[SentBatch], base: int) -> list[TxnEntry]:
-        """The entries of the transaction index that batches make which are about to be
+        """The entries of the transaction index for batches that are about to be
         appended at an offset. Nothing is added."""
         ahead = Producers(base)
         ahead._open = dict(self._open)
@@ -472,15 +472,16 @@ class Producers:
     # ------------------------------------------------------------ snapshots
 
     def entries(self, now_ms: int) -> list[ProducerEntry]:
-        """For a snapshot at `end`; those that have expired are forgotten."""
+        """Entries for a snapshot at `end`. Producers that have expired are
+        forgotten."""
         for key in [k for k, one in self._by_id.items() if one.has_expired(now_ms)]:
             del self._by_id[key]
         keys = sorted(self._by_id, key=_hash_order(len(self._by_id)))
         return [_entry_of(key, self._by_id[key]) for key in keys]
 
     def is_short(self, now_ms: int) -> bool:
-        """Whether there may be producers with fewer batches here than batches before
-        those that were added would give them."""
+        """Whether producers may have fewer batches here than they would have if the
+        batches before the added ones were read, too."""
         return any(
             len(producer.batches) < WINDOW
             and not producer.is_old(now_ms)
@@ -490,7 +491,8 @@ class Producers:
 
 
 def _state_of(producer: _Producer | None) -> tuple[int, int]:
-    """(epoch, last sequence) of a producer; -1: of none, or of none of its epoch."""
+    """(epoch, last sequence) of a producer; -1: no producer, or no batch of its
+    epoch."""
     if producer is None:
         return _NONE, _NONE
     batches = producer.batches
@@ -498,7 +500,7 @@ def _state_of(producer: _Producer | None) -> tuple[int, int]:
 
 
 def _offsets_of(producer: _Producer, batch: SentBatch) -> range | None:
-    """Those of a batch that is one of the newest of its producer."""
+    """The offsets of a batch that is one of the newest of its producer, else None."""
     if batch.epoch == producer.epoch:
         for known in producer.batches:
             sequences = batch.first_sequence, batch.last_sequence
@@ -592,8 +594,8 @@ def _entry_of(key: int, producer: _Producer) -> ProducerEntry:
 
 
 def _hash_order(count: int) -> Callable[[int], int]:
-    """The order in which the JVM's hash map of so many ids goes over them: that of
-    Kafka's snapshots, as long as the map was not larger before."""
+    """The order in which the JVM's hash map of `count` ids iterates over them. Kafka's
+    snapshots have the same order, as long as the map was not larger before."""
     slots = 16
     while count > slots * 3 // 4:
         slots *= 2

@@ -87,7 +87,7 @@ class Sound(NamedTuple):
         return self.header.last_offset if first < 0 else first
 
     def has(self, offset: int) -> bool:
-        """Whether an offset is one of its own."""
+        """Whether an offset belongs to it."""
         return self.least_offset() <= offset <= self.header.last_offset
 
     @property
@@ -102,7 +102,7 @@ class Sound(NamedTuple):
 
     def ends_with_its_content(self) -> bool:
         """Whether its last offset, which no checksum covers, is that of its last
-        record. Only the messages in a wrapper of magic 0 have offsets of their own."""
+        record. Only the messages in a wrapper of magic 0 have absolute offsets."""
         if self.header.base_offset >= 0 or self.header.magic > 0:
             return True
         offsets = [record.offset for record in _opened(self.header, self.data)]
@@ -159,8 +159,8 @@ def next_valid_batch(
 def next_valid(
     segment: Segment, pos: int, last: int, following: int | None = None
 ) -> Sound | None:
-    """The next intact batch after a damaged one at `pos`; None if there is none up to
-    the end of the file. Its offsets lie after `last`, and in the segment.
+    """The next intact batch after a damaged one at `pos`; None if no batch up to the
+    end of the file is. Its offsets lie after `last`, and in the segment.
 
     `following`: the first offset after the segment, if it is known.
     """
@@ -171,7 +171,7 @@ def next_valid(
 
 def next_in_order(segment: Segment, pos: int, offset: int) -> Sound | None:
     """`next_valid_batch` after damage at `pos`, except a batch with a wrong offset: the
-    batch behind contradicts it, or it has changed places with the damaged one."""
+    next batch contradicts it, or it has changed places with the damaged one."""
     wrong = _valid_at(segment, pos, 0)
     batch = next_valid_batch(segment, pos, offset)
     if wrong is not None and batch is not None:
@@ -185,7 +185,7 @@ def next_in_order(segment: Segment, pos: int, offset: int) -> Sound | None:
 
 def is_contradicted(segment: Segment, batch: Sound, before: int) -> bool:
     """Whether the offsets of a batch, which no checksum covers, are wrong: the batch
-    behind it begins in the gap that they leave after `before`, or below their end."""
+    after it begins in the gap that they leave after `before`, or below their end."""
     first = first_at(segment, batch.end)
     if first is None or not before < first <= batch.header.last_offset:
         return False
@@ -196,7 +196,7 @@ def have_changed_places(
     before: int, ahead: tuple[int, int], behind: tuple[int, int], beyond: int | None
 ) -> bool:
     """Whether either of two batches may have a wrong offset, since the second has lower
-    ones. If not, it is the first: its offsets are not below those that follow.
+    ones. If not, the first has: its offsets are not below the following ones.
 
     Args:
         before: the last offset before the two.
@@ -215,7 +215,7 @@ def passed_over(
     whose offsets are in a gap before `pos`: it is not in its place, so the gap is
     none. It is given with the last offset before the gap.
 
-    What lies inside the damaged batch, by the length that this states, is content.
+    Bytes inside the damaged batch, by the length that it states, are content.
 
     Args:
         last: where the batch before `pos` ends.
@@ -233,7 +233,7 @@ def passed_over(
 
 def _gap_of(segment: Segment, end: int, first: int, last: int) -> int | None:
     """The last offset before the gap that has offsets `first` (-1: unknown) to `last`,
-    between two batches before the position `end`; None if there is none."""
+    between two batches before the position `end`; None without such a gap."""
     before, least = segment.base_offset - 1, last if first < 0 else first
     with contextlib.suppress(CorruptRecordError, UnsupportedError):
         for header, buffer, pos in segment.headers(checks=0):
@@ -247,8 +247,8 @@ def _gap_of(segment: Segment, end: int, first: int, last: int) -> int | None:
 
 
 def first_at(segment: Segment, pos: int) -> int | None:
-    """The first offset of the batch at a position, or behind the segment at its end.
-    None: there is no intact batch."""
+    """The first offset of the batch at a position; at the end of the segment, the next
+    offset. None: there is no intact batch."""
     if pos >= segment.size:
         return segment.next_offset
     found = segment.first_header(pos)
@@ -259,10 +259,10 @@ def first_at(segment: Segment, pos: int) -> int | None:
 
 
 def is_behind_torn(segment: Segment, pos: int, intact: Sound) -> bool:
-    """Whether an intact batch can be the one behind a batch at `pos` that goes on past
-    the end of the file. Otherwise it is part of its records, which hold another log:
-    the offsets of the batch at `pos` say so, if two of its fields agree on them; in a
-    log with gaps, the lengths of its records."""
+    """Whether an intact batch can be the one after a batch at `pos` that extends past
+    the end of the file. Otherwise it is part of the records of that batch, which hold
+    another log: the offsets of the batch at `pos` show this, if two of its fields agree
+    on them; in a log with gaps, the lengths of its records."""
     stated = _stated_offsets(segment, pos)
     if stated.last < 0:
         return True
@@ -283,7 +283,7 @@ def is_unfinished(segment: Segment, pos: int, last: int, intact: Sound) -> bool:
     batch, which does not cover the frame, must be that of the bytes up to a later
     intact batch; or the nearest one, `intact`, is part of its records. The checksum of
     a message of magic 0 or 1 is in the frame: its lengths must lead to that batch, and
-    no field between the frame and the key may be zeros that is not in that batch, too.
+    a field between the frame and the key may be zeros only if it is in that batch, too.
     """
     head = _bytes_at(segment, pos, _MAGIC_2_COVERED)
     if len(head) < _MAGIC_2_COVERED or any(head[:FRAME_BYTES]):
@@ -314,8 +314,8 @@ def may_end_transaction(segment: Segment, pos: int, end: int) -> bool:
 
 
 def _is_content(data: bytes, magics: bytes) -> bool:
-    """Whether the records of a batch whose beginning `data` is lead past its end, by
-    their lengths: what follows there is content of one."""
+    """Whether the records of a batch that begins with `data` extend past the end of
+    `data`, by their lengths: the next bytes are content of a record."""
     for magic in magics:
         ends = _record_ends(data) if magic == 2 else [_message_end(data, magic)]
         if max(ends, default=0) > len(data):
@@ -382,7 +382,7 @@ def _inside(
     the end, it is the end.
 
     `after`: the first offset after `end`; -1 if it is unknown. In that case both
-    conditions must hold, and the offsets must continue those of the damaged batch.
+    conditions must hold, and the offsets must follow the damaged batch's offsets.
     """
     stated = _stated_offsets(segment, pos)
     if after >= 0 and after - 1 in stated.ends:
@@ -432,7 +432,7 @@ class _Stated(NamedTuple):
 
 
 def _stated_offsets(segment: Segment, pos: int, *, magic: int | None = None) -> _Stated:
-    """`magic`: of the batch, if its own field cannot be asked."""
+    """`magic`: of the batch, if its own field cannot be used."""
     data = _bytes_at(segment, pos, _HEADER.size)
     offset, _, own, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
     magic = own if magic is None else magic

@@ -49,7 +49,7 @@ class RetentionPolicy:
 
     def observe(self, free_bytes: int) -> None:
         """Called before each `select` with the bytes free on the file system, including
-        those of files that wait for their deletion."""
+        the bytes of files that wait for their deletion."""
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int
@@ -183,7 +183,8 @@ def plan(
     An empty active segment is never among them.
 
     Args:
-        keeps_active: nor is another one: the log is damaged, and takes no new one.
+        keeps_active: nor is any active segment: the log is damaged, and gets no new
+            one.
     """
     reasons: dict[int, str] = {}
     for policy in policies:

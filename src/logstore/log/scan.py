@@ -23,7 +23,7 @@ class TailScan(NamedTuple):
 
     Attributes:
         pos: where the valid batches end.
-        last_offset: of the last valid batch (if there is none, as passed in).
+        last_offset: of the last valid batch (without one, as passed in).
         batches: how many were walked over.
         stop: native.STOP_*; 0 when `error` is set.
         error: the damage at `pos`.

@@ -19,10 +19,10 @@ from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
 
 __all__ = ["exported", "large_binary_of", "partitions_of", "rows_of", "tables_of"]
 
-# Columns of other tables of records; they have no effect on what is written.
+# Columns of other tables of records; they have no effect on the written records.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 _ROWS_MAX: Final = (1 << 31) - 1
-# Types of columns whose buffers C reads as they are.
+# Types of columns whose buffers C reads without conversion.
 _SMALL: Final = frozenset({pa.binary().id, pa.string().id})
 _LARGE: Final = frozenset({pa.large_binary().id, pa.large_string().id})
 _INT64: Final = pa.int64().id
@@ -32,7 +32,7 @@ def tables_of(data: Any) -> Iterator[Any]:
     """Record batches of a batch, table or reader (or any object with Arrow's C stream).
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is another object.
     """
     if isinstance(data, pa.RecordBatch):
         yield data
@@ -234,7 +234,7 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
 
 
 def _is_milliseconds(kind: Any) -> bool:
-    """Whether the values of a type are what is stored."""
+    """Whether the values of a type are stored unchanged."""
     return bool(
         kind.id == _INT64 or (pa.types.is_timestamp(kind) and kind.unit == "ms")
     )
@@ -283,7 +283,7 @@ def _int64_milliseconds(array: Any) -> Any:
 
 
 def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
-    """(counts, names, values) of a headers column; counts None if it has none.
+    """(counts, names, values) of a headers column; counts None without headers.
 
     Raises:
         TypeError: it is no list of struct(key, value).

@@ -44,7 +44,7 @@ _PAYLOADS: Final = ("key", "value")
 # record: so its memory can be used again, and is bounded. (Arrow's binary columns have
 # 32 bit positions. A record is always smaller than 2 GiB.)
 _DATA_BYTES_MAX: Final = 8 << 20
-# What a column may grow to at once because a full batch is likely to need it.
+# A column may grow to this at once because a full batch is likely to need it.
 _GROWTH_BYTES_MAX: Final = 8 << 20
 # A batch of views keeps the buffers alive that it points into: it ends when they have
 # this many bytes.
@@ -142,7 +142,7 @@ class Memory:
             free.append(memory)
 
     def close(self) -> None:
-        """Keep nothing from now on; blocks in use stay as they are."""
+        """Keep nothing from now on; blocks in use are not changed."""
         self._is_open = False
         self.reads.close()
         for free in list(self._free.values()):
@@ -334,7 +334,7 @@ class BatchMaker:
         self._batch: _Batch | None = None
 
     def batches(self, runs: Iterable[native.Columns]) -> Iterator[Any]:
-        """Record batches, full except for the last one, and those of views. Records
+        """Record batches, full except for the last one and batches of views. Records
         read before damage are yielded before the error is raised."""
         try:
             for run in runs:

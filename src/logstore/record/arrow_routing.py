@@ -82,7 +82,7 @@ def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:
 
 
 def _payloads(batch: Any, name: str) -> Any:
-    """A column of keys or values as an array of bytes; None if there are none."""
+    """A column of keys or values as an array of bytes; None without values."""
     if name not in batch.schema.names:
         return None
     column = batch.column(name)

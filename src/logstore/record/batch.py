@@ -1,4 +1,4 @@
-"""Batches as they are on disk: one (`RecordBatch`), or a buffer of them (`Chunk`)."""
+"""Batches in their form on disk: one (`RecordBatch`), or a buffer of them (`Chunk`)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _END_MARKER = struct.Struct(">hi")
 
 
 class RecordBatch:
-    """One batch as it is on disk. Iterating gives its records.
+    """One batch in its form on disk. Iterating gives its records.
 
     A magic 2 batch, a compressed wrapper of magic 0 or 1, or one uncompressed message
     of magic 0 or 1 (a batch of one). Iterating over a control batch gives no records;
@@ -121,8 +121,8 @@ class RecordBatch:
         checks: int = native.CHECK_ALL,
     ) -> None:
         """`data` is the batch's bytes; `header` was scanned from them (pos 0); `named`
-        converts damage to the error that users see. `checks` are those of its
-        segment: how the offset of a wrapper must agree with those of its messages."""
+        converts damage to the error that users see. `checks`, from its segment: how the
+        offset of a wrapper must agree with the offsets of its messages."""
         self.header = header
         self._named = named
         self._limit = limit
@@ -183,7 +183,7 @@ class RecordBatch:
         else:
             payload = self._open()
             c = native.pointer(payload)
-            # The count is from the header; limit the memory by what can be there.
+            # The count is from the header; the payload limits the memory.
             room = len(payload) // RECORD_BYTES_MIN
             decoder = native.Decoder(max(min(self.record_count, room), 1))
             decoder.decode_payload(
@@ -253,7 +253,7 @@ class Chunk:
     """Whole batches of one segment, as `Partition.fetch` returns them.
 
     Attributes:
-        buffer: memoryview over the batches as they are on disk. The first may begin
+        buffer: memoryview over the batches in their form on disk. The first may begin
             below the requested offset.
         next_offset: where to fetch next: one past the last offset in `buffer`.
 

@@ -1,7 +1,7 @@
 """Finds batches in bytes that may have anything before them.
 
-A batch has no mark at its beginning. What shows one is a plausible magic and length,
-and then the checksum.
+A batch has no mark at its beginning. It is recognized by a plausible magic and length,
+and then by its checksum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from logstore import _native as native
 
 __all__ = ["BATCH_BYTES_MIN", "MAGIC_POS", "possible_batches"]
 
-# A batch of any format has so many bytes at least.
+# A batch of any format has at least this many bytes.
 BATCH_BYTES_MIN: Final = 26
 _LENGTH_POS: Final = 8
 _LENGTH_END: Final = 12
@@ -23,8 +23,8 @@ _MAGICS: Final = re.compile(rb"[\0-\2]")
 
 
 def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
-    """Where batches may begin, in order: (position, whether all of it is there, and its
-    checksum is correct). One of which the end is missing may be none.
+    """Positions where batches may begin, in order: (position, whether the batch is
+    complete, and its checksum correct). An incomplete one may be no batch.
 
     Args:
         c: pointer to the same bytes.

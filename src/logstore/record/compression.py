@@ -49,10 +49,10 @@ _ZSTD_RLE: Final = 1
 # The magics of skippable frames are 0x184D2A50 to 0x184D2A5F, little-endian.
 _ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"
 
-# The bytes taken from a library at once: each makes its output twice, in pieces of its
-# own and as a whole, and lz4 allocates memory for the most it may return.
+# The bytes taken from a library at once: each makes its output twice, in pieces and as
+# a whole, and lz4 allocates memory for the most it may return.
 _PIECE_BYTES: Final = 1 << 20
-_GZIP_PIECE_BYTES: Final = 1 << 16  # of input: zlib copies what it does not use
+_GZIP_PIECE_BYTES: Final = 1 << 16  # of input: zlib copies the unused part
 
 # Contexts of zstd that are not in use: making one takes 4 % of the time of a batch. A
 # call takes one out, so that no other thread, signal handler or forked process has it,
@@ -102,9 +102,9 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
 
 
 def _deflater(level: int, size: int) -> zlib._Compress:
-    """A compressor of gzip with no more memory than so many bytes need: it finds all
-    that a larger one would. With 256 KiB for each small batch, other objects come to
-    lie between the pieces of this memory, which is then not used again."""
+    """A compressor of gzip with no more memory than `size` bytes need: it finds all
+    matches that a larger one would. With 256 KiB for each small batch, other objects
+    are placed between the pieces of this memory, which is then not used again."""
     window = min(max((size + _DEFLATE_AHEAD).bit_length(), 9), 15)
     memory = min(max(size.bit_length() - 5, 1), zlib.DEF_MEM_LEVEL)
     return zlib.compressobj(level, zlib.DEFLATED, _GZIP_HEADER + window, memory)
@@ -263,7 +263,7 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview, end: int, limit: int) -> int:
-    """Bytes that a raw block decompresses to, behind the `end` bytes before it."""
+    """Bytes that a raw block decompresses to, after the `end` bytes before it."""
     size = _snappy_length(block)
     if size > limit - end:
         raise _too_large(SNAPPY, limit)

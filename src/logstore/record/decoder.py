@@ -53,8 +53,8 @@ class Damage(Exception):
         pos: where the batch begins in the buffer.
         offset: the first offset that is not delivered; -1 unknown.
         unsupported: the batch is of an unknown form, which is no damage.
-        is_order: its offsets contradict those of the batch before, and either of the
-            two may be wrong.
+        is_order: its offsets contradict the batch before, and either of the two may be
+            wrong.
         too_large: the error to raise if the batch exceeds a limit.
     """
 
@@ -105,11 +105,11 @@ def damage_of(
 class ChunkReader:
     """Decodes a buffer of batches, compressed or not, into columns.
 
-    After `columns` is exhausted, `pos` is where it ended and `stop` is the reason.
-    `Damage` is raised after all records before the damage were yielded.
+    After `columns` is exhausted, `pos` is its end and `stop` is the reason. `Damage` is
+    raised after all records before the damage were yielded.
 
     Args:
-        limit: most bytes that one batch may decompress to.
+        limit: most bytes that a batch may decompress to.
         wanted: None delivers all batches.
         capacity: records decoded at a time; more if one batch has more.
     """

@@ -164,8 +164,8 @@ def check_headers(rows: native.Rows, magic: int) -> None:
 
 
 def as_column(items: Any, name: str, of: str) -> Column:
-    """The items of any iterable, iterated once. Nobody changes them: the code of the
-    caller, or another thread, could shorten a list after its length was checked."""
+    """The items of any iterable, iterated once, as a tuple: the code of the caller, or
+    another thread, could shorten a list after its length was checked."""
     return tuple(items if type(items) is list else as_items(name, items, of=of))
 
 
@@ -213,8 +213,8 @@ def pack_rows(
     """Rows for C from lists of Python objects; all checks of them are done here.
 
     Callers' code may run here (iterables, subclasses, `__index__`), so this is done
-    before any lock is taken. Records without a time of their own get `now_ms`, or get
-    a time later (`Rows.set_time`).
+    before any lock is taken. Records without a timestamp get `now_ms`, or get a time
+    later (`Rows.set_time`).
 
     Raises:
         TypeError, ConfigError: a value, key, header or timestamp that cannot be stored.
@@ -261,7 +261,7 @@ def pack_rows(
 def pack_one(
     value: bytes | None, key: bytes | None, timestamp_ms: int | None
 ) -> native.Rows:
-    """As `pack_rows`, of one record without headers, whose parts were checked."""
+    """Pack one record without headers, whose parts were checked, like `pack_rows`."""
     return native.Rows(
         1,
         None if key is None else pack_column((key,), "key"),
@@ -372,7 +372,7 @@ class Encoder:
         self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
     ) -> Iterator[tuple[Any, int]]:
         """Runs of whole batches in order, until all rows are done: (pointer, size).
-        What a pointer points at holds until the next one."""
+        The memory of a pointer is valid until the next one."""
         if self.log_append_time:
             rows.stamp(now_ms)
         try:

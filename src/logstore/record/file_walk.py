@@ -221,5 +221,5 @@ class FileWalk:
 
     def error(self, error: native.NativeError, offset: int) -> Exception:
         """The error for damage in the buffer; `offset` is the first one not delivered,
-        used if the damage has none."""
+        used if the damage has no offset."""
         return self.file.error_of(damage_of(error), self.pos, offset)

@@ -106,8 +106,8 @@ def headers_of(
 def number_batches(
     data: bytearray, producer_id: int, epoch: int, sequence: int
 ) -> list[native.BatchHeader]:
-    """Make valid batches of magic 2, which are in `data` and nothing else is, those of
-    a producer: the first one begins at a sequence. Returns their new headers."""
+    """Turn valid batches of magic 2, which `data` consists of, into batches of a
+    producer: the first one begins at a sequence. Returns their new headers."""
     numbered = []
     for header in headers_of(data, 0, len(data)):
         pos, end = header.pos, header.pos + header.size
@@ -133,7 +133,7 @@ class Prepared:
 
     Attributes:
         count: number of offsets that they take.
-        markers: what the control batches among them say, each of which ends a
+        markers: the contents of the control batches among them, each of which ends a
             transaction.
     """
 
@@ -158,7 +158,7 @@ class Prepared:
         )
 
     def headers(self) -> Iterator[native.BatchHeader]:
-        """Those of the batches, in order, with the offsets that they came with."""
+        """The headers of the batches, in order, with the offsets they came with."""
         for part in self._parts:
             yield from part.headers()
 
@@ -260,7 +260,7 @@ def _take_others(
     check: _Check, data: bytearray, pos: int, max_bytes: int, where: str
 ) -> int:
     """Take some batches of `data` from `pos` on, of which the first is not plain.
-    Returns where they end."""
+    Returns their end."""
     window = min(len(data) - pos, _WINDOW_BYTES)
     # As many as are compressed, most probably; then there may be plain ones again.
     scan = native.scan_batches(
@@ -440,7 +440,7 @@ class _Check:
     def _take_marker(
         self, data: bytearray, header: native.BatchHeader, count: int
     ) -> None:
-        """Keep what a control batch says, or refuse it."""
+        """Keep the marker in a control batch, or refuse it."""
         batch = RecordBatch(
             header._replace(pos=0),
             bytes(data[header.pos : header.pos + header.size]),
@@ -520,7 +520,7 @@ def _message_key_len(data: bytearray, header: native.BatchHeader) -> Any:
 
 
 def _decoder() -> native.Decoder:
-    """One that is not in use, a new one or not."""
+    """A decoder that is not in use, reused or new."""
     try:
         return _spare_decoders.pop()
     except IndexError:

@@ -78,13 +78,13 @@ def _index(record: Record | TopicRecord, value: object, *bounds: int) -> int:
 
 
 def _timestamp(record: Record | TopicRecord) -> datetime.datetime | None:
-    """The timestamp as a datetime in UTC; None if there is none, or if it is after the
-    year 9999, the last year of a datetime."""
+    """The timestamp as a datetime in UTC; None without a timestamp, or if it is after
+    the year 9999, the last year of a datetime."""
     return _to_datetime(record.timestamp_ms)
 
 
 def _complete(record: type[Any], fields: tuple[str, ...], doc: str) -> None:
-    """Add to a type of C what a named tuple has, and `timestamp`."""
+    """Add the attributes of a named tuple, and `timestamp`, to a type of C."""
     attributes = {
         "__doc__": doc,
         "__match_args__": fields,

@@ -1,5 +1,5 @@
-"""Walks over the batches of segments for a compaction: maps their keys, and puts what
-stays of them into a new file. Each call of a step reads one buffer.
+"""Walks over the batches of segments for a compaction: maps their keys, and copies the
+remaining records to a new file. Each call of a step reads one buffer.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class BatchWalk:
     def filter_segment(
         self, segment: Segment, write: Callable[[memoryview | bytes], None]
     ) -> Generator[int, None, None]:
-        """Hand what stays of a segment to `write`, whole batches in order; the memory
-        is valid until that returns.
+        """Pass the remaining records of a segment to `write`, as whole batches in
+        order; the memory is valid until that returns.
 
         Raises: as `map_segment`; what `write` raises.
         """
@@ -158,7 +158,7 @@ class BatchWalk:
 
         Raises:
             CorruptRecordError: the batch ends after its segment, or is a wrapper, whose
-                first offset only its messages tell, and does not follow the batch
+                first offset is only in its messages, and does not follow the batch
                 before.
         """
         scan = native.first_header(walk.buffer.c, walk.n, pos=walk.at, checks=0)
@@ -181,7 +181,8 @@ class BatchWalk:
         except Damage as damage:
             first = walk.last_offset + 1
             raise walk.file.error_of(damage, walk.pos, first) from None
-        # Beside it: its compressed bytes, and before that a copy of a whole wrapper.
+        # In memory at the same time: its compressed bytes, and before that a copy of a
+        # whole wrapper.
         copied = header.payload_size + (header.size if header.magic < 2 else 0)
         self._note_memory(len(payload) + copied)
         return payload

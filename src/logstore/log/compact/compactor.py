@@ -52,7 +52,7 @@ class CompactionOptions(NamedTuple):
     """How a log is compacted: see `Partition.compact`.
 
     Attributes:
-        is_clock: `now_ms` is that of the system, and no choice of the caller.
+        is_clock: `now_ms` is the system's time, and was not chosen by the caller.
         stable: returns the last stable offset of the log.
         decompressed_max: limit on one decompressed batch, in bytes.
         on_progress: called between steps, without a lock.
@@ -75,7 +75,7 @@ class CompactionProgress(NamedTuple):
     Attributes:
         partition: ``topic-partition``.
         bytes_read: so far, in all passes over the log. A pass reads the log for
-            transactions, what is dirty for its keys, and both to write it.
+            transactions, the dirty part for its keys, and everything again to write it.
         bytes_total: to be read, as far as is known; rises if another pass is needed.
         removed: records, so far.
     """
@@ -93,9 +93,9 @@ class CompactionReport(NamedTuple):
         before, after: bytes of the log of the partition. If a dry run has more keys
             than `max_memory` has room for, `after` is an estimate.
         removed: records that were removed.
-        tombstones: those of them without a value.
-        dirty_ratio: share of the bytes that had not been compacted before, of those
-            that may be compacted.
+        tombstones: removed records without a value.
+        dirty_ratio: of the bytes that may be compacted, the share that had not been
+            compacted before.
         segments: how many segments were replaced.
         memory: bytes of memory that were written to for it at one time, at the most:
             the map of keys, buffers, and large batches, a compressed one with its copy
@@ -319,7 +319,7 @@ class _Compactor:
             self._extent = extent
             facts = self._facts(extent)
             if self._writer.cuts.lowest_since(extent.cuts.serial) < extent.end:
-                raise CutError  # the facts may be those of what was cut off
+                raise CutError  # the facts may be of segments that were cut off
             decided = self._decide(extent, facts, stable)
             if decided.has_moved:
                 self._record(extent, decided.first_dirty, decided.first_dirty)
@@ -333,13 +333,13 @@ class _Compactor:
                 return
 
     def _looks_wanted(self, *, is_first: bool) -> bool:
-        """Whether another pass is wanted, as far as can be told without a lock."""
+        """Whether another pass is wanted, as far as known without a lock."""
         *_, decided = self._look()
         return self._is_wanted(decided, is_first=is_first)
 
     def _look(self) -> tuple[Extent, list[SegmentFacts], int, CompactionPlan]:
-        """The log as it is seen without a lock, its facts, its last stable offset, and
-        what they decide."""
+        """The log as seen without a lock, its facts, its last stable offset, and the
+        plan made of them."""
         self._first_dirty = self._writer.compacted_upto()
         stable = self._options.stable()
         extent = self._writer.seen()
@@ -352,8 +352,9 @@ class _Compactor:
             raise CutError
 
     def _dry_steps(self) -> Steps:
-        """Decide, and count what would stay; write nothing. If the map is too small for
-        all keys, each pass is about some of them, and about the whole log."""
+        """Decide, and count the records that would stay; write nothing. If the map is
+        too small for all keys, each pass is about some of them, and about the whole
+        log."""
         extent, facts, stable, decided = self._look()
         self._extent, self._plan = extent, None
         self._before = sum(segment.size for segment in extent.segments)
@@ -407,7 +408,7 @@ class _Compactor:
         return decided, survey.outcomes(decided.end, self._options.now_ms)
 
     def _expect(self, decided: CompactionPlan, passes: int = 1) -> None:
-        """So many passes are still to come: the keys of what is dirty, and all."""
+        """Expect more passes: each reads the keys of the dirty part, and then all."""
         each = decided.clean_bytes + 2 * decided.dirty_bytes
         self._bytes_total = self._bytes_read + passes * each
 
@@ -469,7 +470,7 @@ class _Compactor:
 
 
 def _first_ms(segment: Segment) -> int:
-    """The largest timestamp of the first batch; -1 if there is none."""
+    """The largest timestamp of the first batch; -1 without batches."""
     first = None
     if segment.size:
         first = segment.first_header(0)

@@ -18,7 +18,7 @@ __all__ = ["DryLog"]
 
 
 class DryContext:
-    """As `LogContext`, for a log that is not written to."""
+    """The `LogContext` of a log that is not written to."""
 
     def __init__(self, directory: Directory, name: str, config: TopicConfig) -> None:
         self.directory = directory
@@ -27,7 +27,7 @@ class DryContext:
 
 
 class DryLog:
-    """As `PartitionWriter`, for a log that another process may be writing to."""
+    """The `PartitionWriter` of a log that another process may be writing to."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class DryLog:
     ) -> None:
         """
         Args:
-            refresh: returns the log as it is now.
+            refresh: returns the present log.
 
         Raises:
             OSError: the checkpoint cannot be read.
@@ -74,5 +74,5 @@ class DryLog:
         return not is_known and self._bounds is not before
 
     def compacted_upto(self) -> int | None:
-        """Where the last compaction ended at the beginning; None: there was none."""
+        """The end of the last compaction before the dry run; None: never compacted."""
         return self._compacted_upto

@@ -2,7 +2,7 @@
 aborted, markers that nothing refers to any more, and the last batch of each producer.
 
 The batches themselves are read for it, and their checksums checked: a marker that is
-read with another producer would end no transaction, and what was aborted would count.
+read with a wrong producer would end no transaction, and aborted records would count.
 Kafka reads its transaction indexes and producer snapshots instead, which may be
 missing.
 """
@@ -36,9 +36,9 @@ class LogOutcomes(NamedTuple):
     Attributes:
         native: for the C core.
         aborted: the transactions that were aborted and still have batches, in the order
-            of their markers: what transaction indexes are made of.
-        end: all of this is so as long as the log is what it was below this offset:
-            behind the last marker.
+            of their markers: the content of transaction indexes.
+        end: after the last marker. The findings are valid as long as the log below it
+            does not change.
     """
 
     native: native.Outcomes
@@ -78,7 +78,7 @@ class _Producer:
             self.last = header.last_offset, sequence
 
     def turn_before(self, header: native.BatchHeader) -> int | None:
-        """The offset of its last record, if others than its own were between that and a
+        """The offset of its last record, if records of others were between it and a
         later batch."""
         if self.last is None:
             return None
@@ -91,7 +91,7 @@ class Survey:
     """The batches of producers, in their order.
 
     Attributes:
-        end: behind the last marker of a transaction; 0 if there is none.
+        end: after the last marker of a transaction; 0 without markers.
         memory_bytes: of the largest buffer that was needed to read them.
     """
 
@@ -175,7 +175,7 @@ class Survey:
         return LogOutcomes(outcomes, tuple(self.aborted), self.end)
 
     def needed(self, now_ms: int) -> Iterator[int]:
-        """The last offsets of the batches that tell what producers have done that may
+        """The last offsets of the batches that have the state of producers that may
         still be active."""
         for producer_id, producer in self.producers.items():
             is_named = producer_id >= NAMED_ID_MIN
@@ -213,7 +213,7 @@ def _headers(
     segment: Segment,
 ) -> Iterator[tuple[int, list[tuple[native.BatchHeader, int | None]], int]]:
     """The batches of producers in a segment, markers with their type; buffer by buffer,
-    each with the bytes that were read, and those of the buffer."""
+    each with the number of bytes that were read, and the size of the buffer."""
     walk = FileWalk(
         segment,
         segment.start,
@@ -245,7 +245,7 @@ def _headers(
 def _marker_type(
     segment: Segment, header: native.BatchHeader, walk: FileWalk
 ) -> int | None:
-    """The type of a control batch's record; None if it has none."""
+    """The type of a control batch's record; None without a record."""
     if not header.is_control or header.record_count == 0:
         return None
     batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, 1 << 20)

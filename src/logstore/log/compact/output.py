@@ -30,7 +30,7 @@ __all__ = ["Output"]
 
 # A segment cannot be larger: positions in an index have 31 bits.
 _SIZE_MAX = (1 << 31) - 1
-# The disk begins to write so many bytes at once, not all of them at the sync.
+# Write-back begins each time this many bytes were added: less is left for the sync.
 _WRITE_BACK_BYTES = 8 << 20
 
 
@@ -139,7 +139,7 @@ class Output:
     abandon = close
 
     def discard(self) -> None:
-        """Remove the files; opening removes those that stay."""
+        """Remove the files; opening removes any that are left."""
         with contextlib.suppress(OSError):
             self.close()
         for suffix in COMPACTED_SUFFIXES:

@@ -29,7 +29,7 @@ from logstore.segment import Segment
 
 __all__ = ["BUFFERS_BYTES", "CutError", "Pass", "Steps", "Work"]
 
-# Of the space that a group takes, as much more must be free: batches may grow.
+# This share of a group's space must be free in addition: batches may grow.
 _SPARE: Final = 10
 _MS: Final = 1_000_000
 _AHEAD_MS: Final = 24 * 60 * 60 * 1000
@@ -102,9 +102,9 @@ class Pass:
 
     Attributes:
         end: all offsets below it are compacted by this pass.
-        needed_end: what it decides holds as long as nothing was cut below this. That
-            is `end` or more: a map that is full has some of the keys behind it, too,
-            and markers that follow decide about the transactions below it.
+        needed_end: its decisions hold as long as nothing was cut below this offset,
+            which is `end` or more: a full map also has some of the keys after `end`,
+            and later markers decide about the transactions below it.
     """
 
     def __init__(
@@ -243,7 +243,8 @@ class Pass:
         segments: Sequence[Segment],
         legacy_ms: int,
     ) -> Steps:
-        """Write what stays of a group into one segment, and put it in its place."""
+        """Write the remaining records of a group into one segment, and replace the
+        group by it."""
         work, core = self._work, self._core
         before = core.counts
         if work.replacement is None:
@@ -308,5 +309,5 @@ def _size(group: Sequence[SegmentFacts]) -> int:
 
 
 def _has_changed(before: native.CompactedCounts, now: native.CompactedCounts) -> bool:
-    """Whether a group is not what it was."""
+    """Whether a group has changed."""
     return now != before._replace(records=now.records)

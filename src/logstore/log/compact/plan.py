@@ -1,6 +1,7 @@
 """Decides how far a log is compacted, whether it is worth it, and in which groups.
 
-All rules are those of Kafka's cleaner (docs/compaction.md). Nothing here reads a file.
+All rules are the same as in Kafka's cleaner (docs/compaction.md). Nothing here reads a
+file.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class SegmentFacts(NamedTuple):
     Attributes:
         base_offset, next_offset: of its name; of the next segment.
         size, index_bytes, time_index_bytes: of its files.
-        largest_ms: largest timestamp of its records; if they have none, the time of
-            the last change of the file. Only asked for if it decides.
+        largest_ms: largest timestamp of its records; without timestamps, the time of
+            the last change of the file. Only determined if it decides.
         first_ms: largest timestamp of its first batch; 0 or less: unknown.
         modified_ns: time of the last change of its log, in ns since 1970.
     """
@@ -60,7 +61,7 @@ class CompactionPlan(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of the dirty bytes; 0.0 if there are none at all."""
+        """The share of the dirty bytes; 0.0 without any bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -79,8 +80,8 @@ def plan(
 
     Args:
         segments: of the log, in order; the last one is active.
-        checkpoint: the first dirty offset as the last compaction left it; None: there
-            was none.
+        checkpoint: the first dirty offset after the last compaction; None: the log was
+            never compacted.
         start, end: of the log; `end` is lower during a publication.
         stable: the last stable offset.
         now_ms: wall clock, Unix milliseconds.
@@ -114,7 +115,7 @@ def plan(
 
 
 class GroupLimits(NamedTuple):
-    """The most that one new segment may get, in bytes."""
+    """The limits of a new segment, in bytes."""
 
     segment_bytes: int
     index_bytes: int
@@ -125,8 +126,8 @@ def groups(
 ) -> list[list[SegmentFacts]]:
     """The segments in groups; each becomes one segment.
 
-    Sizes are those of the old files, and at most 2^31 - 1 offsets lie between the first
-    base and the last offset.
+    Sizes are the sizes of the old files, and at most 2^31 - 1 offsets lie between the
+    first base and the last offset.
     """
     result: list[list[SegmentFacts]] = []
     size = index = times = 0

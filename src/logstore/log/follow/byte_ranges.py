@@ -1,8 +1,8 @@
 """Where the bytes of a range of offsets are, for a reader outside of this process.
 
 Such a reader reads the planned bytes of the planned files, and checks after each read
-that the guards are as they were: then the log was not cut, and the bytes are those of
-the plan. It decides nothing else: if a guard has changed, a file is another one, or a
+that the guards have not changed: then the log was not cut, and it has read the planned
+bytes. It decides nothing else: if a guard has changed, a file is another one, or a
 batch is not valid, it leaves the rest to a reader of logstore.
 """
 
@@ -23,7 +23,7 @@ from logstore.log.read.view import ChangedError, View
 
 __all__ = ["ByteRanges", "FileRange", "Guard", "byte_ranges"]
 
-# No file has it: the guard never holds.
+# No file has this stamp: the guard never holds.
 UNSETTLED: Final[FileStamp] = (-2, -1, -1, -1)
 
 
@@ -33,7 +33,7 @@ class Guard(NamedTuple):
     Attributes:
         path: of the file.
         stamp: inode, times of modification and of change in ns, size; -1 where a value
-            does not count. `NO_FILE`: there was none.
+            does not count. `NO_FILE`: the file did not exist.
     """
 
     path: str
@@ -68,10 +68,9 @@ class ByteRanges(NamedTuple):
         files: in order.
         guards: as long as they hold, the log was not cut.
         decompressed_max: the most bytes of a decompressed batch.
-        transaction_free: offsets of which it is known that no batch there belongs to a
-            transaction.
-        transactions: for ``read_committed``, those of the range; None: not asked for,
-            or not all have ended, or not all could be read.
+        transaction_free: offsets at which certainly no batch belongs to a transaction.
+        transactions: for ``read_committed``, the transactions in the range; None: not
+            asked for, or not all have ended, or not all could be read.
     """
 
     files: tuple[FileRange, ...]
@@ -168,8 +167,8 @@ def _transactions(
 
 
 def _guards(log: ReadOnlyLog) -> Iterator[Guard]:
-    """The files of which one changes before the log is cut; and the directory, which is
-    another one after a backup was put back."""
+    """The guard files: one of them changes before the log is cut. The directory is one,
+    too: it is another one after a backup was put back."""
     directory = log.directory
     look = directory.look(CUT_BY_BROKER if log.is_foreign else CUT_BY_LOGSTORE)
     yield Guard(directory.path, (look.place[1], -1, -1, -1))

@@ -3,7 +3,7 @@
 Logstore's own writer records each cut and each compaction. Of the log of another
 program, or after a backup was put back, only the files, the bytes before the former
 ends and the leader epochs show it. Between two looks a log may be compacted, cut and
-grow: each is decided on its own. The cases are those of the table in docs/design.md,
+grow: each is decided separately. The cases are listed in the table in docs/design.md,
 "What a reader sees of a log that changes".
 """
 
@@ -89,10 +89,10 @@ class Change(NamedTuple):
 
     Attributes:
         log: whether it is the log of before.
-        cut_to: everything below is what it was; `NO_CUT`: nothing was cut off.
-        start, end: of the log as it is now.
+        cut_to: everything below is unchanged; `NO_CUT`: nothing was cut off.
+        start, end: of the log now.
         replaced: base offsets of the former segments through whose files nothing more
-            may be read. (Reads continue in what logstore itself has compacted.)
+            may be read. (Reads continue in segments that logstore itself compacted.)
         why: the labels of the cases that apply.
     """
 
@@ -105,7 +105,7 @@ class Change(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Whether reads under way have to ask how they continue."""
+        """Whether reads under way must find out how they continue."""
         return bool(self.log is not Which.SAME or self.replaced or self.is_cut)
 
     @property
@@ -148,7 +148,7 @@ def decide(before: Observed, now: Observed) -> Change:
 
 
 def _has_only_grown(before: Observed, now: Observed) -> bool:
-    """Whether all is what it was, but for bytes at the end of files."""
+    """Whether nothing has changed, except that files may have more bytes at the end."""
     pairs = zip(before.files, now.files, strict=False)
     files = tuple(
         now._replace(size=was.size) for was, now in pairs if was.size <= now.size
@@ -159,14 +159,14 @@ def _has_only_grown(before: Observed, now: Observed) -> bool:
 
 
 def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
-    """Why another log is in the place of this one; "": none is.
+    """The reason why another log is in the place of this one; "": it is the same log.
 
     Args:
         is_own: logstore alone has written it since the look before.
     """
     if now.place != before.place:
         return OTHER_DIRECTORY
-    # If either id is unknown, they may be the same.
+    # With an unknown id, it may be the same log.
     if before.log_id and now.log_id and before.log_id != now.log_id:
         return OTHER_ID
     if not is_own:
@@ -182,11 +182,11 @@ def _why_other(before: Observed, now: Observed, *, is_own: bool) -> str:
 def _fates(
     before: Observed, now: Observed
 ) -> Iterator[tuple[SegmentFile, SegmentFile | None, _Fate]]:
-    """The former files: (file, the one of the same name now, what became of it)."""
+    """The former files: (file, the one with the same name now, its fate)."""
     assert now.bytes is not None
     by_base = {file.base: file for file in now.files}
     first = min(by_base, default=now.start)
-    # The end of an empty file stands whatever is below it.
+    # The end of an empty file is unchanged, whatever is below it.
     newest = next((end for end in reversed(before.ends) if end.size), None)
     rewritten = -1
     if newest is not None and newest not in now.bytes.standing:
@@ -209,8 +209,8 @@ def _fates(
 
 
 def _stands(before: Observed, now: Observed, upto: int = NO_CUT) -> int:
-    """The highest end up to an offset that the log had and that is still in it; 0 if
-    there is none."""
+    """The highest former end of the log, up to an offset, that is still in it; 0 if no
+    end is."""
     assert now.bytes is not None
     known = (end for end in before.ends if end.size)
     ends = (end.offset for end in known if end in now.bytes.standing)
@@ -223,7 +223,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
     why = [CUT] if cut_to != NO_CUT else []
     is_compacted = now.compactions != before.compactions
     is_new_writer = now.writer != before.writer
-    # If the log has lost something, reading reports it.
+    # If the log has lost records, reading reports it.
     is_hurt = bool(now.damage) and not is_new_writer
     last = now.files[-1].base if now.files else -1
     kept, replaced, unlike = set[int](), set[int](), list[int]()
@@ -237,7 +237,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
         if fate is not _Fate.REPLACED or is_end_there:
             kept.add(file.base)
         if fate is _Fate.REPLACED and is_end_there:
-            # A copy, as far as it can be told: the file is not open any more.
+            # Counts as a copy: the former file is not open any more, to compare it.
             replaced.add(file.base)
             continue
         if fate is _Fate.REPLACED and file.size:
@@ -267,7 +267,7 @@ def _own(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...
 
 
 def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str, ...]]:
-    """The same of a log that another program writes, or has written."""
+    """The same for a log that another program writes, or has written."""
     told = LeaderEpochs(before.epochs).same_below(LeaderEpochs(now.epochs))
     if told is not None and told >= before.end:
         told = NO_CUT
@@ -307,7 +307,7 @@ def _foreign(before: Observed, now: Observed) -> tuple[int, set[int], tuple[str,
         cut_to = min(told, now.end) if now.end < before.end else told
     elif unlike >= 0:
         why.append(OTHER_BYTES)
-        # The end of what is seen to be unchanged may lie above `unlike`.
+        # The end of the part seen to be unchanged may lie above `unlike`.
         cut_to = max(unlike, _stands(before, now))
         if told is not None and now.end < before.end:
             cut_to = now.end
@@ -378,8 +378,8 @@ def goes_on(before: Names, bases: Sequence[int], log_start: int) -> int | None:
     ):
         return None  # a segment was put back between them
     if before.is_foreign and bases[0] < known[0]:
-        # A backup was put back in front of it. One below the start does not count: its
-        # owner has yet to remove it.
+        # A backup was put back in front of it. A file below the start does not count:
+        # its owner has not removed it yet.
         above = [base for base in bases if base > bases[0]]
         if above[0] > log_start:
             return None

@@ -1,4 +1,4 @@
-"""The durable offset of a log that another process writes, as its writer tells it."""
+"""Reads the durable offset that the writer of a log, another process, publishes."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ __all__ = ["DurableNews"]
 
 
 class DurableNews:
-    """What the writer of one log tells of its syncs. The caller's lock guards it.
+    """The durable offset that the writer of one log publishes after its syncs. The
+    caller's lock guards it.
 
     Attributes:
-        offset: all below it is durable; -1: nothing is known but the state of the log.
+        offset: all records below it are durable; -1: only the state of the log is
+            known.
     """
 
     def __init__(self, directory: Directory, ownership: Ownership) -> None:
         self.offset = -1
         self._directory = directory
         self._ownership = ownership
-        # The log that `offset` is of.
+        # The log to which `offset` belongs.
         self._log: tuple[str, int] | None = None
 
     def hear(self, loaded: RecoveredLog, end: int) -> None:
-        """Read what the writer tells, if it may be more than is known.
+        """Read the published offset, if it may be higher than the known one.
 
         Args:
             loaded: the log, with its state.
-            end: where its readers stop: more is of no interest.
+            end: the offset at which its readers stop: a higher one is not needed.
         """
         log = loaded.log_id, loaded.cuts.serial
         if self._log != log:
             self._log, self.offset = log, -1
         if max(self.offset, loaded.durable_offset) >= end:
             return
-        # An error is as no file.
+        # An error counts as a missing file.
         with contextlib.suppress(OSError):
             # An offset above the end may be of a log that a backup has replaced.
             self.offset = max(self.offset, min(self._read(*log), end))
@@ -49,5 +51,5 @@ class DurableNews:
         self.offset = min(self.offset, low)
 
     def _read(self, log_id: str, cuts: int) -> int:
-        """What the file says of this log; -1: nothing."""
+        """The durable offset in the file, if it is of this log; else -1."""
         return read_page(self._directory, self._ownership.writer(), log_id, cuts)

@@ -1,4 +1,4 @@
-"""Whether the files of a log are still those that were read.
+"""Finds out whether the files of a log are still the files that were read.
 
 logstore's own writer appends to the last file, and records every cut. Another program
 may replace any file with a compacted one, or truncate the last one and continue
@@ -71,7 +71,7 @@ class LogEnd(NamedTuple):
     @staticmethod
     def places(size: int, header: int | None) -> list[tuple[int, int]]:
         """(position, length) of the pieces of an end at this size, if its last batch
-        begins at `header`; None: that is not known."""
+        begins at `header`; None: unknown."""
         places = [max(size - _LAST_BYTES, 0)]
         if header is not None:
             places.append(header)
@@ -88,7 +88,7 @@ def _read(segment: Segment, pos: int, length: int) -> bytes:
 
 
 class LogFiles:
-    """The `.log` files of a partition as they were at the last refresh.
+    """The `.log` files of a partition at the last refresh.
 
     It is created before the log is loaded. Then `have_stayed` reports whether the log
     was the same one all the time, and `adopt` takes the segments that were loaded.
@@ -103,7 +103,7 @@ class LogFiles:
         self._begun_ms = directory.files.now_ms()
         self._before = self._present() if is_foreign else {}
         self._stamps: dict[str, _Stamp] = {}
-        # Of a foreign log: the stamp of its last file before it was read.
+        # For a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
         # The ends that it had; the newest is last.
         self._ends: deque[LogEnd] = deque(maxlen=_ENDS_MAX)
@@ -118,7 +118,7 @@ class LogFiles:
         self._is_stuck = False
 
     def _present(self) -> dict[str, _Stamp]:
-        """The existing files, including those of a swap, by name."""
+        """The stamps of the existing files, including `.swap` files, by name."""
         parsed = {name: parse_segment_file(name) for name in self._directory.names()}
         return self._stamps_of(
             name
@@ -127,7 +127,7 @@ class LogFiles:
         )
 
     def _stamps_of(self, names: Iterable[str]) -> dict[str, _Stamp]:
-        """Those of the named files that exist, by name."""
+        """The stamps of the named files, by name, without files that do not exist."""
         stamps = {}
         for name in names:
             stamp = self._directory.stamp(name)
@@ -136,12 +136,13 @@ class LogFiles:
         return stamps
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all files but the last are what they were before they were read;
-        logstore's own: whether none has lost its name."""
+        """Whether all files but the last are unchanged since before they were read; for
+        logstore's own log, whether none has lost its name."""
         names = [segment.file.name(LOG) for segment in segments]
         self._stamps = self._stamps_of(names)
         if not self.is_foreign:
-            # Deleted since the names were read, its file has another name for a while.
+            # If it was deleted since the names were read, its file has another name for
+            # a while.
             gone = [name + DELETED for name in names if name not in self._stamps]
             for name, stamp in self._stamps_of(gone).items():
                 self._stamps[name.removesuffix(DELETED)] = stamp
@@ -182,8 +183,8 @@ class LogFiles:
             return
         header = last_batch_at(last) if last.size else None
         pieces = LogEnd.places(last.size, header)
-        # If the file cannot be read, nothing shows that the end stands: what was read
-        # of the log is then taken as replaced as soon as it may have been.
+        # If the file cannot be read, nothing shows that the end is unchanged: records
+        # that were read then count as replaced as soon as they may have been.
         contents: tuple[tuple[int, bytes], ...] = ()
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
@@ -199,11 +200,11 @@ class LogFiles:
         return self._ends[-1] if self._ends else None
 
     def ends(self) -> tuple[LogEnd, ...]:
-        """Those that the log was seen to have, for `restore_ends`."""
+        """The ends that the log was seen to have, for `restore_ends`."""
         return tuple(self._ends)
 
     def restore_ends(self, ends: tuple[LogEnd, ...]) -> None:
-        """Keep only these ends: those recorded since may be of another log."""
+        """Keep only these ends: ends recorded since may be of another log."""
         self._ends = deque(ends, maxlen=_ENDS_MAX)
 
     def _bytes_at(
@@ -273,7 +274,7 @@ class LogFiles:
         return self._bytes_at(last.file.name(LOG), [(at, len(data))]) == (self._damage,)
 
     def is_unchanged(self, last: Segment, stamp: FileStamp) -> bool:
-        """Whether the last segment, which may have grown, is what it was."""
+        """Whether the last segment is unchanged, except that it may have grown."""
         now = _stamp(stamp)
         if now.inode != last.file.inode:
             # Nothing was read of an empty segment: it may be another file.
@@ -325,8 +326,8 @@ class LogFiles:
         return stamp != self._last
 
     def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether another program has replaced sealed files. If it has not, the files
-        that exist now become those of the snapshot."""
+        """Whether another program has replaced sealed files. If not, takes over the
+        stamps of the files that exist now."""
         if not self.is_foreign:
             return False
         stamps, now = self._stamps, self._present()
@@ -341,8 +342,8 @@ class LogFiles:
         return False
 
     def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether a file is not the one that it was, whichever program writes the log.
-        Each file is examined once per time of the directory."""
+        """Whether a file was replaced, whichever program writes the log. Each file is
+        examined once per time of the directory."""
         begun_ms = self._directory.files.now_ms()
         mtime_ns = self._directory.info().mtime_ns
         if self._is_stuck or self.is_last_other(segments):
@@ -381,8 +382,8 @@ def log_bases(directory: Directory) -> list[int] | None:
 
 def is_copy(segment: Segment, now: Segment) -> bool:
     """Whether the file of a segment, which had several names, was replaced by a copy of
-    it (`Directory.open`), so that its readers can continue in the copy. All of it is
-    compared, as far as it was read: a backup may have been put back, too."""
+    it (`Directory.open`), so that its readers can continue in the copy. All bytes that
+    were read are compared: the new file may also be a backup that was put back."""
     before = segment.file.kept()
     if (
         before is None

@@ -1,4 +1,4 @@
-"""A log that was loaded, and grows as its writer appends, rolls and deletes."""
+"""Follows a log that was loaded, as its writer appends, rolls and deletes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FollowedLog:
         return self.log.end_offset
 
     def observed(self) -> Observed:
-        """The log as it was loaded, and has been read since."""
+        """The values of the log, as loaded and as read since."""
         return observed(
             self.log,
             self.segments,
@@ -95,8 +95,8 @@ class FollowedLog:
 
     def has_new_writer(self, look: Look) -> bool:
         """Whether logstore's own log has got a new writer since it was loaded. A backup
-        may have been put back, and even if the log is what it was, what was read of it
-        in between may be of another one; or a broker has taken the store over."""
+        may have been put back, and even if the log is the same again, bytes read in
+        between may be of another one; or a broker has taken the store over."""
         if self.files.is_foreign:
             return False
         return writer_signs(look.stamps()) != self._writer_signs(self._stamp)
@@ -113,9 +113,9 @@ class FollowedLog:
         return self._epochs_now(look.stamps()) is self._epochs
 
     def stands(self, look: Look, *, is_last: bool) -> bool:
-        """Whether the state, as it is now, says that all that was read is part of the
-        log, and ends with a whole append. Before an append whose first part may be seen
-        and then undone, the owner records that in the state.
+        """Whether the present state says that all that was read is part of the log, and
+        ends with a whole append. Before an append whose first part may be seen and then
+        undone, the owner records that in the state.
 
         Args:
             look: from after that.
@@ -131,7 +131,7 @@ class FollowedLog:
             state = metadata.state
             is_deletion = state and state.start_offset > self.log.start_offset
             return is_last or state is None or bool(is_deletion)
-        # Perhaps it was restored in place, which leaves the directory's time as it was.
+        # Perhaps it was restored in place, which does not change the directory's time.
         self._mtime_ns = -1
         return False
 
@@ -227,8 +227,8 @@ class FollowedLog:
     # -- growing
 
     def grow(self, look: Look) -> bool:
-        """Read what was appended, rolled or deleted. False: more than that may have
-        changed, and the log has to be loaded again.
+        """Take in appends, rolls and deletions. False: other things may have changed,
+        and the log has to be loaded again.
 
         Args:
             look: from before that.
@@ -241,7 +241,8 @@ class FollowedLog:
         if depth is Depth.NOTHING or depth is Depth.FILES:
             return depth is Depth.NOTHING
         if now.epochs != self._epochs.rows:
-            # They differ after all that was read, or only the files can show a cut.
+            # The epochs differ after all that was read, or only the files can show a
+            # cut.
             self._epochs = self._epochs.now(self._directory)
         stamp = look.stamps().get(self.guards.last)
         if depth is Depth.NAMES:
@@ -274,8 +275,8 @@ class FollowedLog:
             self._begin_segment(log.end_offset)
         self.files.record_end(self.segments[-1])
         if has_grown:
-            # After the log was read: if the state has only grown until now, nothing of
-            # what was read has been cut, or may be.
+            # After the log was read: if the state has only grown until now, no bytes
+            # that were read have been cut, or may be.
             later = self._directory.stamp(PARTITION_STATE)
             growth = later and StateGrowth.read(self._directory, end, later[-1])
             if not growth or not rolls.take_growth(growth, log, self.segments):

@@ -40,7 +40,7 @@ class LoadedLog(NamedTuple):
     """A log, and the signs that show whether it has changed since.
 
     Attributes:
-        log, files, epochs: as they were at one moment.
+        log, files, epochs: all from one moment.
         state: of logstore's own log.
         stamp: from before the log was read.
         stale_cuts: of a foreign log: the cuts that logstore has recorded, as far as it
@@ -56,7 +56,7 @@ class LoadedLog(NamedTuple):
 
 
 class Loader(NamedTuple):
-    """Loads one log, as often as it is asked to."""
+    """Loads one log, any number of times."""
 
     directory: Directory
     descriptors: Descriptors
@@ -70,7 +70,7 @@ class Loader(NamedTuple):
         """Load the whole log; repeat if the writer changed it meanwhile.
 
         Args:
-            before: the log as it was known.
+            before: the last known values of the log.
 
         Raises:
             PartitionNotFoundError: it was deleted.
@@ -100,7 +100,7 @@ class Loader(NamedTuple):
         """Load the log again, and decide how it has changed.
 
         Args:
-            before: the log as it was known, with its segments and files.
+            before: the last known values of the log, with its segments and files.
 
         Raises: as `load`.
         """
@@ -216,8 +216,8 @@ class Loader(NamedTuple):
         return load(context)
 
     def after_deletion(self, metadata: PartitionMetadata) -> PartitionMetadata | None:
-        """The facts with the state of now, if logstore's own writer has deleted
-        segments since, and did nothing else that a reader must know of; else None.
+        """The facts with the present state, if logstore's own writer has deleted
+        segments since, and made no other change that matters to a reader; else None.
         Which log the state is of is asked when the log was loaded (`_has_only_grown`).
         """
         state = metadata.state
@@ -240,8 +240,8 @@ class Loader(NamedTuple):
         return PartitionStamp.now(self.directory)
 
     def _has_only_grown(self, loaded: LoadedLog, now: PartitionStamp) -> bool:
-        """Whether a log certainly was not cut between its stamp and the one of now, and
-        logstore's own writer has replaced none of its segments."""
+        """Whether a log certainly was not cut between its stamp and the present one,
+        and logstore's own writer has replaced none of its segments."""
         was = loaded.stamp
         if (now.directory_id, now.ownership) != (was.directory_id, was.ownership):
             return False
@@ -296,13 +296,13 @@ def _stale_cuts(metadata: PartitionMetadata, before: Observed | None) -> Cuts:
     could not be read. None of them is found again when it does.
 
     Args:
-        before: the log as it was known.
+        before: the last known values of the log.
     """
     if metadata.stale is not None:
         return metadata.stale.cuts
     if before is not None:
         return before.cuts
-    # Logstore may have recorded some: then only those bytes show a cut that differ.
+    # Logstore may have recorded some: then only different bytes show a cut.
     return UNKNOWN_CUTS if metadata.is_own else Cuts()
 
 
@@ -315,7 +315,7 @@ def observed(
     writer: FileStamp | None,
     stale_cuts: Cuts,
 ) -> Observed:
-    """A log as it was loaded, and has been read since."""
+    """The values of a log, as loaded and as read since."""
     ends = tuple(end.end for end in files.ends())
     return Observed(
         files.is_foreign,

@@ -1,4 +1,4 @@
-"""A log as one look found it: values, compared with those of an earlier look."""
+"""A log at the time of one look: values, to compare with an earlier look."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SegmentFile(NamedTuple):
     Attributes:
         base, end: the segment has the offsets base <= offset < end.
         size: bytes of whole batches.
-        inode: of the file; -1: there is none.
+        inode: of the file; -1: no file exists.
         is_sealed: its writer, another program, has begun a later segment.
     """
 
@@ -43,7 +43,7 @@ class End(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """The bytes of an earlier look, compared with those that are there now.
+    """Result of comparing the bytes of an earlier look with the present bytes.
 
     Attributes:
         standing: the earlier ends before which the bytes are unchanged.
@@ -69,7 +69,8 @@ class Observed(NamedTuple):
         cuts: that its state has, also if the log is another program's now.
         writer: of logstore's own log: the mark of its writer in the root, when what was
             read certainly existed.
-        epochs: of a foreign log: the rows of its leader epochs, for what was read.
+        epochs: of a foreign log: the rows of its leader epochs, for the part that was
+            read.
     """
 
     is_foreign: bool
@@ -94,7 +95,7 @@ class Signs(NamedTuple):
     Attributes:
         place: device and inode of the directory.
         writer: the stamps of the files in the root that show which program writes.
-        mtime_ns: of the directory; -1: a later change may leave it as it is.
+        mtime_ns: of the directory; -1: a later change may not change it.
         state: the stamp of logstore's own state.
         epochs: the rows of the leader epochs of a foreign log.
         stamp: of the whole partition, if bytes after the end of the log will be

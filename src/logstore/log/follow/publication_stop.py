@@ -1,4 +1,4 @@
-"""Where the readers of a partition stop while records of several are published."""
+"""Finds where readers of a partition stop while records of several are published."""
 
 from __future__ import annotations
 

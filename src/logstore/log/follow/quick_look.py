@@ -2,21 +2,21 @@
 
 A writer changes one of a few files before, or when, it does more than append to the
 last segment: its state, its mark in the root, the files of a publication, or a name in
-the directory. These are the guards: one call examines them all. If they are as they
-were at a whole look, that look would find the same again, and what was appended since
-is read from the last file alone. Otherwise nothing is changed, and the caller looks at
+the directory. These are the guards: one call examines them all. If they have not
+changed since a whole look, another one would find the same, and appends since then are
+read from the last file alone. Otherwise nothing is changed, and the caller looks at
 everything.
 
 1. Examine the guards and the last file: the same inode, and not shorter.
-2. Read what was appended, together with the last bytes before it. Those must be what
-   they were: a program may have truncated the file and have continued writing. The new
+2. Read the appended bytes, together with the last bytes before them. These must be
+   unchanged: a program may have truncated the file and have continued writing. The new
    bytes must be whole batches with valid checksums.
 3. Examine the guards again. A log is cut, and a publication begins, after one of them
    has changed: the bytes were part of the log when they were read.
 4. Take the batches over. This makes no system call.
 
 The directory is opened for each examination: kept open, it could be one that a backup
-has replaced. The file is kept open; so its inode number is given to no other one.
+has replaced. The file is kept open, so that its inode number is not reused.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class QuickLook:
     """The quick looks at one log. The caller's lock guards it.
 
     Attributes:
-        guards: the last look, whose guards are those of the last whole look; None: no
-            quick look is possible.
+        guards: the last look, with the guards of the last whole look; None: no quick
+            look is possible.
         tail: what the last quick look has read, if it is at the end of the log.
     """
 
@@ -78,7 +78,7 @@ class QuickLook:
         is_same = last.data.startswith(guards.data)
         has_own = stamps[WRITER] and stamps[PARTITION_STATE]
         if is_same and has_own and guards.has_settled(self._directory.files):
-            # A torn batch after the end was examined, and stays there after a kill.
+            # A torn batch after the end was examined, and remains after a kill.
             stamp = stamps[names.last]
             self._is_at_end = stamp is not None and not log.files.has_more(
                 log.segments[-1], stamp
@@ -86,8 +86,8 @@ class QuickLook:
             self.guards = last
 
     def look(self, log: FollowedLog) -> bool:
-        """Take in what was appended to the last segment, if nothing else has changed.
-        False: nothing was taken in, and a whole look is necessary."""
+        """Take in appends to the last segment, if nothing else has changed. False:
+        nothing was taken in, and a whole look is necessary."""
         guards = self.guards
         if guards is None:
             return False
@@ -129,7 +129,8 @@ class QuickLook:
         self, loaded: RecoveredLog, last: Segment, files: LogFiles, size: int
     ) -> Tail | None:
         """The batches from the end of the last segment up to `size` bytes, if there are
-        only whole ones, and what is before them is what was read there."""
+        only whole ones, and the bytes before them are the same as when they were
+        read."""
         end = files.newest_end()
         if end is None or (end.end.size, end.name) != (last.size, last.file.name(LOG)):
             return None
@@ -158,8 +159,8 @@ class QuickLook:
     def _take(
         self, tail: Tail, loaded: RecoveredLog, last: Segment, files: LogFiles
     ) -> bool:
-        """Make these batches part of what is known of the log. False if they cannot be:
-        nothing was changed."""
+        """Add these batches to the known log. False if that is not possible: nothing
+        was changed."""
         if self._planner is None:
             self._planner = native.Planner(self._interval, None)
         state, index, times = loaded.active_state, loaded.index, loaded.times

@@ -33,8 +33,8 @@ from logstore.log.recover import RecoveredLog
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
 
-# How often all is looked at if an append may have come to its end meanwhile: behind a
-# writer that is faster, a reader sees a part of an append that is whole by then.
+# How often everything is looked at if an append may have ended meanwhile: a reader that
+# is slower than the writer sees a part of an append that is complete by then.
 LOOKS: Final = 8
 
 Result = TypeVar("Result")
@@ -77,8 +77,8 @@ class ReadOnlyLog:
         # The cuts and replacements that this object has found, for its views.
         self._cuts = Cuts()
         self._life = 0  # how often another log was found in the place of this one
-        # From before the last whole look: as long as these files are as they were,
-        # nothing was cut. None: they may be, and it was.
+        # From before the last whole look: as long as these files are unchanged, nothing
+        # was cut. None: no look guarantees this.
         self._uncut: Look | None = None
         self._quick = QuickLook(directory, config.index_interval_bytes)
         self._news = DurableNews(directory, ownership)
@@ -129,8 +129,8 @@ class ReadOnlyLog:
         self._broker_start.stamp = new.stamp.ownership.starts
 
     def refreshed(self, *, fully: bool = False) -> Bounds:
-        """Take in what was appended, rolled or deleted since the last refresh, and
-        return the log as it is now.
+        """Take in the appends, rolls and deletions since the last refresh, and return
+        the present log.
 
         Args:
             fully: something seems to be wrong: each file is examined.
@@ -149,7 +149,8 @@ class ReadOnlyLog:
             return self._bounds()
 
     def durable_of(self, seen: Bounds) -> int:
-        """The durable offset of what a refresh found, as the writer tells it now."""
+        """The durable offset that the writer publishes now, at most the end that a
+        refresh found."""
         with self._lock:
             if (seen.life, seen.cuts.serial) != (self._life, self._cuts.serial):
                 return seen.durable_offset
@@ -162,8 +163,8 @@ class ReadOnlyLog:
         durable_only: bool,
         target: int,
     ) -> Result | None:
-        """What `ask` finds in the log as the last refresh found it, between its first
-        and its last offset; None also if that may have changed meanwhile. The log of a
+        """The result of `ask` on the log of the last refresh, between its first and its
+        last offset; None also if the log may have changed meanwhile. The log of a
         broker may lose segments at its start without a sign that is looked at here."""
         with self._lock:
             if self._uncut is None or self._is_doubtful or self._log.files.is_foreign:
@@ -200,8 +201,8 @@ class ReadOnlyLog:
             self._quick.begin(log, first, last)
 
     def _look_quickly(self) -> bool:
-        """Take in what was appended, if nothing else has changed since the last whole
-        look. False: look at everything."""
+        """Take in appends, if nothing else has changed since the last whole look.
+        False: look at everything."""
         try:
             return self._quick.look(self._log)
         except BaseException:
@@ -226,7 +227,7 @@ class ReadOnlyLog:
                 if cache_key != self._history[0]:
                     written = now.state
                     if written and settled(written[2], begun_ms, files) < 0:
-                        cache_key = None  # the next cut may leave the stamp as it is
+                        cache_key = None  # the next cut may not change the stamp
                     state = self._loader.metadata(now.ownership).state
                     history = None
                     if state is not None and state.log_id:
@@ -237,7 +238,7 @@ class ReadOnlyLog:
             return self._history[1]
 
     def _look_at_files(self) -> None:
-        """Look at everything, until no file is another than before."""
+        """Look at everything, until no file was replaced since."""
         self._look()
         serial = -1
         while self._cuts.serial != serial and self._is_any_replaced():
@@ -245,8 +246,8 @@ class ReadOnlyLog:
             self._look()
 
     def _bounds(self) -> Bounds:
-        # The writer's state says so of the part that it covers. What follows may be of
-        # a broker that has begun since.
+        # The writer's state guarantees this up to the durable offset. Later records may
+        # be of a broker that has begun since.
         log = self._log.log
         free = range(log.foreign_end, max(log.foreign_end, log.durable_offset))
         return Bounds(
@@ -262,14 +263,14 @@ class ReadOnlyLog:
         )
 
     def _is_any_replaced(self) -> bool:
-        """Whether a file is not the one that it was at the last refresh."""
+        """Whether a file was replaced since the last refresh."""
         try:
             return self._log.files.is_any_replaced(self.segments)
         except OSError as error:
             self._loader.fail(error)
 
     def _retry_look(self) -> tuple[Look, Look]:
-        """`_look_until_stable`, again if an error comes of a change."""
+        """`_look_until_stable`, again if a change causes an error."""
         attempt = 0
         while True:
             attempt += 1
@@ -289,7 +290,7 @@ class ReadOnlyLog:
                 raise
 
     def _look_until_stable(self) -> tuple[Look, Look]:
-        """Look until nothing changes meanwhile that what was read may depend on.
+        """Look until no change during the look can affect its result.
 
         Returns:
             The look at the guards before everything that was read, and the one after.
@@ -305,7 +306,7 @@ class ReadOnlyLog:
                 self._load_again()
             now = self._log
             if now is log:
-                # One that was loaded has it, or is another log.
+                # A newly loaded log has it already, or is another log.
                 start = min(start, now.end_offset)
                 now.log.start_offset = max(now.log.start_offset, start)
             has_read = now is not log or end < now.end_offset

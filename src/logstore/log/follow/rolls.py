@@ -1,4 +1,4 @@
-"""The segments that logstore's own writer begins, and what its state says of them.
+"""Finds the segments that logstore's own writer begins, from its state.
 
 A roll appends an entry to the state file of the partition; every other change of the
 names in its directory is recorded first, in a state that is written whole. So while the
@@ -33,7 +33,7 @@ def begin_segment(
     """The segment that follows the last one of a log, before it is read.
 
     Raises:
-        OSError: it has no file.
+        OSError: its file does not exist.
     """
     segment = Segment(
         directory,
@@ -79,17 +79,18 @@ def take_state(
     digests = {row[0]: row[-1] for row in state.sealed}
     for segment in segments[:-1]:
         segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
-    # Of one state: together they say where no transaction is. Entries that follow it
-    # move only the durable offset: the writer admits transactions in a whole state.
+    # Both from one state: together they bound the offsets without transactions. Entries
+    # that follow it move only the durable offset: the writer admits transactions in a
+    # whole state.
     loaded.foreign_end = state.foreign_end
     loaded.durable_offset = max(loaded.durable_offset, state.durable_offset)
     loaded.cuts, loaded.log_id = state.cuts, state.log_id
 
 
 def segments_of(state: PartitionState, segments: Segments) -> Segments:
-    """Without those in front that the state says are deleted, whose files had their
-    names yet when the names were read. The last one stays: the state may be later than
-    what was read of the log."""
+    """The segments without the first ones that the state says are deleted, whose files
+    still had their names when these were read. The last one stays: the state may be
+    later than the part of the log that was read."""
     base = state.sealed[0][0] if state.sealed else state.active["base_offset"]
     first = 0
     while first < len(segments) - 1 and segments[first].base_offset < base:

@@ -49,7 +49,7 @@ _PUBLICATIONS: Final = (f"../{PUBLICATION}", f"../{PUBLISHED}")
 
 # The files of which one changes before a log is cut: logstore writes its state first,
 # and a broker its leader epochs. A writer that starts after a backup was put back
-# leaves the state as it is, and replaces its mark in the root. A log is logstore's own
+# does not change the state, but replaces its mark in the root. A log is logstore's own
 # until a broker takes the store over.
 CUT_BY_LOGSTORE: Final = LookNames(WRITER, PARTITION_STATE, *_BROKER)
 CUT_BY_BROKER: Final = LookNames(LEADER_EPOCHS, PARTITION_STATE)
@@ -69,10 +69,10 @@ class Guards(NamedTuple):
         cut: one of these files changes whenever the log is cut, before any byte is
             overwritten. Of a foreign log, the last file is included: there may be no
             epochs.
-        quick: of logstore's own log: if these are as they were, nothing but the end of
-            the last file has changed.
+        quick: of logstore's own log: if these have not changed, nothing but the end of
+            the last file has.
         all: these, and the last file.
-        last: its name; "" if there is none.
+        last: its name; "" without files.
     """
 
     cut: LookNames
@@ -109,7 +109,7 @@ class PartitionStamp(NamedTuple):
     Attributes:
         directory_id: device and inode of the partition's directory.
         mtime_ns: when names in it changed.
-        state, ownership: change with logstore's own state, and with who owns the store.
+        state, ownership: change with logstore's own state, and with the store's owner.
     """
 
     directory_id: tuple[int, int]
@@ -132,8 +132,8 @@ class PartitionStamp(NamedTuple):
 
 
 class BrokerStart:
-    """The start offset of a log that a broker writes, as its checkpoint in the root
-    tells it after ``DeleteRecords``: the directory of the log does not change then.
+    """The start offset of a log that a broker writes, from its checkpoint in the root:
+    ``DeleteRecords`` changes this, and not the directory of the log.
 
     Args:
         metadata: reads the facts about the partition.

@@ -1,4 +1,4 @@
-"""The columns of a topic in Arrow: those of a partition, and which partition it is."""
+"""The columns of a topic in Arrow: topic, partition, and the columns of its records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """`columns` as a tuple.
 
     Raises:
-        ConfigError: a column does not exist or is named twice, or there is none.
+        ConfigError: a column does not exist or is named twice, or no column is named.
         TypeError: `columns` is a text instead of a sequence of names.
     """
     if isinstance(columns, str):
@@ -86,7 +86,7 @@ class SourceColumns:
         self._arrays: dict[str, Any] = {}
 
     def add(self, batch: Any) -> Any:
-        """The requested columns, for a batch that has those of the records."""
+        """The requested columns, for a batch that has the columns of the records."""
         arrays = [
             self._constant(name, batch.num_rows)
             if name in self._values

@@ -43,7 +43,7 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         self, logs: Callable[[], Sequence[Log]], name: str, threads: int | None
     ) -> None:
         """Args:
-        logs: returns the partitions as they are now; each scan calls it.
+        logs: returns the present partitions; each scan calls it.
         name: for messages.
         threads: how many read at the same time; None: as `usable_threads` returns.
 
@@ -136,11 +136,11 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         return self.scanner(columns, **options).head(num_rows)
 
     def take(self, indices: Any, columns: Any = None, **options: Any) -> Any:
-        """The rows at these indices among those of `scanner`."""
+        """The rows at these indices in the result of `scanner`."""
         return self.scanner(columns, **options).take(indices)
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:
-        """The number of rows, or of those for which a filter is true."""
+        """The number of rows, or of the rows for which a filter is true."""
         scanner = self.scanner(["timestampType"], filter=filter, **options)
         return scanner.count_rows()
 
@@ -152,7 +152,7 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         return dataset
 
     def sort_by(self, sorting: Any, **options: Any) -> Any:
-        """As for any dataset: all of it is read into memory."""
+        """The dataset, sorted. As with any dataset, all of it is read into memory."""
         return ds.InMemoryDataset(self.to_table()).sort_by(sorting, **options)
 
 
@@ -175,7 +175,7 @@ class LogScanner:
         self._batches = batches
 
     def to_reader(self) -> Any:
-        """A `pyarrow.RecordBatchReader`: the log as it is when it is first read."""
+        """A `pyarrow.RecordBatchReader` of the log at the time of its first read."""
         return stream_of(self.projected_schema, self.to_batches())
 
     def to_batches(self) -> Iterator[Any]:

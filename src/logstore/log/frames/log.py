@@ -13,7 +13,7 @@ __all__ = ["Log"]
 
 
 class Log(NamedTuple):
-    """A partition as it was when a scan began.
+    """A partition at the time when a scan began.
 
     Attributes:
         topic, number: which partition.
@@ -22,7 +22,7 @@ class Log(NamedTuple):
         make_reader: returns a new decoder for a read that begins at an offset; the
             second argument says whether headers are wanted.
         policy: what to do about damage.
-        go_on: returns the same partition from an offset on, as it is now; None: the
+        go_on: returns the present state of the partition from an offset on; None: the
             scan ends before the end of the log.
     """
 

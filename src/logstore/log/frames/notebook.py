@@ -1,4 +1,4 @@
-"""What a notebook shows of stores, topics, partitions and groups: a table each.
+"""Tables that a notebook shows for stores, topics, partitions and groups.
 
 Text of the data (names, paths) is escaped by `markup`, as everywhere.
 """

@@ -1,4 +1,4 @@
-"""Keys and values as text, and columns of what their JSON has.
+"""Converts keys and values to text, and members of their JSON to columns.
 
 Each record batch is converted by the thread that has read it.
 """
@@ -26,16 +26,16 @@ else:
 __all__ = ["IS_COMPLETE", "Payloads", "nullable_kinds"]
 
 _PAYLOADS: Final = ("key", "value")
-# A type of Arrow, and what a value of JSON is as one of it.
+# A type of Arrow, and the conversion of a JSON value to it.
 _Kind: TypeAlias = "tuple[Any, Callable[[object], Any]]"
 
 
 class Payloads:
-    """What becomes of the keys and values of record batches.
+    """Conversion of the keys and values of record batches.
 
     Attributes:
-        columns: those to be read.
-        schema: of the result: the wanted columns, and then those of `json`.
+        columns: the ones to be read.
+        schema: of the result: the wanted columns, then the columns of `json`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Payloads:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether batches stay as they are read."""
+        """Whether batches are not converted."""
         return not self._texts and not self._members
 
     def apply(self, batch: Any) -> Any:
@@ -146,7 +146,7 @@ _KINDS: Final[dict[str, _Kind]] = {
 
 
 def nullable_kinds(pandas: Any) -> dict[Any, Any]:
-    """The types of pandas for columns of JSON, by those of Arrow."""
+    """The types of pandas for columns of JSON, by type of Arrow."""
     return {
         pa.int32(): pandas.Int32Dtype(),
         pa.int64(): pandas.Int64Dtype(),

@@ -20,9 +20,9 @@ __all__ = [
     "segments_of",
 ]
 
-# Bytes that one thread reads at a time: so many that the start of a read, a lookup of
-# about 0.1 ms, takes below 1 %; so few that a file of 1 GiB is work for many threads,
-# and that they hold few decoded bytes.
+# Bytes that a thread reads at a time: enough that the start of a read, a lookup of
+# about 0.1 ms, takes below 1 %; few enough that a file of 1 GiB is work for many
+# threads, and that they hold few decoded bytes.
 PIECE_BYTES: Final = 16 << 20
 
 
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     Attributes:
         start, stop: offsets, half open; inside of `log.start` and `log.stop`.
         size: bytes of log in it, about.
-        can_be_cut: whether reads of its parts find all damage that one read finds.
+        can_be_cut: whether reads of its parts find all damage that a single read finds.
         segment: the segment that it is a part of, or the first of several.
     """
 

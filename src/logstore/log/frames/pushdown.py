@@ -129,7 +129,7 @@ class Filter:
         return first, stop
 
     def _earliest(self) -> int | None:
-        """A time before which the filter is true for no row; None: there is none.
+        """A time before which the filter is true for no row; None: no such time.
 
         Upper bounds are not used: no index has the smallest time of a segment.
         """
@@ -174,6 +174,6 @@ def _offsets_in(first: int, stop: int) -> Any:
 
 
 def _earlier_than(time_ms: int) -> Any:
-    """The condition of an earlier timestamp, or of none: rows of magic 0 have none."""
+    """The condition of an earlier timestamp, or a null: rows of magic 0 have nulls."""
     time = pc.field("timestamp")
     return (time < pa.scalar(time_ms, _TIME)) | time.is_null()

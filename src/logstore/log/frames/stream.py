@@ -49,7 +49,7 @@ def reader_over(
     """A `pyarrow.RecordBatchReader` over pieces; it reads nothing before it is used.
 
     Args:
-        payloads: which columns, and what becomes of keys and values.
+        payloads: the columns, and the conversion of keys and values.
         view: keys and values as views of the bytes that were read.
         limit: the most records to return from all pieces; None: all. With a limit one
             thread reads, and no further than the batch with the last of them.
@@ -87,8 +87,8 @@ def batches_of(
     """Record batches of the pieces in their order.
 
     If a log was compacted meanwhile, and a piece had to continue in the new segments,
-    the last records of some keys may lie after its former end: what is there now
-    follows, after all pieces.
+    the last records of some keys may lie after its former end: the records there follow
+    after all pieces.
 
     Args:
         columns: of `logstore.log.frames.columns.SCHEMA`, at least one.
@@ -120,10 +120,10 @@ def batches_of(
 
 
 class _Ends:
-    """Where reads of logs ended that were compacted meanwhile."""
+    """The ends of reads of logs that were compacted meanwhile."""
 
     def __init__(self) -> None:
-        # By id of a log: the log, where its last piece ended, where the end was when a
+        # By id of a log: the log, the end of its last piece, the end of the log when a
         # piece continued in compacted segments.
         self._found: dict[int, tuple[Log, int, int]] = {}
 
@@ -133,12 +133,12 @@ class _Ends:
         if end and log.go_on is not None:
             _, reached, wanted = self._found.get(id(log), (log, log.stop, 0))
             if feed.piece.stop >= log.view.end_offset:
-                reached = max(reached, end)  # it went on to there by itself
+                reached = max(reached, end)  # this read has continued up to there
             self._found[id(log)] = log, reached, max(wanted, end)
 
     def rest(self) -> list[Piece]:
-        """What is still to be read of these logs; the next call is about the reads that
-        follow."""
+        """The pieces of these logs that are not yet read; the next call is about the
+        reads that follow."""
         found, self._found = self._found, {}
         return [
             piece
@@ -191,7 +191,7 @@ class _Feed:
 
     @property
     def compacted_end(self) -> int:
-        """As in `ChunkReader`."""
+        """Value of `ChunkReader.compacted_end`."""
         return 0 if self._reader is None else self._reader.compacted_end
 
     def _make(self) -> Iterator[Any]:

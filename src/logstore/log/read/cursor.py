@@ -4,12 +4,12 @@ Every way of reading decodes the chunks of a `Cursor`. A cursor works on a `View
 immutable list of segments and bounds at the time the read began, and takes no lock:
 records appended or deleted meanwhile do not change what it delivers. After each call
 that reads bytes it checks whether the log was cut before that call: those bytes may
-have been written since. If so, it continues in the log as it is now, as far as that is
-still the same log.
+have been written since. If so, it continues in the changed log, if that is still the
+same log.
 
 A cursor has three parts: `Route`, the segments that are left; `SegmentRead`, the place
-in the present one; `Buffers`, the memory for the chunks. What becomes of damage is
-decided in `log/read/resume.py`.
+in the present one; `Buffers`, the memory for the chunks. `log/read/resume.py` decides
+how to handle damage.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Cursor:
         chunk: the one that is being decoded; None: the next one must be requested.
 
     Args:
-        since: damage that lies wholly below it is no concern; None: `start`.
+        since: damage that lies wholly below it is ignored; None: `start`.
         buffer_bytes, first_bytes, pool, keeps: the `capacity`, `first`, ... of its
             `Buffers`. The first read may be all that is needed.
         follows: whether it continues if the log is changed. If not, it raises
@@ -114,7 +114,7 @@ class Cursor:
         """The chunks up to the end of the read.
 
         Raises:
-            OffsetOutOfRangeError: what was to be read was deleted, or cut off.
+            OffsetOutOfRangeError: the next records were deleted, or cut off.
             PartitionNotFoundError: another log is in the place of this one.
             CorruptRecordError, UnsupportedError: damage that is not left out.
             ChangedError: see `follows`.
@@ -123,7 +123,7 @@ class Cursor:
             yield chunk
 
     def next_chunk(self) -> Chunk | None:
-        """The next of `chunks`; None: there is none."""
+        """The next of `chunks`; None: the read has ended."""
         while self.part is not None or self._route.has_next(self.offset):
             try:
                 chunk = self._read(self.part or self._enter())
@@ -204,7 +204,7 @@ class Cursor:
             part.check_bound(chunk, last_offset, self.offset)
             is_over = self.offset >= chunk.bound
             if is_over and self.stop > chunk.bound:
-                # What was held back belongs to this segment, whatever its offset.
+                # Bytes held back belong to this segment, whatever their offset.
                 is_over = not part.is_held_back(chunk)
             if stop == native.STOP_OFFSET or is_over:
                 part.check_beyond(chunk, consumed, last_offset, self.offset)
@@ -232,7 +232,7 @@ class Cursor:
             raise ChangedError(again)
 
     def changed(self, view: View) -> None:
-        """Continue in the log as it is now: a look at another place of it has found a
+        """Continue in the changed log: a look at another place of it has found the
         change, and this view.
 
         Raises: as `chunks`.
@@ -281,9 +281,9 @@ class Cursor:
         pos: int | None = None,
         last_offset: int = native.OFFSET_UNKNOWN,
     ) -> None:
-        """Continue after apparent damage: in the log as it is now, if it was changed;
-        in the same place, if the damage lies below the read; after the damage, if it
-        is left out. Else raise the error.
+        """Continue after apparent damage: in the present log, if it was changed; in the
+        same place, if the damage lies below the read; after the damage, if it is left
+        out. Else raise the error.
 
         Args:
             pos: where the damage begins; None: the segment cannot be read.
@@ -377,7 +377,7 @@ class Buffers:
         capacity: bytes of each buffer but the first; None: `READ_BYTES`.
         first: bytes of the first one, at most; None: `READ_BYTES`.
         pool: gives the buffers but the first, in place of `capacity`.
-        keeps: each chunk has a buffer of its own.
+        keeps: each chunk has a separate buffer.
     """
 
     __slots__ = ("_capacity", "_first", "_free", "_keeps", "_pool")
@@ -394,7 +394,7 @@ class Buffers:
         self._first = min(first or READ_BYTES, self._capacity)
         self._pool = pool
         self._keeps = keeps
-        # The one to read into next; None: a new one.
+        # The buffer to read into next; None: a new one.
         self._free: native.Buffer | None = None
 
     def take(self, size: int) -> native.Buffer:
@@ -489,7 +489,7 @@ class SegmentRead:
         self._place, self._walk = place, None
 
     def restart(self) -> None:
-        """Continue in the segment as it is now."""
+        """Continue in the segment after it was replaced."""
         self.version = self.segment.version
         self._place = self._walk = None
 
@@ -563,7 +563,7 @@ class SegmentRead:
         return last + 1
 
     def _check_behind(self, offset: int) -> None:
-        """Raise if records of a segment that may have gaps lie behind the end that it
+        """Raise if records of a segment that may have gaps lie after the end that it
         had when it was sealed: its batches have moved."""
         segment = self.segment
         behind = None if self.was_cut else first_behind(segment)
@@ -634,7 +634,7 @@ class Route:
     """The segments of a view that are left to be read, in order, without a copy: there
     may be a hundred thousand, and a read needs one.
 
-    Each is entered once. The next one begins where the one before has ended, if that is
+    Each is entered once. The next one begins at the end of the one before, if that is
     known (`ended_at`).
 
     Attributes:
@@ -672,7 +672,7 @@ class Route:
         return self._segments[self._at + number]
 
     def base(self) -> int:
-        """The base offset of the first one; the end of the read if there is none."""
+        """The base offset of the first one; the end of the read if none is left."""
         at, segments = self._at, self._segments
         return segments[at].base_offset if at < len(segments) else self.end
 
@@ -681,7 +681,7 @@ class Route:
         return offset < self.end and self.base() < self.end
 
     def broken_at(self) -> int | None:
-        """Where the segment before has ended, if the next one does not begin there."""
+        """The end of the segment before, if the next one does not begin there."""
         return None if self.ended_at == self.base() else self.ended_at
 
     def enter(self, buffers: Buffers) -> SegmentRead:

@@ -69,7 +69,7 @@ def place_past(
     if wrong is not None:
         reach = max(reach, wrong[0].last_offset)
     is_doubtful = reach >= min(offset, header.last_offset)
-    # Batches that have changed places, or a wrong offset behind the damage, too.
+    # Batches may also have changed places, or a wrong offset may follow the damage.
     return None if is_doubtful and not _has(segment, place, offset) else place
 
 
@@ -140,10 +140,10 @@ def first_hidden(segment: Segment, pos: int, offset: int) -> int:
 
 def check_gap(view: View, offset: int) -> None:
     """Raise if an offset that no batch has is not in a gap: a batch that has it is not
-    in its place, but among the damaged bytes right behind the gap.
+    in its place, but among the damaged bytes right after the gap.
 
     Raises:
-        CorruptRecordError: so it is.
+        CorruptRecordError: the offset is not in a gap.
         ChangedError: the log was changed since the view was made.
     """
     segment = next(view.from_offset(offset))
@@ -215,8 +215,8 @@ def confirmed(
     ahead: tuple[Rest, int],
 ) -> int:
     """How many of the first `n` bytes of a buffer may be decoded: up to the first batch
-    whose offsets, which no checksum covers, the batch behind it contradicts. In a log
-    that may have gaps, only that tells.
+    whose offsets, which no checksum covers, the batch after it contradicts. In a log
+    that may have gaps, nothing else shows a wrong offset.
 
     Args:
         pos: of the first byte in the file.
@@ -245,7 +245,7 @@ def confirmed(
         buffer.c, n, pos=walk.pos, checks=native.CHECK_CRC
     ).headers
     if not doubted:
-        return n  # who decodes it raises its damage
+        return n  # decoding it raises the damage
     batch = Sound(pos + walk.pos, doubted[0], buffer)
     last_offset, first = doubted[0].last_offset, max(offset, walk.last_offset + 1)
     if last_offset >= end and batch.end >= segment.size:
@@ -270,8 +270,8 @@ def _base_at(segment: Segment, pos: int, end: int, ahead: tuple[Rest, int]) -> i
 
 
 def first_behind(segment: Segment) -> native.BatchHeader | None:
-    """The header of an intact batch that follows a segment in its file: there is none,
-    unless bytes were put in before."""
+    """The header of an intact batch that follows a segment in its file, which is only
+    possible if bytes were inserted before it; else None."""
     file = segment.file
     if segment.place is not file:
         return None
@@ -290,7 +290,7 @@ def first_behind(segment: Segment) -> native.BatchHeader | None:
 
 
 def check_last(segment: Segment, pos: int, offset: int) -> None:
-    """Raise if there is a batch at `pos`, behind the last offset of a segment that may
+    """Raise if there is a batch at `pos`, after the last offset of a segment that may
     have gaps: it is one of the records before the end, with a wrong offset.
 
     `offset` is the first offset that was not delivered.
@@ -314,7 +314,7 @@ def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
 
 def unreadable(active: Segment, place: OffsetPosition) -> tuple[int, str] | None:
     """The position of the first batch, from a place on, that no reader can read
-    although its checksum is right, and the reason; None if there is none.
+    although its checksum is right, and the reason; None without such a batch.
 
     No checksum covers the offset of a wrapper (magic 0 and 1): only the offsets of the
     messages inside determine what it must be. In logs that may have gaps, they do not.

@@ -118,8 +118,8 @@ def _decided(
 
 
 def _whole_batches(cursor: Cursor, read: Read) -> tuple[int, int, int]:
-    """(end, last offset) of the whole batches of what was read that end below the end
-    of the read, and why there are no more: native.STOP_*.
+    """(end, last offset) of the whole batches in the buffer that end below the end of
+    the read, and why there are no more: native.STOP_*.
 
     Raises:
         Damage, CorruptRecordError: at the beginning.
@@ -159,7 +159,7 @@ def _whole_wrappers(cursor: Cursor, read: Read, end: int, last: int) -> tuple[in
             pass
     except Damage as damage:
         if damage.unsupported or damage.too_large is not None:
-            return end, last  # the limit is for who decodes the chunk
+            return end, last  # the limit is for the caller that decodes the chunk
         end, last = 0, -1
         for header in native.Headers(buffer.c, damage.pos, checks=0):
             end, last = header.pos + header.size, header.last_offset

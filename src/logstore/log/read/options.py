@@ -1,4 +1,4 @@
-"""Which records a read delivers, and what it does about damage."""
+"""Selects the records that a read delivers, and how it handles damage."""
 
 from __future__ import annotations
 

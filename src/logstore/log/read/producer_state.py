@@ -39,8 +39,8 @@ class AbortedTransaction(NamedTuple):
     entry: TxnEntry | None
 
     def fault_of(self, entry: TxnEntry | None) -> str:
-        """Why readers of a broker would take the transaction for something else with
-        an entry of the index, or with none; empty if they would not.
+        """The reason why readers of a broker would misjudge the transaction with this
+        entry of the index, or without one; empty if they would not.
 
         The log may have lost the first records of the transaction, and of others, to a
         deletion or a compaction: then an entry may name earlier offsets than these.
@@ -139,7 +139,7 @@ def producer_batches(
 def _marker_of(
     segment: Segment, header: native.BatchHeader, walk: FileWalk, limit: int
 ) -> Marker | None:
-    """What a control batch says; None if it ends no transaction, or was emptied."""
+    """The marker in a control batch; None if it ends no transaction, or was emptied."""
     if not header.is_transactional:
         return None
     batch = make_batch(segment, header, walk.buffer, walk.pos + header.pos, limit)

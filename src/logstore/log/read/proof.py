@@ -19,17 +19,17 @@ __all__ = ["ProofFinder", "disproves"]
 
 _MAGIC_2: Final = 2
 _HAS_DELETE_HORIZON: Final = 0x40
-# The next positions are looked for by so many reads, before the index is asked.
+# Up to this many reads look for the next position, before the index is used.
 _NEAR_READS: Final = 4
 
 
 class _Batch(NamedTuple):
-    """A batch of a log, and where it is.
+    """A batch of a log, and its place.
 
     Attributes:
-        view: the log as it was when the batch was found.
-        first: of this offset and of all up to the last one, it is the first batch that
-            does not end before.
+        view: the log when the batch was found.
+        first: for each offset from this one up to its last one, it is the first batch
+            that does not end before that offset.
         pos: of its first byte in the segment.
     """
 
@@ -41,8 +41,8 @@ class _Batch(NamedTuple):
 
 
 def _batch_at(view: View, offset: int) -> _Batch | None:
-    """The first batch of a log that does not end before an offset; None: there is none,
-    or it cannot be read now."""
+    """The first batch of a log that does not end before an offset; None: it does not
+    exist, or cannot be read now."""
     if not view.start_offset <= offset < view.log_end:
         return None
     with contextlib.suppress(LogStoreError, OSError, ChangedError):
@@ -54,12 +54,11 @@ def _batch_at(view: View, offset: int) -> _Batch | None:
 
 
 def _batch_after(batch: _Batch, view: View, offset: int) -> _Batch | None:
-    """The same, if it is a batch or one close behind it in its segment; None: it is
+    """The same, if it is a known batch or one soon after it in its segment; None:
     unknown.
 
     Args:
-        view: the log as it is now; nothing was cut or compacted since the batch was
-            found.
+        view: the present log; nothing was cut or compacted since the batch was found.
     """
     segment, header = batch.segment, batch.header
     if not max(view.start_offset, batch.first) <= offset < view.log_end:
@@ -92,7 +91,7 @@ class ProofFinder:
         self._batch: _Batch | None = None
 
     def forget(self) -> None:
-        """The next position is looked for in the log as it is then."""
+        """Look for the next position in the log at that time."""
         self._batch = None
 
     def find(
@@ -107,7 +106,7 @@ class ProofFinder:
         none, as at the start of the log, inside of a batch, or after a gap.
 
         Args:
-            seen: the log as it was seen last, if it was.
+            seen: the last view of the log, if there is one.
             now: finds out how the log is now.
             is_read: the reader has read up to the position since the last `forget`: if
                 the log was cut below it, it finds that out by itself.

@@ -47,8 +47,8 @@ def read_columns(
 
     Args:
         pool: gives buffers for the reads but the first, instead of `buffer_bytes`.
-        keeps: each run has an `owner`, and the bytes of its records stay as they are
-            while that lives: each read is into a buffer of its own.
+        keeps: each run has an `owner`, and the bytes of its records do not change while
+            that lives: each read is into a separate buffer.
     """
     cursor = Cursor(
         view,
@@ -206,7 +206,7 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Batches from the one that holds `start` to the last that begins below `stop`.
 
-    With `batch_filter`, only those that it selects, and no control batches.
+    With `batch_filter`, only the batches that it selects, and no control batches.
     """
     cursor = Cursor(view, start, stop, policy)
     for header, chunk, before in headers_in(cursor):

@@ -1,4 +1,4 @@
-"""How a read continues after damage: behind it, or not at all.
+"""Decides how a read continues at damage: after it, or not at all.
 
 The log was not changed under the read: `Cursor.on_damage` asks that before.
 """
@@ -28,7 +28,7 @@ class Met(NamedTuple):
         pos: where the damage begins; None: the segment cannot be read.
         last_offset: where the batch before it ends; `OFFSET_UNKNOWN`.
         offset: the first one that the read has not delivered.
-        since: damage that lies wholly below it is no concern.
+        since: damage that lies wholly below it is ignored.
     """
 
     segment: Segment
@@ -44,7 +44,8 @@ class Resume(NamedTuple):
 
     Attributes:
         place: in the same segment; None: in the next one.
-        left_out: the damage that it leaves out; None: that is no concern of the read.
+        left_out: the damage that it leaves out; None: the damage does not affect the
+            read.
         hides_end: whether that may have been the end of a transaction.
     """
 

@@ -21,8 +21,8 @@ class Tail(NamedTuple):
     Attributes:
         start_offset, end_offset: their offsets, half open, without gaps.
         buffer: has them, and never changes.
-        pos, size: where they are in the buffer, half open.
-        checks: those of their segment.
+        pos, size: their place in the buffer, half open.
+        checks: of their segment.
     """
 
     start_offset: int

@@ -104,7 +104,7 @@ def first_offset_at(
 
 def _may_have(segment: Segment, timestamp: int) -> bool:
     """Whether a segment may have a record since a time. One that is lost or damaged
-    may: a read of it decides what becomes of that."""
+    may: a read of it handles the damage."""
     try:
         return segment.is_lost or segment.largest_timestamp() >= timestamp
     except (CorruptRecordError, UnsupportedError):

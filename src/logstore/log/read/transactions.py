@@ -151,8 +151,8 @@ def _transaction_batches(
 def _read_on(
     view: View, start: int, policy: DamagePolicy, since: int
 ) -> Iterator[tuple[native.BatchHeader | Resume, _Marker | None]]:
-    """`_transaction_batches` from `start` to the end of a view, which reads nothing
-    where there can be none."""
+    """`_transaction_batches` from `start` to the end of a view, without reading the
+    offsets known to be free of transactions."""
     free, end = view.transaction_free, view.end_offset
     parts = (start, min(free.start, end)), (max(start, free.stop), end)
     for first, stop in parts if free else ((start, end),):
@@ -164,7 +164,7 @@ class AbortedRange(NamedTuple):
 
     Attributes:
         producer_id: of the transactional batches.
-        first_offset: of the first of them that is in the range asked about.
+        first_offset: of the first of these batches in the requested range.
         last_offset: of the marker that ends them, inclusive.
     """
 
@@ -174,7 +174,7 @@ class AbortedRange(NamedTuple):
 
 
 class EndedTransactions(NamedTuple):
-    """What became of the transactions in a range of offsets, all of which have ended.
+    """Results of the transactions in a range of offsets, all of which have ended.
 
     Attributes:
         aborted: by offset; every other transaction was committed.
@@ -186,12 +186,13 @@ class EndedTransactions(NamedTuple):
 
 
 def ended_transactions(view: View, start: int, stop: int) -> EndedTransactions | None:
-    """What `CommittedFilter` decides of each batch with start <= offset < stop. Reads
-    headers, as far as the marker of the last transaction there. None: one is open.
+    """The transactions of the batches with start <= offset < stop, by the rules of
+    `CommittedFilter`. Reads headers, as far as the marker of the last transaction
+    there. None: one is open.
 
     Raises:
         ChangedError: the log was changed; the result may be wrong.
-        CorruptRecordError: damage in what was read.
+        CorruptRecordError: damage in the bytes that were read.
     """
     open_since: dict[int, int] = {}
     aborted = []
@@ -232,7 +233,7 @@ class _Point(NamedTuple):
     """The open transactions of a log that was read up to an offset.
 
     Attributes:
-        life, serial: those of the view that was read.
+        life, serial: of the view that was read.
         upto: one past the last offset that was read.
         open_since: the first offset of each transaction open there, by producer.
         since: the point is valid for reads that begin here or above; damage lies below.
@@ -344,5 +345,5 @@ class StableOffset:
         return _Point(life, serial, upto, open_since)
 
 
-# How many points are kept per log: the end of the durable part is one of its own.
+# How many points are kept per log: the end of the durable part is a separate one.
 _POINTS_MAX: Final = 4

@@ -38,18 +38,18 @@ _BASE_OFFSET = operator.attrgetter("base_offset")
 
 
 class Segments(tuple[Segment, ...]):
-    """The segments of a log, in order. Each change of the list makes a new one. So what
-    was found out about all of them is kept here: it counts while the list does, and
-    holds nothing longer.
+    """The segments of a log, in order. Each change of the list makes a new one. So
+    facts about all of them are kept here: they are valid, and in memory, only as long
+    as the list is.
 
     Attributes:
-        largest: as `LargestTimestamps` has found them; None: nobody has asked.
+        largest: the result of `LargestTimestamps`; None: not computed yet.
     """
 
     largest: list[int] | None = None
 
     def since(self, number: int) -> Segments:
-        """Those from a number on; this list itself if these are all."""
+        """The segments from a number on; this list itself if these are all."""
         return Segments(self[number:]) if number else self
 
 
@@ -77,7 +77,7 @@ class Bounds(NamedTuple):
     Attributes:
         segments: in order.
         start_offset, end_offset, durable_offset: where readers begin and stop.
-        cuts: those of the log so far, as far as the refresh found them.
+        cuts: of the log so far, as far as the refresh found them.
         life: another number if another log has taken the place of this one.
         removal: why its writer has released the segments, if it has.
         transaction_free: offsets of which it is known that no batch there belongs to a
@@ -102,7 +102,7 @@ class Source(Protocol):
     """The log that a view shows."""
 
     def refreshed(self, *, fully: bool = False) -> Bounds:
-        """The log as it is now; `fully`: something seems to be wrong with it."""
+        """The present log; `fully`: something seems to be wrong with it."""
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut since a refresh that found these. It is
@@ -166,7 +166,7 @@ class View(NamedTuple):
             raise self._out_of_range(offset, now)
         changed = self._changed(offset, now)
         if changed is None and is_gone and now.compactions != self.compactions:
-            # The files with what a later record has superseded are removed.
+            # The files with superseded records are removed.
             return self._with(now)
         return changed
 
@@ -186,8 +186,8 @@ class View(NamedTuple):
         return self._changed(offset, self.source.refreshed())
 
     def if_changed(self, error: Exception | None = None) -> View | None:
-        """The whole log as it is now, for a caller that is at no offset; None if
-        nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`.
+        """The whole present log, for a caller that is at no offset; None if nothing has
+        changed. Raises: as `again`, except `OffsetOutOfRangeError`.
 
         Args:
             error: apparent damage that it has met.
@@ -209,7 +209,7 @@ class View(NamedTuple):
 
     def check_same(self, offset: int, now: Bounds) -> None:
         """Raise `OffsetOutOfRangeError` or `PartitionNotFoundError` if the log below
-        `offset` is no longer what it was in this view."""
+        `offset` is no longer the same as in this view."""
         self._check_life(offset, now)
         low = now.cuts.lowest_since(self.cuts.serial)
         if offset > low:

@@ -59,7 +59,8 @@ __all__ = [
 def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
     """Carry out a plan: repair what it says, and report each act.
 
-    A crash at any step leaves a partition of which the same, or a shorter plan is made.
+    After a crash at any step, the next plan for the partition is the same or a shorter
+    one.
 
     Raises:
         OSError: a step failed.
@@ -68,8 +69,8 @@ def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
 
 
 def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
-    """The log that a plan describes, if nothing is carried out; its actions are why it
-    takes no appends."""
+    """The log that a plan describes, if nothing is carried out; its actions are the
+    reasons why it takes no appends."""
     application = _Application(context, plan, survey)
     for finding in plan.findings:
         if CASES[finding.label] == TAKES_NO_APPENDS:
@@ -105,9 +106,10 @@ def finish_truncation(directory: Directory, operations: Operations) -> None:
 
 
 def _confirm(directory: Directory) -> None:
-    """Make the state file durable before what it says is done. It may be in the page
-    cache only, and in pages that count as written: a writer on a full disk changes the
-    file in place, and its sync has failed, perhaps. So the file is written again."""
+    """Make the state file durable before the operation that it records is carried out.
+    It may be in the page cache only, in pages that count as written: a writer on a full
+    disk changes the file in place, and its sync may have failed. So the file is written
+    again."""
     state = directory.read_file(layout.PARTITION_STATE)
     write_file_anyway(directory, layout.PARTITION_STATE, state)
 
@@ -201,7 +203,7 @@ class _Application:
         return log
 
     def act(self, finding: OpeningFinding) -> None:
-        """What a finding asks for, and its report."""
+        """Do the action for a finding, and report it."""
         if finding.label == TORN_TAIL and finding.base in self.plan.put_aside:
             self.put_aside(finding)
         elif finding.label == TORN_TAIL:
@@ -243,7 +245,7 @@ class _Application:
     # -- the log
 
     def log(self) -> RecoveredLog:
-        """The log as it is now."""
+        """The log after the actions so far."""
         plan, metadata = self.plan, self.context.metadata
         state = metadata.state
         if plan.segments:

@@ -1,4 +1,4 @@
-"""A partition that is to be loaded, and the log that comes of it."""
+"""The partition that opening loads, and the resulting log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecoveredLog:
     """A partition as opening found it.
 
     Attributes:
-        segments: in order; empty only when read-only and there is none.
+        segments: in order; empty only if a read-only partition has no file.
         start_offset, durable_offset, end_offset: see docs/glossary.md.
         active_state: of the last segment, at `end_offset`.
         index, times: of the last segment.
@@ -39,10 +39,9 @@ class RecoveredLog:
         digested: base offsets of the segments that have a digest.
         cuts, is_contiguous, is_truncating, log_id, foreign_end, compactions: as in
             `PartitionState`.
-        is_renamed: the state has another id of the log: that of the one that this is a
-            copy of.
+        is_renamed: the state has the id of another log, of which this one is a copy.
         is_identified: `.logstore-topic` says so already.
-        unwritten: why its damage could not be recorded; None if it is, or has none.
+        unwritten: why its damage could not be recorded; None: recorded, or no damage.
     """
 
     segments: list[Segment]
@@ -73,7 +72,7 @@ class RecoveredLog:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryContext:
-    """A partition that is to be loaded.
+    """The partition to load.
 
     Attributes:
         writable: repair the partition; if false, nothing on disk changes.

@@ -1,6 +1,6 @@
-"""What opening knows of a partition before it decides: values, without any file.
+"""The facts about a partition from which opening decides: values, without any file.
 
-`survey` collects them. What a decision asks for is read when it asks.
+`survey` collects them. It reads the answer to a question when the decision asks it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         action: what was tried: "open" or "read".
-        errno: of the `OSError`; None if it had none.
+        errno: of the `OSError`; None without one.
         text: of the `OSError`.
     """
 
@@ -56,8 +56,8 @@ class LastBatch(NamedTuple):
     Attributes:
         pos, end: bytes of the file.
         first, last: its offsets, inclusive.
-        before: last offset of the batch before; if there is none, the one before the
-            segment.
+        before: last offset of the batch before; for the first batch, the offset before
+            the segment.
     """
 
     pos: int
@@ -77,18 +77,18 @@ class Walk(NamedTuple):
     """How far the batches of a `.log` file are valid.
 
     Attributes:
-        size: bytes of the file, or up to where the log may reach at most.
+        size: bytes of the file, or of the part that the log may have at most.
         pos: where the valid batches end.
-        last_offset: of the last valid batch; if there is none, the one before.
+        last_offset: of the last valid batch; without one, the offset before.
         batches: how many there are.
         reason: why they end before `size`.
         is_unsupported: because of data that is not understood.
         is_unknown_magic: because of a magic above 2.
         is_no_log: the file does not begin as a log does.
         has_more: valid batches follow after the first invalid bytes (looked for only
-            if `needs_more`), which are not those of a call that was not finished.
+            if `needs_more`), and are not left over from an unfinished call.
         is_misplaced: the batch at `pos` is intact; only its offset does not follow
-            those before, or is too far from the segment's name.
+            the ones before, or is too far from the segment's name.
         readable_end: the offset up to which a reader reads nevertheless, or, if it
             leaves out damage, after that; -1: up to `pos`.
         moved: the last batch, if it had other offsets at the clean stop whose recovery
@@ -157,10 +157,10 @@ class ReadLast(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What the bytes say to a verdict that was recorded.
+    """Result of checking a recorded verdict against the bytes.
 
     Attributes:
-        is_there: the damage is there as it was, or that is unknown.
+        is_there: the damage is still there, unchanged, or that is unknown.
         message: why not: as a sentence; "" if it is.
     """
 

@@ -98,7 +98,7 @@ class Findings:
         """Add damage: the partition takes no appends.
 
         Args:
-            base: of the segment concerned; -1 if it is none.
+            base: of the segment concerned; -1: no segment.
             position, offset: of the damage.
             name: of the file; None: the `.log` file of the segment.
             first_offset: of the finding, if it is another one.
@@ -160,7 +160,7 @@ class Findings:
             self.add(OpeningFinding(STATE_DAMAGED, layout.PARTITION_STATE, message))
 
     def add_operations(self, operations: Operations) -> None:
-        """Add what is reported of operations that were interrupted.
+        """Add the findings about interrupted operations.
 
         Raises:
             EndUnknownError: the system does not let us read a `.swap` file.
@@ -188,7 +188,7 @@ class Findings:
         return bool(self._fault) or any(v.segment == base for v in self.verdicts)
 
     def known_end(self, base: int) -> int:
-        """Where the log ended when its damage was found, but not below `base`."""
+        """The end of the log when its damage was found, but not below `base`."""
         return max([base, *(v.end_offset for v in self.verdicts)])
 
     def add_recorded(self) -> None:

@@ -38,8 +38,8 @@ _OTHER_END: Final = "the last durable batch ends at offset {}, not {}"
 
 
 def find_end(facts: Facts, findings: Findings, segments: Segments) -> Plan:
-    """A plan that has the end of the log, and what is done there. Findings are added,
-    and the last segment gets its end.
+    """A plan with the end of the log, and the actions there. Adds findings, and sets
+    the end of the last segment.
 
     Raises:
         EndUnknownError: the damage that was found hides it.
@@ -147,7 +147,7 @@ class _LogEnd:
         Args:
             durable: the durable offset when the plan has been carried out, by default
                 the end.
-            before: the one before that, by default the same.
+            before: `durable_before` of the plan, by default the same.
         """
         self._segments.end_last_at(size, end)
         durable = end if durable is None else durable
@@ -166,7 +166,7 @@ class _LogEnd:
         is_indexed = self._facts.are_indexed(ReadIndexes(base, segment.is_lost))
         self.is_indexed = is_indexed
         if own.is_truncating and size > durable:
-            # Bytes that are to be cut are not served.
+            # Bytes that will be cut are not served.
             name, reason = self._findings.name_of(base), "a truncation was not finished"
             self.tail = Tail(name, durable, size - durable, end, reason)
             size = durable
@@ -215,8 +215,8 @@ class _LogEnd:
     def _contradicts(self, size: int, position: int, own: PartitionState) -> bool:
         """Whether the durable part of the active segment, of `size` bytes, has another
         end than the own state says: then it is damage, however the store was stopped.
-        No checksum covers the offset of a batch, and what was appended behind one that
-        was altered would be taken for the damage.
+        No checksum covers the offset of a batch, and batches appended after one with an
+        altered offset would be mistaken for the damage.
 
         Args:
             position: of the batch that does not agree.
@@ -323,7 +323,8 @@ class _LogEnd:
         walk = self._facts.walk(question)
         is_torn_at_once = walk.refusal is None and not (walk.is_whole or walk.batches)
         if question.is_from_state and is_torn_at_once:
-            # If durable bytes are gone, what is here now are others of them.
+            # If durable bytes are gone, the bytes here are other ones: walk from byte
+            # 0.
             question = question._replace(is_from_state=False)
             walk = self._facts.walk(question)
         self.active_walk = question
@@ -395,8 +396,8 @@ class _LogEnd:
         )
 
     def _start_beyond_end(self, end: int) -> None:
-        """The log start offset lies beyond the end, as another program has left them:
-        the log goes on at its start, as a broker lets it."""
+        """The log start offset lies beyond the end, because of another program: the log
+        continues at its start, as with a broker."""
         start, base = self._start, self._base
         message = (
             f"the log of {self._facts.path} ends at offset {end}, and its start offset "
@@ -429,7 +430,7 @@ def _agrees(last: LogTail, own: PartitionState) -> bool:
 
 
 def _is_end(last: int, own: PartitionState) -> bool:
-    """Whether the durable batches may end at this offset. If the log start was behind
+    """Whether the durable batches may end at this offset. If the log start was beyond
     the end of another program's log, the next record gets the offset of the start."""
     end = own.durable_offset
     return last == end - 1 or last < own.start_offset >= end

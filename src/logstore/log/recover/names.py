@@ -68,9 +68,9 @@ def committed_swaps(
     """Base offsets of the `.log.swap` files of a committed compaction or swap.
 
     Args:
-        swapping: as in the own state, which says by itself which ones are not; None:
-            there is none that counts. Then any `.swap` at or above the smallest
-            `.cleaned` belongs to an unfinished group (docs/format.md, "`.swap`").
+        swapping: as in the own state, which lists the uncommitted ones; None: no own
+            state counts. Then any `.swap` at or above the smallest `.cleaned` belongs
+            to an unfinished group (docs/format.md, "`.swap`").
     """
     parsed = [p for name in names if (p := parse_segment_file(name))]
     is_unfinished = _unfinished(parsed, swapping)
@@ -162,8 +162,8 @@ def interrupted_operations(facts: Facts) -> Operations:
     """The operations that were interrupted: a compaction or swap at any time, a
     `truncate_to` or a deletion after its commit.
 
-    Without the end of a `.swap` file, the files that it replaces are unknown: then
-    nothing is said of the others either.
+    Without the end of a `.swap` file, the files that it replaces are unknown: then the
+    others are not determined either.
     """
     ends, state = readable(facts.swap_ends), facts.metadata.state
     if ends != facts.swap_ends:

@@ -1,4 +1,4 @@
-"""What opening has decided about a partition: values, without any file."""
+"""The decision of opening about a partition: values, without any file."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class Damage(NamedTuple):
         label: of its case.
         path: of the file.
         reason: as in the error's message.
-        position, offset: where it begins.
-        refusal: of the system; then the damage is nothing else.
+        position, offset: of its beginning.
+        refusal: of the system; then this is the only damage.
     """
 
     label: str
@@ -117,9 +117,9 @@ class OpeningFinding(NamedTuple):
     Attributes:
         label: in `CASES`.
         name: of the file; "" for the directory.
-        message: as a sentence; of what is put aside, only the reason.
+        message: as a sentence; for bytes that are put aside, only the reason.
         position, size, first_offset: as in `RecoveryAction`.
-        base: of the segment concerned; -1 if it is none.
+        base: of the segment concerned; -1: no segment.
         detail: what is `corrupt`; "" a batch.
     """
 
@@ -148,7 +148,7 @@ class Tail(NamedTuple):
 
     Attributes:
         name: of the file.
-        pos, size: where they begin, and how many they are.
+        pos, size: of these bytes in the file.
         first_offset: the end of the log.
         reason: why the log ends there.
     """
@@ -166,7 +166,7 @@ class Plan:
 
     Attributes:
         findings: the cases that apply, in the order in which they are dealt with.
-        verdicts: those that were recorded and stay.
+        verdicts: the recorded verdicts that stay.
         damage: why it takes no appends; None if it does.
         is_end_unknown: the damage hides where the log ends: it cannot be used at all.
         operations: that were interrupted.

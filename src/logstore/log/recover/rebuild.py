@@ -142,7 +142,7 @@ def _record_time_digest(directory: Directory, base_offset: int, digest: int) -> 
 
 def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:
     """Drop the aborted transactions of a segment that end at or after `offset`, and
-    what cannot be one, as a write leaves it that was cut short."""
+    invalid entries, such as a partial one from an interrupted write."""
     name = segment_file(base_offset, TXN_INDEX)
     try:
         data = directory.read_file(name)
@@ -155,8 +155,8 @@ def cut_transactions(directory: Directory, base_offset: int, offset: int) -> Non
 def write_transactions(
     directory: Directory, base_offset: int, before: bytes | None, data: bytes
 ) -> None:
-    """Replace a transaction index, of which the content is known; None: there is none.
-    One without entries is removed: Kafka makes it with the first."""
+    """Replace a transaction index, whose content is `before` (None: no file). One
+    without entries is removed: Kafka creates it with the first entry."""
     if data == (before or b"") and (before is None or data):
         return
     name = segment_file(base_offset, TXN_INDEX)

@@ -56,7 +56,7 @@ class Segments:
         self._state = facts.metadata.state
         self._names = operations.names
         self._logs = operations.logs
-        # Base offsets of the sealed segments whose batches were all asked for.
+        # Base offsets of the sealed segments of which all batches were checked.
         self._walked: set[int] = set()
         self.planned: list[PlannedSegment] = []
         self.indexed: tuple[int, ...] = ()
@@ -210,7 +210,7 @@ class Segments:
                 continue
             later = self.planned[slot + 1 :]
             if any(other.base_offset == end for other in later):
-                # The log goes on after the gap.
+                # The log continues after the gap.
                 self._foreign_before(slot, end)
             elif end < self._metadata.announced:
                 self._announced_end(segment, walk)
@@ -264,7 +264,7 @@ class Segments:
         for segment in doubtful:
             base = segment.base_offset
             walk = self._facts.walk(ReadLog(base))
-            # If it is not valid, it stays as it is, and readers use no index.
+            # If it is not valid, it is not changed, and readers use no index.
             if walk.refusal is None and self._check_valid(segment, walk):
                 built.append(base)
                 self._findings.add_rebuilt(base, _BUILT)

@@ -1,5 +1,5 @@
-"""Asks the bytes of a partition whether damage that was recorded is still there,
-and records what an opening for writing has found.
+"""Checks whether the recorded damage of a partition is still there, and records the
+damage that an opening for writing has found.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def standings_of(
     walk: Callable[[ReadLog], Walk],
     segment: Callable[[int], Segment],
 ) -> tuple[Standing, ...]:
-    """What the bytes say to each verdict on a partition.
+    """Check each verdict on a partition against the bytes.
 
     Args:
         logs: base offset -> name of the `.log` files in use. Those whose deletion was
@@ -104,7 +104,7 @@ def _standing(
     name = logs.get(verdict.segment)
     is_below = _start(context) >= max(verdict.end_offset, verdict.good_end + 1)
     if is_below and name is None:
-        # Of a file that is there, the start alone deletes nothing.
+        # If the file still exists, the start alone does not show a deletion.
         return Standing(verdict, False, f"{what}, was deleted: the log starts above it")
     if verdict.segment == NO_SEGMENT:
         end = max(verdict.end_offset, context.metadata.recovery_point)
@@ -137,10 +137,10 @@ def _standing(
     is_last = verdict.segment == max(logs)
     is_end_of_log = verdict.kind == LOST_END and verdict.end_position == size
     if is_end_of_log and not is_last:
-        # Nothing of this file was missing, but later segments.
+        # Later segments were missing, and nothing of this file.
         is_same = not _reaches(walk(ReadLog(max(logs))), verdict.end_offset)
     if verdict.kind == LOST_END and is_last and _was_closed_at(context, verdict, size):
-        # A recovery point said more, which has no checksum, and says so no longer.
+        # A recovery point, which has no checksum, was higher, and no longer is.
         return Standing(verdict, False, f"{what}, is gone: the log was closed there")
     if is_same and verdict.kind != UNSUPPORTED and verdict not in contradictions:
         return Standing(verdict)
@@ -164,8 +164,8 @@ def _standing(
 
 
 def _was_closed_at(context: RecoveryContext, verdict: Verdict, size: int) -> bool:
-    """Whether the store was closed, and nobody has written to it since, with the log as
-    long as it is now: `size` bytes of its last segment, up to the lost end."""
+    """Whether the store was closed, and not written to since, with the log as long as
+    now: `size` bytes of its last segment, up to the lost end."""
     metadata = context.metadata
     state = metadata.state
     return (
@@ -195,7 +195,7 @@ def _is_same(context: RecoveryContext, verdict: Verdict, name: str, size: int) -
         return size <= verdict.position
     end = verdict.position + verdict.size
     if not verdict.detail and end < size and verdict.size < DIGEST_BYTES:
-        return False  # there is more of what was cut off
+        return False  # the file has more of the bytes that were cut off
     found = digest_at(context.directory, name, verdict.position, end)
     return (verdict.size, verdict.digest) == found
 
@@ -218,15 +218,15 @@ def _start(context: RecoveryContext) -> int:
 def record_verdicts(
     context: RecoveryContext, facts: Facts, plan: Plan
 ) -> LogStoreError | None:
-    """Let `.logstore-damaged` say what was found, durably, before anything else of the
-    partition is written. Without damage, take it away, also durably: the log is about
-    to be written to.
+    """Record the damage in `.logstore-damaged`, durably, before anything else of the
+    partition is written. Without damage, remove the file, also durably: the log is
+    about to be written to.
 
     Returns the error if it cannot be written: then nothing may be appended, and the
     store gets no mark of a clean stop, so that the next opening looks again.
 
     Raises:
-        OSError: it cannot be taken away.
+        OSError: it cannot be removed.
     """
     directory, metadata = context.directory, context.metadata
     verdicts = metadata.verdicts
@@ -266,8 +266,8 @@ def record_verdicts(
 
 
 def _lost(plan: Plan) -> Iterator[OpeningFinding]:
-    """The segments that are lost, also those that a finding tells together: of each of
-    them it is remembered, if others are put back."""
+    """A finding for each lost segment, even if one finding covers several: each is
+    remembered separately, in case others are put back."""
     lost = (segment.base_offset for segment in plan.segments if segment.is_lost)
     for base in itertools.islice(lost, VERDICTS_MAX):
         name = segment_file(base, LOG)
@@ -284,7 +284,7 @@ def _verdict(
     finding: OpeningFinding,
     segment: PlannedSegment | None,
 ) -> Verdict | None:
-    """The verdict that a finding is; None if it is none."""
+    """The verdict for a finding; None if the finding is not recorded."""
     is_damage = CASES[finding.label] == TAKES_NO_APPENDS
     if not is_damage or finding.label == UNREADABLE or finding.detail == UNREAD_VERDICT:
         return None
@@ -324,7 +324,7 @@ def _end_offset(context: RecoveryContext, plan: Plan) -> int:
 
 
 def _reason(context: RecoveryContext, plan: Plan, finding: OpeningFinding) -> str:
-    """What is wrong, without what follows from it."""
+    """The reason of a finding, without its consequences."""
     damage, path = plan.damage, context.directory.path_of(finding.name)
     is_it = damage is not None and (damage.label, damage.path) == (finding.label, path)
     return damage.reason if damage is not None and is_it else finding.message

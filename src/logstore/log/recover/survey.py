@@ -2,10 +2,10 @@
 
 Names and sizes are always needed. Which batches are read depends on the decision: it
 runs on facts whose answers are read when it asks for them (`_Answers`), and the facts
-that are returned have these answers. So what is read and what is decided agree.
+that are returned have these answers. So the reads and the decision agree.
 
-The last segment is walked over once. What a walk has counted is kept (`Reading`) for
-the log that opens, and for the indexes that are built.
+The last segment is walked over once. The results of a walk are kept (`Reading`) for the
+log that opens, and for the indexes that are built.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _RELATIVE_MAX: Final = (1 << 31) - 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """What a walk over a segment has counted.
+    """Results of a walk over a segment.
 
     Attributes:
         state: of the segment, after the last valid batch.
@@ -86,11 +86,11 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Survey:
-    """The facts about a partition, with what does not fit into a decision.
+    """The facts about a partition, and objects that are kept for the opened log.
 
     Attributes:
-        plan: made of them.
-        readings: of the walks of `facts`, as far as they are kept.
+        plan: made of the facts.
+        readings: the kept ones, by the walk of `facts` that made them.
         loaded: the index files of the last segment, if they count.
     """
 
@@ -170,9 +170,8 @@ class _Surveyor:
         return {b: self.name(b) for b in self.transitions if b not in deleted}
 
     def swap_end(self, base: int) -> int | Refusal:
-        """The next offset of a `.log.swap`, as far as it is valid; at least where the
-        own state says that it ends: it replaces also segments of which nothing
-        stayed."""
+        """The offset after the valid part of a `.log.swap`; at least the end that the
+        own state gives it: it also replaces segments of which no record stayed."""
         rows = self.state.sealed if self.state else []
         least = max((row[2] for row in rows if row[0] == base), default=0)
         state = native.SegmentState(base)
@@ -331,7 +330,7 @@ class _Surveyor:
         segment.size = size if isinstance(size, int) else 0
         index = OffsetEntries.load(segment.index_bytes(INDEX), segment.size)
         if index.count:
-            # If it is wrong, what is read from here is not whole.
+            # If the entry is wrong, the walk from here does not find whole batches.
             state.raw.size = index.entry(index.count - 1)[1]
         return state
 
@@ -360,7 +359,8 @@ class _Surveyor:
                 reading = Reading(begin.copy(), index.copy(), times.copy())
             scan = scanned(reading, end)
             if not scan.is_whole and self.context.writable:
-                # Memory may be at fault: damage is what the disk gives a second time.
+                # Memory may be at fault: it is damage only if a second read of the disk
+                # shows it.
                 self.context.directory.files.forget_cached(fd, scan.pos, end - scan.pos)
                 again = scanned(reading, end)
                 scan = again._replace(
@@ -457,8 +457,8 @@ def _last_batch(segment: Segment, pos: int) -> LastBatch | None:
 
 
 def _readable_end(segment: Segment, scan: TailScan) -> int:
-    """As in `Walk`: the offsets go on, but are too far from the segment's name for an
-    index."""
+    """Determine `Walk.readable_end` if the offsets continue, but are too far from the
+    segment's name for an index."""
     place, last = OffsetPosition(scan.pos, scan.last_offset), -1
     try:
         for header, _, pos in segment.headers(place, checks=native.CHECK_ALL):
@@ -470,7 +470,8 @@ def _readable_end(segment: Segment, scan: TailScan) -> int:
 
 
 def _intact_end(segment: Segment, scan: TailScan) -> int:
-    """As in `Walk`: one past the last offset of the intact batches after damage."""
+    """Determine `Walk.readable_end` after damage: one past the last offset of the
+    intact batches there."""
     pos, last = scan.pos, scan.last_offset
     end = -1
     while True:

@@ -1,5 +1,6 @@
 """Decides whether the last bytes of a log are a torn tail, which opening cuts, or
-damage, which it keeps: from what was read, and what is known from outside the log."""
+damage, which it keeps: from the bytes that were read, and facts from outside the log.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +48,11 @@ def needs_more(
     """Whether an intact batch after the bad one at `pos` of the last segment, which
     begins at offset `base`, shows that the bad one is damage, and no torn tail.
 
-    If logstore wrote last: whether the machine runs since, so that the kernel had all
-    that was appended; after another start, pages may be missing anywhere. Otherwise,
-    whether these bytes were durable by a state that does not count any more, or nothing
-    says how far the log was flushed: neither a mark of a clean stop nor a recovery
-    point.
+    If logstore wrote last: whether the machine was not restarted since, so that the
+    kernel had all appended bytes; after a restart, pages may be missing anywhere.
+    Otherwise, whether these bytes were durable by a state that does not count any more,
+    or nothing shows how far the log was flushed: neither a mark of a clean stop nor a
+    recovery point.
 
     Args:
         is_identified: logstore has written to this log, at some time.

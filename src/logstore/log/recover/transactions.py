@@ -1,7 +1,7 @@
 """Builds transaction indexes from the log, as Kafka's recovery does.
 
-An entry that the log does not contradict stays as it is: it may be of a transaction
-whose records were deleted, or compacted away, since.
+An entry that the log does not contradict is kept: it may be of a transaction whose
+records were deleted, or compacted away, since.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIMIT = StoreConfig().max_batch_decompressed_bytes
 
 
 def read_transaction_index(directory: Directory, base_offset: int) -> bytes | None:
-    """The content of a transaction index; None if there is none.
+    """The content of a transaction index; None if the file does not exist.
 
     Raises:
         OSError: as the system gives it.
@@ -52,11 +52,11 @@ def read_transaction_index(directory: Directory, base_offset: int) -> bytes | No
 def index_of(
     transactions: Iterable[AbortedTransaction], known: Iterable[TxnEntry]
 ) -> list[TxnEntry]:
-    """What the transaction index of a segment should have.
+    """The entries that the transaction index of a segment should have.
 
     Args:
-        transactions: those that are aborted in the segment.
-        known: the entries that it has.
+        transactions: the ones that are aborted in the segment.
+        known: the entries that the index has.
     """
     by_marker = {(entry.producer_id, entry.last_offset): entry for entry in known}
     entries = []
@@ -106,8 +106,8 @@ def _build(
     only: int | None = None,
     dry_run: bool = False,
 ) -> dict[int, int]:
-    """Build the indexes of the segments from number `first` on; `producers` are those
-    at a place in them, or before."""
+    """Build the indexes of the segments from number `first` on; `producers` is the
+    state at a place in them, or before."""
     found: dict[int, list[AbortedTransaction]] = {}
     read = segments[slot_of(segments, producers.end) :]
     for one in aborted_in(producers, read, end, _LIMIT):
@@ -133,10 +133,10 @@ def finish_transactions(
     end: int,
     metadata: PartitionMetadata,
 ) -> None:
-    """What Kafka's recovery would do for the transactions of a log that a broker has
-    left without a clean stop: build the indexes of the segments that may not have been
-    flushed; write the producers at the end, if the log has no snapshot. Without any, a
-    broker that finds a clean stop takes no transaction for open.
+    """Recover the transactions of a log that a broker has left without a clean stop,
+    like Kafka: build the indexes of the segments that may not have been flushed; write
+    the producers at the end, if the log has no snapshot. Without any, a broker that
+    finds a clean stop assumes that no transaction is open.
 
     Raises:
         OSError: as the system gives it.
@@ -161,7 +161,7 @@ def _producers_at(
     directory: Directory, segments: Sequence[Segment], offsets: list[int], floor: int
 ) -> Producers:
     """The producers at `floor`, or at an offset below, from which on the log has to be
-    read: that of a snapshot; without one, the first that can be of a producer."""
+    read: the offset of a snapshot; without one, the first that may be of a producer."""
     start = segments[0].base_offset
     for offset in reversed(offsets):
         if start <= offset <= floor:

@@ -24,12 +24,13 @@ __all__ = ["ActiveSegment"]
 class ActiveSegment:
     """The file that appends go to. The log's lock guards it.
 
-    Invariant: while `writer` is None, `state`, `index` and `times` are those of the
-    last segment of the log. While it is open, its own are, which began as these.
+    Invariant: `state`, `index` and `times` describe the last segment of the log while
+    no writer is open. An open writer's attributes, which began as these, do otherwise.
 
     Attributes:
-        writer: open for appends; None until the first append, and while it rests.
-        state, index, times: what the next `open` begins with.
+        writer: open for appends; None before the first append, and while its file is
+            closed.
+        state, index, times: the values with which the next `open` begins.
         prepared: the next small appends; empty without a writer.
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
@@ -71,13 +72,14 @@ class ActiveSegment:
         self._context = context
         self._health = health
         self.prepared = prepared
-        # What C knows, and the writer that it is about.
+        # The facts that C has, and the writer that they describe.
         self._facts = facts
         self._described: SegmentWriter | None = None
         self.writer: SegmentWriter | None = None
         self.state = state
-        # Kafka counts anew at every opening of a log. A log that has rested is the same
-        # one: its entries must not depend on how many others are open.
+        # Kafka counts from 0 at every opening of a log. Reopening the file of a resting
+        # log is not such an opening: its entries must not depend on how many other logs
+        # are open.
         state.raw.bytes_since = 0
         self.index = index
         self.times = times
@@ -137,7 +139,7 @@ class ActiveSegment:
         return segment
 
     def remove_files(self, base_offset: int) -> None:
-        """Remove the files of a segment that no reader knows of."""
+        """Remove the files of a segment that no reader has seen."""
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base_offset, suffix)
             self._context.directory.unlink(name, missing_ok=True)
@@ -183,7 +185,7 @@ class ActiveSegment:
     def on_file(
         self, segment: Segment, file: native.OpenFile, rest: Callable[[], bool]
     ) -> SegmentWriter:
-        """As `open`, with its log open."""
+        """Open it, like `open`, with a `.log` file that is already open."""
         context = self._context
         most = min(context.config.segment_jitter_ms, context.config.roll_ms)
         writer = SegmentWriter(
@@ -211,7 +213,7 @@ class ActiveSegment:
         steps_end: int,
     ) -> None:
         """Prepare small appends, like the one that has just ended, and syncs. It does
-        not fail: that one's records are in.
+        not fail: the records of that append are in the log.
 
         Args:
             durable: all records below it are durable.
@@ -232,8 +234,8 @@ class ActiveSegment:
             self.prepared.clear()
 
     def _describe(self, writer: SegmentWriter, encoder: Encoder) -> None:
-        """Tell C what holds as long as there is a writer: other settings come into use
-        with another one."""
+        """Pass to C the facts that do not change while this writer is in use: changed
+        settings apply from the next writer on."""
         config = writer.config
         self._facts.set_topic(
             magic=encoder.magic,
@@ -254,8 +256,8 @@ class ActiveSegment:
         self._described = None
 
     def retire(self) -> None:
-        """Stop writing to it; readers keep its file. The next `open` begins with what
-        the writer has come to: an undo, for example, gives it another state."""
+        """Stop writing to it; readers keep its file. The next `open` begins with the
+        last state of the writer, which an undo, for example, has changed."""
         self._forget()
         writer = self.writer
         if writer is not None:
@@ -314,7 +316,8 @@ class ActiveSegment:
     def sync_refused(
         self, writer: SegmentWriter, durable: int, error: OSError
     ) -> SyncFailedError:
-        """As `sync_failed`, for the caller of the sync."""
+        """Stop appends and syncs, and return the error for a sync that failed, like
+        `sync_failed`; for the caller of the sync."""
         # This comes first and makes no call that could be interrupted: a sync that
         # failed is not tried again.
         self._health.is_poisoned = self._health.is_blocked = True

@@ -33,7 +33,7 @@ _ROLL_BYTES: Final = 256 * 1024
 # A call that waits for nothing encodes no more than this: to compress 16 KiB takes some
 # 100 µs, about as long as to hand them to another thread and back.
 _AT_ONCE_BYTES: Final = 16 * 1024
-# So many threads that compress at once need not allocate memory for it.
+# Up to this many threads can compress at once without allocating memory for it.
 _SPARES_MAX: Final = 4
 
 
@@ -47,7 +47,7 @@ class Appender:
     batches; they take the lock. The others need it.
 
     Attributes:
-        encoder: makes batches as the settings of the log say.
+        encoder: makes batches according to the settings of the log.
     """
 
     __slots__ = ("_log", "_spares", "_syncs", "encoder")
@@ -108,7 +108,7 @@ class Appender:
         return base, end, now_ms
 
     def append_at_once(self, rows: native.Rows) -> range | None:
-        """As `append_rows`, if nothing has to be waited for: no lock, no sync, no new
+        """Append like `append_rows`, but only without waiting: no lock, no sync, no new
         segment, no encoding of more than 16 KiB. None: nothing was done."""
         encoder, prepared = self.encoder, self._log.active.prepared
         if not rows.count:
@@ -140,7 +140,7 @@ class Appender:
 
     def _append_step(self, rows: native.Rows, base: int) -> bool:
         """Append rows in one step of C; False, with nothing done, if that is not
-        possible, or more than the segment is to be written, as by the first append."""
+        possible, or if other files must be written too, as by the first append."""
         log, encoder, writer = self._log, self.encoder, self._log.active.writer
         is_begun = encoder.magic < 2 or log.epochs.known >= 0
         if writer is None or not (is_begun and encoder.is_plain):
@@ -156,7 +156,7 @@ class Appender:
         return True
 
     def prepare_step(self, writer: SegmentWriter, size: int) -> bool:
-        """Prepare an append of so many bytes to the active segment in one step of C,
+        """Prepare an append of `size` bytes to the active segment in one step of C,
         with the lock held; False: they do not fit into it."""
         if writer.state.size + size > self._log.context.config.segment_bytes:
             return False
@@ -185,8 +185,8 @@ class Appender:
 
     @property
     def prepared(self) -> native.PreparedAppend:
-        """Appends in one step of C, as the other methods would append. Its methods do
-        nothing, and say so, if one of these is to be called."""
+        """Appends in one step of C, with the same result as the other methods. Its
+        methods do nothing, and say so, if the caller must use one of these."""
         return self._log.active.prepared
 
     def append_encoded(
@@ -255,7 +255,7 @@ class Appender:
             log.get_ready()
             check()
             if encoded.config is not self.encoder.config:
-                # Other settings since, which happens seldom: encode under the lock.
+                # The settings have changed since, which is rare: encode under the lock.
                 self._check_numberable()
                 for rows in groups:
                     rows.rewind()
@@ -338,7 +338,7 @@ class Appender:
                     aborted = log.idempotence.aborted_by(log.extent, sent)
                 log.idempotence.begin_adding(log.extent, sent, is_named=is_named)
                 if self.encoder.log_append_time:
-                    # As it is in the batches now.
+                    # The batches now have the time of the append.
                     sent = _with_times(sent, runs)
             self.write_runs(
                 [(native.pointer(run), len(run)) for run in runs],
@@ -358,7 +358,7 @@ class Appender:
         )
 
     def _prepare(self) -> None:
-        """Prepare the next appends, behind one that is in."""
+        """Prepare the next appends, after the one that has ended."""
         log = self._log
         writer = log.active.writer
         if writer is not None:
@@ -375,7 +375,8 @@ class Appender:
         return self._log.epochs.at(base, self._log.extent.segments)
 
     def check_expected(self, expected_offset: int | None, count: int) -> None:
-        """Raise unless the log ends at an offset, and has room for so many more."""
+        """Raise unless the log ends at the expected offset, and has room for `count`
+        more."""
         base = self._log.extent.end
         if expected_offset is not None and expected_offset != base:
             name = self._log.context.name

@@ -44,13 +44,13 @@ def identity_of(process: str) -> str:
 
 
 class OutdatedChoiceError(LogStoreError):
-    """A topic has another number of partitions than when the partitions of records were
-    chosen: nothing was done, and they are chosen again. No caller sees it."""
+    """The number of partitions of a topic has changed since the partitions of records
+    were chosen: nothing was done, and they are chosen again. Not raised to callers."""
 
 
 class CallerEndedError(LogStoreError):
-    """The process that has handed in has ended, before anything counted: nothing was
-    done. No caller sees it."""
+    """The process that made the request has ended before it took effect: nothing was
+    done. Not raised to callers."""
 
 
 def file_of(process: str, number: int) -> str:
@@ -60,14 +60,15 @@ def file_of(process: str, number: int) -> str:
 
 
 class Append(NamedTuple):
-    """Records that are to be appended, to all of their partitions or to none.
+    """Records to append, to all of their partitions or to none.
 
     Attributes:
-        logs: of each partition; those with an empty `file` are in `data`.
+        logs: of each partition; the batches of a log with an empty `file` are in
+            `data`.
         data: whole batches.
         partitions: how many partitions topics had when the partitions of records were
             chosen.
-        expected_offset: of the first record, if it is to be appended; None: any.
+        expected_offset: append only if the first record gets this offset; None: any.
     """
 
     logs: tuple[StagedLog, ...]
@@ -77,8 +78,8 @@ class Append(NamedTuple):
 
     def packed(self) -> bytes:
         """The content of a request."""
-        # As `_packed` writes it, which takes longer than all else that an append does
-        # before it waits.
+        # The same bytes as from `_packed`, which takes longer than everything else that
+        # an append does before it waits.
         logs = ",".join([_log_text(log) for log in self.logs])
         counts = [f"{_text_of(topic)}:{n}" for topic, n in self.partitions.items()]
         expected = "null" if self.expected_offset is None else self.expected_offset
@@ -99,12 +100,12 @@ class Append(NamedTuple):
 
 
 class Creation(NamedTuple):
-    """A topic that is to be made.
+    """A topic to create.
 
     Attributes:
         name, partitions, config, exist_ok: as in `Store.create_topic`.
         id: of the new topic, 32 hexadecimal digits. An owner that finds a topic with
-            it goes on with what one before it had done; "": the owner chooses one.
+            this id continues the work of an earlier owner; "": the owner chooses one.
     """
 
     name: str
@@ -122,7 +123,7 @@ class Creation(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """Staged records that are to be published, under an identity of their publisher.
+    """Staged records to publish, under an identity of their publisher.
 
     Attributes:
         logs: what was staged.
@@ -177,8 +178,8 @@ def _packed(value: dict[str, Any], data: bytes = b"") -> bytes:
 
 
 def unpacked(path: str, content: bytes | None) -> Asked:
-    """The value of a request. The fields of a `Submission` are checked as those of a
-    caller.
+    """The value of a request. The fields of a `Submission` are checked like the
+    arguments of a caller.
 
     Raises:
         CorruptCheckpointError: its bytes are damaged.
@@ -241,8 +242,8 @@ def answer_bytes(answer: Answer) -> bytes:
 
 
 def short_answer_bytes(answer: Answer) -> bytes:
-    """The content of an answer that says that it is too long: the process asks for what
-    is remembered of its request."""
+    """The content of an answer that says that the answer is too long: the process then
+    asks for the part that is remembered of its request."""
     error = answer.error
     if error is None:
         return _bytes(Answer(None, answer.records, (), answer.is_new, is_short=True))
@@ -258,7 +259,7 @@ def answer_in(path: str, content: bytes) -> Answer:
     """An answer from its bytes.
 
     Raises:
-        CorruptCheckpointError: it has not the fields of one.
+        CorruptCheckpointError: it does not have the fields of an answer.
     """
     plain = plain_answer(content)
     return plain or answer_of(path, checkpoints.entry_value(path, content))

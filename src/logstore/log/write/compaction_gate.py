@@ -32,7 +32,7 @@ class CompactionGate:
 
     Attributes:
         lock: held during a step.
-        under_way: the compaction of the log; None: there is none.
+        under_way: the compaction of the log; None: the log is not being compacted.
     """
 
     __slots__ = ("_stopped", "_suspended", "lock", "under_way")
@@ -51,7 +51,8 @@ class CompactionGate:
             pass
 
     def suspend(self, reason: LogStoreError) -> None:
-        """As `stop`, until `resume`. A compaction that is under way ends."""
+        """Let no other step begin until `resume`. A compaction that is under way
+        ends."""
         self._suspended = reason
         with self.lock:
             pass

@@ -23,7 +23,7 @@ class StateServices(Protocol):
 
     @property
     def ownership(self) -> Ownership:
-        """Who wrote last: also the epoch that state files are written under."""
+        """The last writer of the store, and the epoch for writing state files."""
 
     @property
     def compacted(self) -> CompactedOffsets:
@@ -105,8 +105,8 @@ class LogContext:
         key, name: (topic, partition), and ``topic-partition``.
         log_id, is_contiguous, foreign_end: as in `PartitionState`.
         is_identified: `.logstore-topic` says which topic and log this is.
-        is_renamed: the log was copied from one that is there, and its state file says
-            that it is that one, too: it is written before `.logstore-topic`.
+        is_renamed: the log was copied from an existing one, whose id is still in its
+            state file: this is written before `.logstore-topic`.
     """
 
     __slots__ = (

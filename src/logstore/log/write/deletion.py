@@ -73,11 +73,11 @@ def _delete_intact(log: LogWriter, offset: int, reason: str) -> int:
 
 
 def _delete_damaged(log: LogWriter, offset: int, reason: str) -> int:
-    """The same for a damaged log, whose last segment stays as it is.
+    """The same for a damaged log, whose last segment does not change.
 
     Of the state file only the start and the list of segments change: the end in it was
-    durable. Without one that counts, Kafka's checkpoint is the commit of a start inside
-    a segment, and the new names that of one at its base.
+    durable. Without a state file that counts, the commit of a start inside a segment is
+    Kafka's checkpoint; the commit of a start at a segment's base is the renaming.
     """
     context, extent = log.context, log.extent
     _check_range(log, offset)

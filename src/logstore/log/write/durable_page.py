@@ -1,4 +1,4 @@
-"""Tells other processes which records of a log are durable, after each sync."""
+"""Publishes the durable offset of a log to other processes, after each sync."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _serials: Final = itertools.count(-1, -1)
 
 
 class DurablePage:
-    """The file with the durable offset. The log's lock guards it; `SharedSync` writes
-    to it where that needs no lock.
+    """The file with the durable offset. The log's lock guards it; `SharedSync` also
+    writes to it, in a step that needs no lock.
 
-    Invariant: what it says is durable. C writes to it only while it has the present
-    cuts.
+    Invariant: all records below its offset are durable. C writes to it only while it
+    has the present cuts.
 
     Attributes:
-        state: what C writes.
+        state: the content that C writes.
     """
 
     __slots__ = ("_context", "_cuts", "_file", "_rest", "_serial", "state")
@@ -42,8 +42,8 @@ class DurablePage:
         self.state = native.DurablePageState()
 
     def tell(self, durable: int, cuts: int) -> None:
-        """Tell that all below an offset is durable. It never fails: other processes
-        learn of it from the state file, too.
+        """Publish the durable offset. It never fails: other processes also find it in
+        the state file.
 
         Args:
             cuts: serial number of the newest cut.
@@ -102,8 +102,8 @@ class DurablePage:
         self.state.raw.fd = self._file.fd
 
     def pause(self) -> None:
-        """Say nothing more before the next `tell`: the log is being cut. It cannot
-        fail: an undo may have little stack left."""
+        """Publish nothing before the next `tell`: the log is being cut. It cannot fail:
+        an undo may have little stack left."""
         raw = self.state.raw
         if raw.fd >= 0:
             raw.fd = native.PAGE_TO_OPEN

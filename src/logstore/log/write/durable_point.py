@@ -45,9 +45,9 @@ class DurablePoint:
             removed: readers in other processes do not look there.
         must_record: before the first append, and before the end of the log counts as
             recorded, the state file must be written: it says that a truncation is under
-            way, so that an opening would cut what is appended; or there is none, so
-            that an opening would take our records for those of another program; or the
-            cut of a failed append is not in it.
+            way, so that an opening would cut the appended records; or the file does not
+            exist, so that an opening would attribute our records to another program; or
+            the cut of a failed append is not in it.
         is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync, or at opening if all
             of it was durable then; else that of no segment. It is one object, which C
@@ -102,8 +102,8 @@ class DurablePoint:
         # number, their rows.
         self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
         self._file = GrowingFile(context.directory, layout.PARTITION_STATE)
-        # What the file says and an entry does not change; its sealed segments, as in
-        # `_rows`; the base offset of the segment whose indexes have durable names.
+        # The values in the file that an entry does not change; its sealed segments, as
+        # in `_rows`; the base offset of the segment whose indexes have durable names.
         # None: the next write is of the whole file.
         self._in_file: tuple[object, tuple[int, int, int], int] | None = None
 
@@ -146,8 +146,8 @@ class DurablePoint:
         Args:
             in_place: as `GrowingFile.replace`; nor do index files for which there is no
                 room stop it: the next opening then builds them.
-            is_record: no call depends on it; the file says afterwards what it said
-                before if one bit of its last entry is damaged.
+            is_record: no call depends on it. If a bit of the new last entry is damaged,
+                the file has its former content.
 
         Raises:
             OSError: as the system gives it. With `in_place`, an `UnknownContentError`
@@ -198,7 +198,7 @@ class DurablePoint:
         ):
             return False
         if _indexed_base(point) not in (_NO_BASE, named):
-            # As after a whole file: index files that it counts are there.
+            # As after writing the whole file: the index files that it counts exist.
             self._context.directory.sync()
         rows = ",".join(_rows_from(segments, count))
         if not self._file.append(point.change_to_json(rows)):
@@ -208,7 +208,7 @@ class DurablePoint:
         return True
 
     def replaced(self) -> None:
-        """Sealed segments were replaced: the rows of the file are made anew."""
+        """Rebuild the rows of the file the next time: sealed segments were replaced."""
         self._rows = (0, 0, 0, "")
         self._in_file = None
         self.compactions += 1
@@ -385,7 +385,7 @@ class DurablePoint:
 
 
 def _constants(point: PartitionState) -> object:
-    """What a roll, and a later durable point, do not change."""
+    """The values that a roll, or a later durable point, does not change."""
     changes = point.compactions, point.swapping, point.is_contiguous
     return (
         point.start_offset,

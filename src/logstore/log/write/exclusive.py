@@ -35,7 +35,7 @@ class BegunSync(NamedTuple):
     """A sync of the active segment.
 
     Attributes:
-        writer: of the segment; its file is to be synced.
+        writer: of the segment; the caller syncs its file.
         mark: what is durable when the sync has ended.
     """
 
@@ -44,7 +44,7 @@ class BegunSync(NamedTuple):
 
 
 class ExclusiveLog:
-    """What a thread that holds both locks of a log may do with it."""
+    """Operations on a log by a thread that holds both of its locks."""
 
     __slots__ = ("_appender", "_log")
 
@@ -63,8 +63,8 @@ class ExclusiveLog:
         return len(self._log.extent.segments) - 1, writer.state.size
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes fit into the active segment, for which the disk has
-        room for certain."""
+        """Whether `size` bytes fit into the active segment, and the disk certainly has
+        room for them."""
         writer = self._log.writable()
         end = writer.state.size + size
         is_one = end <= self._log.context.config.segment_bytes
@@ -79,8 +79,8 @@ class ExclusiveLog:
     def raise_barrier(
         self, barrier: VisibilityBarrier, release: Callable[[], None]
     ) -> None:
-        """Hide all that is appended from now on from readers until the barrier is open;
-        `release` is called before others append (`Health.release`)."""
+        """Hide all later appends from readers until the barrier is open; `release` is
+        called before others append (`Health.release`)."""
         self._log.health.release = release
         self._log.limit_visibility(barrier, self._log.extent.end)
 
@@ -122,8 +122,8 @@ class ExclusiveLog:
         self._log.sync_all()
 
     def begin_sync(self) -> BegunSync | None:
-        """For a caller that syncs several files at the same time: what is to be synced;
-        None if everything is durable.
+        """Begin a sync by a caller that syncs several files at the same time. Returns
+        what it must sync; None if everything is durable.
 
         Raises:
             SyncFailedError: there may be two writers.
@@ -143,7 +143,7 @@ class ExclusiveLog:
     def end_sync(
         self, begun: BegunSync, code: int, seconds: float
     ) -> Sequence[SyncFailedError]:
-        """The sync has ended, after so many seconds, with this errno; 0: with no error.
+        """Take in the result of a sync: its errno (0: no error) and its duration.
         Returns the error for the caller, if there is one."""
         log, (writer, mark) = self._log, begun
         if not code:
@@ -159,7 +159,7 @@ class ExclusiveLog:
     def span_from(
         self, base: int, place: tuple[int, int], written: bytearray | None
     ) -> LogSpan:
-        """What was appended since the log ended at an offset and a `position`.
+        """The records appended since the log ended at an offset and a `position`.
 
         Args:
             written: all of its bytes, if the caller has them.
@@ -189,16 +189,16 @@ class ExclusiveLog:
         return LogSpan(base, end, segments[-1].base_offset, pos, size, digest)
 
     def doubt_from(self, offset: int) -> None:
-        """The records from an offset on, which are synced, may be lost all the same:
-        they do not count as durable."""
+        """Stop counting the records from an offset on as durable: although synced, they
+        may be lost."""
         self._log.set_durable(min(offset, self._log.extent.durable))
 
     def truncate_to(
         self, offset: int, boundary: tuple[int, int] | None, reason: str
     ) -> int:
         """Drop all records from `offset` on; see `truncate`."""
-        # What an interrupted append has left is undone first: not after the cut, to
-        # segments that are gone.
+        # An interrupted append is undone before the cut: after it, the segments that
+        # the undo changes are gone.
         self._log.repair()
         return truncate(self._log, offset, boundary, reason)
 

@@ -23,9 +23,9 @@ class Health(native.HealthFields):
         failed: a sync or an undo has failed, for good: the first cause.
         closed: the writer was closed.
         suspended: appends are refused for now.
-        release: to be called before the next append that is not one of a publication:
-            the journal of publications says where the log ends. Raises why nothing may
-            be appended.
+        release: called before the next append outside of a publication: the journal of
+            publications defines the end of the log. Raises the reason if nothing may be
+            appended.
         is_poisoned: a call was interrupted, and no call can undo it.
         is_torn: a call was interrupted: readers finish it first (`LogWriter.settle`).
         is_unheard: only a background thread has seen the failure so far.
@@ -80,7 +80,7 @@ class Health(native.HealthFields):
         """Raise the reason if nothing may be written.
 
         Args:
-            repair: finishes what an interrupted call left half done, and may fail.
+            repair: finishes the work of an interrupted call, and may fail.
         """
         if self.closed is not None:
             raise again(self.closed)

@@ -41,10 +41,10 @@ __all__ = ["Idempotence"]
 class Idempotence:
     """The producers of one log. The log's lock guards it.
 
-    Invariant: `_producers` is None, or has all batches of producers that are in the
+    Invariant: once loaded, `_producers` has all batches of producers that are in the
     log, unless a call is adding some (`_is_adding`). All appends of such batches are
-    announced and added; other appends have none. What C has added is in `table`, until
-    `_take` adds it to `_producers`, before that is used.
+    announced and added. Batches that C has appended are in `table`; `_take` adds them
+    to `_producers` before each use.
 
     Attributes:
         table: the producers whose next batches C may append (`PreparedAppend`).
@@ -63,14 +63,14 @@ class Idempotence:
 
     def __init__(self, context: LogContext, end: int) -> None:
         """Args:
-        end: of the log as it is now.
+        end: of the log.
         """
         self._context = context
         self._producers: Producers | None = None
         self._is_adding = False
         self.table = native.ProducerTable()
-        # If there is a snapshot at this offset, it is the state, as long as that was
-        # not read: only other batches were appended since.
+        # Until the state is read, a snapshot at this offset, if there is one, is the
+        # state: no batches of producers were appended since.
         self._seed: int | None = end
         # The offset of a snapshot inside the active segment, to remove when there is a
         # later one.
@@ -84,8 +84,8 @@ class Idempotence:
         """The offsets of batches that are in the log; None: they may be appended.
 
         Raises: as `Producers.check`; and
-            CorruptRecordError: damage in what must be read first.
-            StorageError: the system refuses that.
+            CorruptRecordError: damage in batches or a snapshot that must be read first.
+            StorageError: the system refuses to read them.
         """
         context = self._context
         producers = self._upto(extent)
@@ -165,9 +165,9 @@ class Idempotence:
     def aborted_by(
         self, extent: Extent, batches: Sequence[SentBatch]
     ) -> list[TxnEntry]:
-        """The transactions that batches will abort which are to be appended at the end
-        of the log, as entries of the transaction index. From here on the producers are
-        known, so that the next snapshot has the open transactions.
+        """Entries of the transaction index for the transactions that these batches will
+        abort when they are appended at the end of the log. From here on the producers
+        are known, so that the next snapshot has the open transactions.
 
         Raises:
             CorruptRecordError, StorageError: as `check`.
@@ -214,13 +214,13 @@ class Idempotence:
         the named producers whose batches before it were deleted, or compacted away. It
         never raises.
 
-        The snapshot is kept as long as the log has this cut: for a lower one it tells
-        what the batches told that are removed now.
+        The snapshot is kept as long as the log has this cut: a later, lower cut needs
+        the state from the batches that are removed now.
 
         Args:
-            end: after the last batch that stays; there are none up to the offset.
+            end: after the last batch that stays; no batch lies between it and `offset`.
 
-        Returns the producers, for `after_gap`; None if there is none to keep.
+        Returns the producers, for `after_gap`; None if no state must be kept.
         """
         if not self._context.services.state.has_named_producers:
             return None
@@ -231,7 +231,7 @@ class Idempotence:
             known = self._upto(extent)
             if known.has_named:
                 producers = self._load(extent._replace(end=end))
-                # That at the end may be of an earlier cut in the same gap.
+                # The snapshot at the end may be of an earlier cut in the same gap.
                 producers.forget_named_from(offset)
                 producers.inherit(known.named_before(offset))
                 later = [one for one in snapshots if one >= end]
@@ -259,18 +259,18 @@ class Idempotence:
         offset: int,
         snapshots: Iterable[int],
     ) -> None:
-        """Set named producers to their last sequences at an offset, although batches of
-        theirs before it are gone: the first batch from there on determines it, and the
-        last of all batches of each is always there.
+        """Set named producers to their last sequences at an offset, although their
+        batches before it are gone: the first batch from there on determines the
+        sequence, and the last batch of each producer always exists.
 
         Args:
-            producers: the state that the batches make which are there.
+            producers: the state from the existing batches.
             known: at the end of the log.
-            snapshots: the offsets of those that may tell of batches behind it.
+            snapshots: offsets of the snapshots that may contain batches after `offset`.
         """
         wanted = known.named_that_differ(producers)
-        # Of each, a batch from the offset on: one that is known, unless there is an
-        # earlier one in the log.
+        # A batch of each from the offset on: a known one, unless the log has an earlier
+        # one.
         later = known.named_from(offset, wanted)
         for one in snapshots:
             entries = self._read_snapshot(one) or ()
@@ -300,9 +300,9 @@ class Idempotence:
 
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known, or the log may
-        have transactions: a broker that finds a clean stop takes those alone for open
-        which a snapshot has, or the log after it. It never raises: the log has them,
-        too."""
+        have transactions: a broker that finds a clean stop considers only transactions
+        in a snapshot, or in the log after it, as open. It never raises: the log has the
+        producers, too."""
         if self._written == extent.end:
             return
         producers = self._known(extent)
@@ -330,7 +330,7 @@ class Idempotence:
         return True
 
     def _known(self, extent: Extent) -> Producers | None:
-        """The producers at the end of the log, if that needs no look at the log."""
+        """The producers at the end of the log, if known without reading the log."""
         self._take(extent)
         producers = self._producers
         if producers is None:
@@ -441,7 +441,7 @@ class Idempotence:
         return usable
 
     def _read_snapshot(self, offset: int) -> list[ProducerEntry] | None:
-        """The entries of a snapshot; None if there is none that can be used."""
+        """The entries of a snapshot; None if it is missing or cannot be used."""
         directory = self._context.directory
         try:
             return read_snapshot(directory, offset)

@@ -1,4 +1,4 @@
-"""A staged file that becomes a segment as it is: its bytes are not written again.
+"""A staged file that becomes a segment: its bytes are not written again.
 
 `examine_all` checks such files, builds their index entries and syncs them, with no lock
 held. Once the offsets of its batches are known, `settle` writes them into the headers
@@ -102,8 +102,8 @@ def is_worth_it(log: StagedLog, config: TopicConfig) -> bool:
 def examine_all(
     root: Directory, logs: Mapping[StagedLog, TopicConfig], config: StoreConfig
 ) -> dict[StagedLog, SegmentImport]:
-    """Examine staged logs, several at a time; the result leaves out those that should
-    be copied.
+    """Examine staged logs, several at a time; the result leaves out logs that should be
+    copied.
 
     Raises: as `moved_runs`.
     """

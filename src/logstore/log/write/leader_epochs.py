@@ -49,8 +49,8 @@ class LeaderEpochs:
 
     @property
     def known(self) -> int:
-        """The epoch that `at` returned last; -1 before, and behind a cut that left
-        none."""
+        """The epoch that `at` returned last; -1 before, and after a cut that removed
+        all epochs."""
         return self._epochs[-1][0] if self._epochs else -1
 
     def _read(self) -> list[tuple[int, int]]:
@@ -77,7 +77,7 @@ class LeaderEpochs:
 
 
 def _newest(segments: tuple[Segment, ...]) -> int:
-    """The epoch of the last batches of magic 2; 0 if there are none."""
+    """The epoch of the last batches of magic 2; 0 without such batches."""
     if not segments or not segments[-1].size:
         return 0
     headers = segments[-1].headers(checks=0)

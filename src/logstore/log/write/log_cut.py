@@ -40,7 +40,8 @@ class LogCut(NamedTuple):
     time_index: bytes
 
     def is_gone(self, cuts: Cuts) -> bool:
-        """Whether records of it were removed since, by the cuts of the log now."""
+        """Whether some of its records were removed since, according to the present cuts
+        of the log."""
         return cuts.lowest_since(self.serial) < self.end
 
 
@@ -54,7 +55,7 @@ def names_beside(
     name. A segment that was compacted is not the only one with its base offset.
 
     Args:
-        name: that of the file while its segment is in the log.
+        name: of the file while its segment is in the log.
     """
     if segment.file.moved_to:
         log_name = layout.segment_file(segment.base_offset, layout.LOG)

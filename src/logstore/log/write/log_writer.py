@@ -187,8 +187,8 @@ class LogWriter(native.LogFields):
     # ------------------------------------------------------------ what readers see
 
     def seen(self) -> Extent:
-        """The log as readers see it: its end is where they stop, which is lower during
-        a publication, and while records are removed. Needs no lock.
+        """The log as readers see it. Its end is the offset at which they stop; this is
+        lower during a publication, and while records are removed. Needs no lock.
 
         start <= durable <= end, if start <= end.
         """
@@ -206,8 +206,8 @@ class LogWriter(native.LogFields):
         return _new(Extent, (segments, start, end, durable, cuts, limit))
 
     def settled(self) -> Bounds:
-        """The log as readers see it, for a reading thread. What an interrupted call
-        left half done is finished first, so that all readers see the same log."""
+        """The log as readers see it, for a reading thread. The work of an interrupted
+        call is finished first, so that all readers see the same log."""
         health = self.health
         if not (self.visibility.barrier.is_open or health.has_ended):
             # A thread that publishes has the lock: readers do not wait for it.
@@ -240,8 +240,8 @@ class LogWriter(native.LogFields):
             self.appended.set()
 
     def record_cut(self, offset: int) -> None:
-        """Record that all from an offset on is being, or was, removed, for readers that
-        have read it."""
+        """Record that all records from an offset on are being, or were, removed, for
+        readers that have read them."""
         self.idempotence.forget()
         self.page.pause()
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
@@ -270,15 +270,15 @@ class LogWriter(native.LogFields):
                 self.health.is_blocked = self._has_reason
 
     def check(self) -> None:
-        """Raise the reason if nothing may be written; finish what an interrupted call
-        left half done."""
+        """Raise the reason if nothing may be written; finish the work of an interrupted
+        call."""
         self.health.check(self.repair)
         if self.point.must_record:
             self.active.retire()  # `writable` writes the state file
             self.health.is_blocked = self._has_reason
 
     def repair(self) -> None:
-        """Finish what an interrupted call left half done.
+        """Finish the work of an interrupted call.
 
         Raises:
             StorageError: this is not possible now.
@@ -305,8 +305,8 @@ class LogWriter(native.LogFields):
     @property
     def _has_reason(self) -> bool:
         """Whether there is, or may be, a reason to refuse appends: a closed barrier may
-        belong to a publication that was interrupted. Or there is something to be done
-        before the next one."""
+        belong to a publication that was interrupted. Or some work is due before the
+        next append."""
         health, barrier = self.health, self.visibility.barrier
         is_held = health.suspended is not None or health.release is not None
         is_held = is_held or (self.point.must_record and self.active.writer is not None)
@@ -336,8 +336,8 @@ class LogWriter(native.LogFields):
         self.point.record(self.extent, state, is_truncating=not is_done)
 
     def undo_write(self, writer: SegmentWriter, error: BaseException) -> BaseException:
-        """For `PreparedAppend`: undo a write that has failed with an error; returns the
-        one to be raised. If this is interrupted, `repair` will undo it."""
+        """Undo a write by `PreparedAppend` that failed; returns the error to raise. If
+        this is interrupted, `repair` will undo the write."""
         try:
             try:
                 writer.undo_failed(error)
@@ -536,8 +536,8 @@ class LogWriter(native.LogFields):
         """Begin a new segment after one that is not empty, or change nothing.
 
         Args:
-            base: its base offset if there is to be a gap before it; the previous
-                segment may be empty then.
+            base: its base offset, to leave a gap before it; the previous segment may be
+                empty then.
         """
         saved, health = Savepoint(self.extent, writer), self.health
         try:
@@ -636,8 +636,8 @@ class LogWriter(native.LogFields):
             self.appended.set()
 
     def keep_prepared(self) -> None:
-        """The caller took the lock, and changed nothing of what is prepared, except
-        what is durable now."""
+        """Keep the prepared appends valid: the caller took the lock, and changed none
+        of their facts but the durable offset."""
         self.active.prepared.keep(self.extent.durable, self.point.quiet_size)
 
     def point_due(self) -> None:

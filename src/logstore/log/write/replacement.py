@@ -67,8 +67,8 @@ class Replacement:
         self._log = log
 
     def begin(self) -> tuple[Extent, int | None]:
-        """The log as it is now, which can be changed from now on, and the offset up to
-        which it is compacted; None: it never was.
+        """Make the log writable. Returns its present extent, and the offset up to which
+        it is compacted; None: it never was.
 
         Raises:
             LogStoreError: the reason why nothing may be written.
@@ -121,8 +121,8 @@ class Replacement:
         it. Appends wait from 3 to 6.
 
         Args:
-            seen: the log as it was when the compaction began.
-            end: the records and markers below it have decided what stays.
+            seen: the log when the compaction began.
+            end: the records and markers below it have determined which records stay.
 
         Returns False, with nothing done, if the log was cut below `end` since, or has
         lost one of the segments.
@@ -170,7 +170,7 @@ class Replacement:
         return storage_error(error, action, path, "No segment was replaced.")
 
     def _state(self) -> native.SegmentState:
-        """The active segment, as far as it is durable."""
+        """The state of the active segment, after a sync of the log."""
         log = self._log
         log.sync_all()
         return log.writable().state.copy()
@@ -221,7 +221,7 @@ class Replacement:
             log.point.swapping = ()
             log.point.write(log.extent, state)
         except (OSError, LogStoreError) as error:
-            # The state on disk says that they do not count, and each later one, too.
+            # The state on disk says that they do not count, and so does each later one.
             log.point.swapping = (new.base_offset,)
             logger.warning(
                 "files of an unfinished compaction of %s stay: %s",
@@ -281,12 +281,12 @@ class Replacement:
         directory = self._log.context.directory
         names: list[str] = []
         taken = set(directory.names())
-        # Also what a lower cut needs: see `Idempotence.before_cut`.
+        # Also snapshots that a lower cut needs: see `Idempotence.before_cut`.
         kept = self._log.extent.cuts.offsets
         for segment in old:
             base = segment.base_offset
             log_name = segment_file(base, LOG)
-            # Those of an earlier compaction may be waiting, and have readers.
+            # Deleted files of an earlier compaction may still exist, and have readers.
             number = next(
                 n for n in itertools.count() if deleted_file(log_name, n) not in taken
             )
@@ -296,7 +296,7 @@ class Replacement:
             segment.time_digest = STALE_DIGEST
             for suffix in SEGMENT_SUFFIXES:
                 if suffix == SNAPSHOT and base in {new.base_offset, *kept}:
-                    continue  # the state of producers before it is what it was
+                    continue  # the state of producers before it has not changed
                 name = segment_file(base, suffix)
                 with contextlib.suppress(FileNotFoundError):
                     if rename_or_unlink(directory, name, deleted_file(name, number)):

@@ -30,13 +30,13 @@ class SealedDigests:
         self._digested = digested
 
     def missing(self, segments: tuple[Segment, ...]) -> Iterator[Segment]:
-        """The sealed ones of the segments of a log that have none."""
+        """The sealed segments of a log without a digest."""
         for segment in segments[:-1]:
             if segment.base_offset not in self._digested:
                 yield segment
 
     def write_all(self, segments: tuple[Segment, ...]) -> None:
-        """Write those that are missing."""
+        """Write the missing digests."""
         for segment in self.missing(segments):
             self.keep(segment, self.make(segment))
 

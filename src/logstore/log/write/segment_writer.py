@@ -39,7 +39,7 @@ _RESERVE_MAX: Final = 16 << 20
 
 
 def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
-    """When a segment is full."""
+    """The limits at which a segment is full."""
     return native.RollLimits(
         config.segment_bytes,
         config.roll_ms - jitter_ms,
@@ -138,8 +138,7 @@ class SegmentWriter(native.WriterFields):
         return int(self.state.raw.last_offset) + 1
 
     def show(self) -> int:
-        """Let readers of this process see all that is in the log; returns where it
-        ends."""
+        """Let readers of this process see all that is in the log; returns its end."""
         segment, raw = self.segment, self.state.raw
         # In this order: a reader between the two lines would report a batch that ends
         # after its segment as damage.
@@ -235,7 +234,7 @@ class SegmentWriter(native.WriterFields):
             total: bytes of the call that begins here, at most. If they are more than
                 one batch, `write_first_frame` writes the frame of the first one last:
                 until then zeros in its place end the log for readers in other
-                processes, and for recovery. 0: all is written as it is.
+                processes, and for recovery. 0: all is written at once.
             is_in_parts: as in `native.Planner.plan`.
 
         Returns (bytes taken, native.STOP_*: why no more).
@@ -403,8 +402,8 @@ class SegmentWriter(native.WriterFields):
         log that may be lost.
 
         Raises:
-            OSError: as the system gives it. If the disk is full, what was to be cut
-                from both files is cut.
+            OSError: as the system gives it. If the disk is full, the requested cuts of
+                both files are made nevertheless.
         """
         if index_count is None:
             index_count = self.index.count
@@ -419,8 +418,8 @@ class SegmentWriter(native.WriterFields):
         self._write_index(TIME_INDEX, self.times, time_count, sync)
 
     def has_many_unwritten(self, mark: Mark) -> bool:
-        """Whether so many index entries up to a mark are not in the index files that
-        they are to be written, as `native.SharedSync` decides."""
+        """Whether the index entries up to a mark that are not in the index files are
+        enough to write them, by the rule of `native.SharedSync`."""
         index, times = self.index.written, self.times.written
         return (
             min(index, times) < 0

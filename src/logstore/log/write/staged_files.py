@@ -30,7 +30,7 @@ IDENTITY_MAX: Final = 1000
 # A topic's id has 32 characters; a text longer than this is not an id.
 _TOPIC_ID_MAX: Final = 64
 _INT32_MAX: Final = (1 << 31) - 1
-# A file of up to so many bytes is read when it is checked.
+# A file of up to this many bytes is read when it is checked.
 _SMALL_BYTES: Final = 64 << 10
 
 
@@ -43,7 +43,7 @@ class StagedLog(NamedTuple):
         records: how many.
         file: name of the file in the store's root.
         is_alone: there is nothing else in the file.
-        first: offset of the first record, as it is in the file.
+        first: offset of the first record in the file.
         runs: (position, bytes) of whole batches in the file, in order.
         topic_id: which of the topics that have had this name, one after the other; ""
             for one that has no id.
@@ -66,7 +66,7 @@ class StagedLog(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Staged records, as a plain value that one process can send to another.
+    """Staged records, as a plain value that a process can send to another.
 
     Attributes:
         logs: for each partition its files, in the order of its records.
@@ -105,7 +105,7 @@ def check_identity(identity: object, name: str = "identity") -> str:
     try:
         identity.encode()
     except UnicodeEncodeError as error:
-        # Two of them in a row would become another identity when they are read again.
+        # Two of these in a row would be read again as another identity.
         raise ConfigError(
             f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
             f"is no character; nothing was done",
@@ -245,10 +245,10 @@ def check_files(
     """Raise unless the files of staged logs exist and are as long as they must be.
 
     Args:
-        given: the contents of those that are no files, by name.
+        given: contents that are not in files, by name.
 
-    Returns the contents of those that are small, by name, `room` bytes at most in all,
-    and those that are given.
+    Returns the contents of the small files, by name, `room` bytes at most in all, and
+    the given contents.
 
     Raises:
         CorruptRecordError: a file is too short.
@@ -294,7 +294,7 @@ def moved_runs(
     run after another, in memory that is reused for the next run.
 
     Args:
-        config: of the topic as it is now: no batch may be larger than its limit.
+        config: the topic's current settings: no batch may be larger than its limit.
         append_time_ms: the timestamp of batches, if the topic, or a batch itself, says
             that it is the time of the append.
 
@@ -367,7 +367,7 @@ class _Moved:
         self._last_offset = log.first - 1
 
     def move(self, data: Any, n: int, pos: int, size: int) -> None:
-        """Move those of one run, of which `n` bytes were read."""
+        """Move the batches of one run, of which `n` bytes were read."""
         log, config = self._log, self._config
         walk = native.shift_offsets(
             data,
@@ -385,7 +385,8 @@ class _Moved:
         if walk.error is not None or walk.pos != size:
             raise not_staged(self._root, log, pos + walk.pos)
         if config.compacts:
-            # It may not have been when they were staged, or handed in.
+            # The topic may have been set to compact after they were staged, or handed
+            # in.
             self._check_keys(native.bytes_of(data, size))
         self._last_offset = walk.last_offset
 

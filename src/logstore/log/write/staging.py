@@ -1,15 +1,15 @@
-"""Records that are staged for a store: encoded by any process, in no log yet.
+"""Stages records for a store: encoded by any process, not yet in a log.
 
 A `Stage` writes files into the store's root directory, `.logstore-staged-*`: one with
 whole batches for any number of partitions, and a separate one for each partition that
-gets many records (it can become a segment as it is: import_segment.py). A stage needs
-no lock, and readers see none of its records. `Store.publish` appends the contents of
-such files to the logs, all of them or none.
+gets many records (it can become a segment without a copy: import_segment.py). A stage
+needs no lock, and readers see none of its records. `Store.publish` appends the contents
+of such files to the logs, all of them or none.
 
 The offsets of a partition's batches begin at 0, because their final offsets are not
 known yet. No checksum covers the offsets, so publishing changes them in place. The
-timestamps are those of the records, also if the topic wants the time of the append:
-that is the time of the publication, which stamps them.
+timestamps come from the records, even if the topic wants the time of the append: the
+publication replaces them with its time.
 
 A `Staged` comes from another process: `logs_of` checks each of its fields.
 """
@@ -58,7 +58,7 @@ _DIRECT_BYTES: Final = 64 << 10
 _RUN_BYTES: Final = 1 << 20
 # A partition with this many bytes gets a separate file; `_OWN_FILES_MAX` may have one.
 OWN_FILE_BYTES: Final = 1 << 20
-# Such a file will be synced, so write-back begins early: each time so many bytes came.
+# Such a file will be synced, so write-back begins early: at each multiple of this.
 _WRITE_BACK_BYTES: Final = 8 << 20
 _OWN_FILES_MAX: Final = 64
 
@@ -251,9 +251,9 @@ class Stage:
         self._logs: dict[TopicPartition, _Log] = {}
         self._staged: Staged | None = None
         self._is_entered = False
-        # Why it takes no more records; "": it takes them.
+        # The reason why it takes no more records; "": it takes them.
         self._ended = ""
-        # In a lock group of its own: no thread waits for it.
+        # In a separate lock group: no thread waits for it.
         self._lock = native.Mutex(RANK_LEAF, "a stage", new_group())
 
     def _new_file(self, *, is_shared: bool) -> _File:
@@ -317,8 +317,8 @@ class Stage:
         timestamps_ms: Sequence[int | None] | None = None,
         headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
     ) -> int:
-        """Stage records for a partition; the arguments are those of
-        `Partition.append_many`. The current settings of the topic define the encoding.
+        """Stage records for a partition, with the arguments of `Partition.append_many`.
+        The current settings of the topic define the encoding.
 
         Returns the number of records.
 

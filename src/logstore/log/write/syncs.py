@@ -18,9 +18,9 @@ from logstore.log.write.segment_writer import Mark, SegmentWriter
 
 __all__ = ["Syncs"]
 
-# If so many bytes of a segment are not synced, a sync begins in the background. A roll
-# or a deletion then has little left to sync, for which appends wait (some 200 ms for
-# 128 MiB, and more than a second for 1 GiB).
+# When this many bytes of a segment are not synced, a sync begins in the background. A
+# roll or a deletion then has little left to sync, for which appends wait (some 200 ms
+# for 128 MiB, and more than a second for 1 GiB).
 _UNSYNCED_BYTES: Final = 8 << 20
 # A sync that is due while another thread appends is retried this often, at this
 # interval.
@@ -37,7 +37,7 @@ class Syncs:
 
     Attributes:
         shared: syncs, and appends with a sync, in steps of C. Its `append` does nothing
-            and says so, if `Appender` and `sync_appended` are to be called.
+            and says so, if the caller must use `Appender` and `sync_appended`.
 
     Invariants: if `is_scheduled`, `flush_due` will be called for all that is appended
     before. If `_is_catching_up`, `_catch_up` will be called, unless the store ends. The
@@ -61,7 +61,7 @@ class Syncs:
         self._turns = native.Turns(
             RANK_TURN, f"the turn to sync {context.name}", context.services.lock_group
         )
-        # The state that the sync that goes on is for; C writes to it.
+        # The segment state that the current sync covers; C writes to it.
         self._marked = native.SegmentState(0)
         owners = self._marked, log.point.synced, log.page.state
         self.shared = native.SharedSync(
@@ -92,16 +92,15 @@ class Syncs:
                 self._plan_catch_up()
 
     def _limit(self, writer: SegmentWriter) -> int:
-        """The size from which on so much of a segment is not synced that a sync of it
-        is to begin."""
+        """The size of a segment from which on so much is not synced that a sync
+        begins."""
         synced, state = self._log.point.synced.raw, writer.state.raw
         is_new = synced.base_offset != state.base_offset
         return int(0 if is_new else synced.size) + _UNSYNCED_BYTES
 
     def steps_end(self, writer: SegmentWriter) -> int:
-        """The size of the active segment from which on the next append is to call
-        `plan` again. Until then appends in steps of C, which do not call it, may
-        follow."""
+        """The size of the active segment from which on the next append must call `plan`
+        again. Until then appends in steps of C, which do not call it, may follow."""
         if self._is_catching_up:
             return int(writer.state.raw.size) + _UNSYNCED_BYTES
         return self._limit(writer)
@@ -145,7 +144,7 @@ class Syncs:
         if health.has_ended:
             return
         with log.lock.attempt() as is_mine:
-            # With the lock: later appends schedule a sync of their own.
+            # With the lock: later appends schedule another sync.
             if is_mine:
                 self.is_scheduled, self._tries = False, 0
                 end = log.extent.end
@@ -171,9 +170,9 @@ class Syncs:
         """Return when everything below `upto` is on stable storage, or the log was
         cut below it meanwhile.
 
-        Concurrent callers share one sync: one of them syncs what was appended by then,
-        and the others wait until it ends. Of those that it did not cover, one syncs
-        next.
+        Concurrent callers share one sync: one of them syncs all records appended by
+        then, and the others wait until it ends. If it did not cover some callers, one
+        of these syncs next.
 
         Raises:
             SyncFailedError: the sync failed; which records are durable is unknown.
@@ -192,9 +191,9 @@ class Syncs:
         self.shared.sync(upto)
 
     def sync_usual(self, upto: int) -> bool:
-        """For `SharedSync`, if a step of C does not do: sync what was appended by now;
-        False if the log was cut below `upto`. The caller holds `sync_lock`, but not
-        `lock`: other threads append meanwhile."""
+        """Sync all records appended by now; `SharedSync` calls it if a step of C is not
+        enough. False if the log was cut below `upto`. The caller holds `sync_lock`, but
+        not `lock`: other threads append meanwhile."""
         log, health = self._log, self._log.health
         with log.lock:
             if log.extent.durable >= upto:
@@ -219,8 +218,9 @@ class Syncs:
         return True
 
     def finish(self, writer: SegmentWriter, index_count: int, time_count: int) -> None:
-        """For `SharedSync`: the log of a segment is synced up to what was marked, when
-        its indexes had so many entries. The caller holds `sync_lock`."""
+        """Take in a sync by `SharedSync`: the log of a segment is synced up to the
+        mark, at which its indexes had these numbers of entries. The caller holds
+        `sync_lock`."""
         log = self._log
         mark = Mark(self._marked.copy(), index_count, time_count)
         with log.lock:
@@ -228,7 +228,7 @@ class Syncs:
             log.keep_prepared()
 
     def failed(self, writer: SegmentWriter, error: OSError) -> NoReturn:
-        """For `SharedSync`: the sync of a segment has failed."""
+        """Raise the error for a sync by `SharedSync` that failed."""
         log = self._log
         failed = log.active.sync_failed(writer, log.extent.durable, error)
         raise log.health.fail(failed) from error

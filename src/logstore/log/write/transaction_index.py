@@ -1,9 +1,9 @@
-"""Writes Kafka's transaction index: the aborted transactions, beside the segments that
-have their markers (docs/format.md, "Transaction index").
+"""Writes Kafka's transaction index: the aborted transactions, in files next to the
+segments that have their markers (docs/format.md, "Transaction index").
 
 An entry is durable before the marker is in the log. So the index has all aborts of the
-log at any time, and never misses one after a crash; what it has more than the log, an
-undo or the next opening removes.
+log at any time, and never misses one after a crash; an undo or the next opening removes
+entries whose markers are not in the log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _extend(directory: Directory, name: str, entries: list[TxnEntry]) -> None:
         return
     try:
         size = files.size(fd)
-        # The last entry, and what is no whole one: to read all takes longer with each.
+        # The last entry, and a partial one: to read all would take longer with each.
         begin = max(size - size % TXN_ENTRY_BYTES - TXN_ENTRY_BYTES, 0)
         last = bytearray(size - begin)
         files.read(fd, last, begin)

@@ -31,9 +31,9 @@ def truncate(
 ) -> int:
     """Drop all records from `offset` on. The caller holds both locks.
 
-    1. record the lower durable point, and that all after it is to be removed
-    (commit: opening finishes it; if a full disk has no room for it, and the state file
-    is unchanged, nothing is done); 2. rename later segments to `.deleted` and sync the
+    1. record the lower durable point, and the removal of all bytes after it (commit:
+    opening finishes it; if a full disk has no room for it, and the state file is
+    unchanged, nothing is done); 2. rename later segments to `.deleted` and sync the
     directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop producer
     snapshots and leader epochs that refer to removed offsets; 6. if `offset` is in a
     gap, begin a segment there.
@@ -85,7 +85,7 @@ def truncate(
         is_begun = True
         _cut(log, segment, segments[index + 1 :], offset, end, reason)
     except BaseException as error:
-        # Half done, in memory or on disk: the next opening finds out. This comes
+        # Half done, in memory or on disk: the next opening determines which. This comes
         # first and makes no call that could be interrupted.
         health.is_poisoned = health.is_blocked = True
         if not is_begun and isinstance(error, OSError) and _is_unchanged(error):
@@ -125,7 +125,7 @@ def truncate(
 
 
 def _is_unchanged(error: OSError) -> bool:
-    """Whether the state file could not be written, and says what it said before."""
+    """Whether the state file could not be written, and has its former content."""
     return is_disk_full(error) and not isinstance(error, UnknownContentError)
 
 

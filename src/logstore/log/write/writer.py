@@ -1,4 +1,4 @@
-"""The writing side of a partition: what a store calls."""
+"""The writing side of a partition, as used by a store."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PartitionWriter:
         syncs: makes it durable.
         replacement: replaces its segments by compacted ones.
         compaction_gate: when the steps of a compaction may begin.
-        cut: returns the log as it is now, for a copy; see `cut_of`.
+        cut: returns the present log, for a copy; see `cut_of`.
         lock, sync_lock: of the log; see docs/design.md.
         is_end_recorded: False while `close` has not recorded the end of the log, or the
             cuts of a damaged one: a full disk prevented it, or the call was
@@ -133,7 +133,7 @@ class PartitionWriter:
         durable_only: bool,
         target: int,
     ) -> Result | None:
-        """What `ask` finds in the log as it is now, between its first and its last
+        """The result of `ask` on the present log, between its first and its last
         offset; None also if the log was cut meanwhile."""
         if self.health.is_torn:
             return None
@@ -146,8 +146,8 @@ class PartitionWriter:
         return self._log.seen()
 
     def refreshed(self, *, fully: bool = False) -> Bounds:
-        """The log as it is now, for a reading thread; `fully` changes nothing, as no
-        other process writes it.
+        """The present log, for a reading thread; `fully` changes nothing, as no other
+        process writes it.
 
         Raises:
             StoreClosedError, ForkedError: the store cannot be used.
@@ -169,8 +169,8 @@ class PartitionWriter:
         self._log.appended.set()
 
     def make_durable(self) -> None:
-        """Make durable what the log has, and tell other processes: what the last owner
-        has told them does not count any more.
+        """Make all records of the log durable, and publish the durable offset to other
+        processes: the one that the last owner has published no longer counts.
 
         Raises:
             SyncFailedError: a sync failed; the log takes no more appends.
@@ -181,7 +181,8 @@ class PartitionWriter:
             self._log.page.tell(extent.durable, extent.cuts.serial)
 
     def free_bytes(self) -> int:
-        """Bytes free on the file system, including those that wait to be freed."""
+        """Bytes free on the file system, including the files that are waiting to be
+        removed."""
         directory = self.directory
         try:
             return directory.free_bytes() + self.context.services.waiting_bytes()
@@ -275,7 +276,7 @@ class PartitionWriter:
         self.health.suspended = None
 
     def fail(self, error: BaseException) -> None:
-        """Refuse all appends: the next opening of the store cuts what follows here."""
+        """Refuse all appends: the next opening of the store cuts the log here."""
         self.health.cannot_undo(
             f"a publication to {self.context.name} could not be undone: "
             f"{error_text(error)}. Open the store again."
@@ -302,7 +303,7 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             if self._is_finished:
                 if self._failure is not None:
-                    # An interrupt has kept it from its caller, perhaps.
+                    # An interrupt may have kept the error from its caller.
                     raise again(self._failure)
                 return
             self.is_end_recorded = False  # until it is, whatever ends this call
@@ -368,9 +369,9 @@ class PartitionWriter:
 
 
 def _record_cuts(log: LogWriter) -> bool:
-    """Record the cuts of a damaged log; False if that failed, or if it is not damaged:
-    the system has refused to mend it, and may not the next time. Without a state that
-    counts, the next opening makes them again."""
+    """Record the cuts of a damaged log; False if that failed, or if the log is not
+    damaged but the system refused to repair it, which may succeed the next time.
+    Without a state that counts, the next opening makes the cuts again."""
     if isinstance(log.health.damage, StorageError):
         return False
     cuts = log.extent.cuts
