@@ -20,6 +20,9 @@ _LENGTH_POS: Final = 8
 _LENGTH_END: Final = 12
 MAGIC_POS: Final = 16
 _MAGICS: Final = re.compile(rb"[\0-\2]")
+_NONZERO: Final = re.compile(rb"[^\0]")
+# Zeros that are worth a jump: files have long runs of them after a crash.
+_RUN: Final = bytes(64)
 
 
 def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
@@ -39,11 +42,21 @@ def possible_batches(data: bytes, c: Any) -> Iterator[tuple[int, bool]]:
 
 def _candidates(data: bytes) -> Iterator[int]:
     """Positions of possible batch headers, in order: a plausible magic and length."""
-    for magic in _MAGICS.finditer(data, MAGIC_POS):
-        begin = magic.start() - MAGIC_POS
-        length = int.from_bytes(data[begin + _LENGTH_POS : begin + _LENGTH_END], "big")
-        if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
-            length <= len(data) - begin - _LENGTH_END
-            or int.from_bytes(data[begin : begin + 4], "big") == 0
-        ):  # fmt: skip
-            yield begin
+    start: int | None = MAGIC_POS
+    while start is not None:
+        from_here, start = start, None
+        for magic in _MAGICS.finditer(data, from_here):
+            begin = magic.start() - MAGIC_POS
+            end = begin + _LENGTH_END
+            length = int.from_bytes(data[begin + _LENGTH_POS : end], "big")
+            if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
+                length <= len(data) - end
+                or int.from_bytes(data[begin : begin + 4], "big") == 0
+            ):  # fmt: skip
+                yield begin
+            elif length == 0 and data.startswith(_RUN, end):
+                # The next length that is not 0 ends with the next such byte, or later.
+                other = _NONZERO.search(data, end + len(_RUN))
+                if other is not None:
+                    start = other.start() + 1 - _LENGTH_END + MAGIC_POS
+                break

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator
 
 import pytest
 
 from logstore import TopicConfig
 from logstore import _native as native
-from logstore.record.batch_search import BATCH_BYTES_MIN, possible_batches
+from logstore.record import batch_search
+from logstore.record.batch_search import BATCH_BYTES_MIN, MAGIC_POS, possible_batches
 from logstore.record.encoder import Encoder, pack_rows
 
 
@@ -64,3 +67,48 @@ def test_batch_of_a_large_offset_is_found_at_the_end(magic: int) -> None:
     assert (0, True) in found(data)
     assert (0, True) in found(data + b"\xff")
     assert not any(at == 0 for at, _ in found(data[:-1]))
+
+
+def plain_candidates(data: bytes) -> list[int]:
+    """Each position, one after the other."""
+    positions = []
+    for begin in range(len(data) - MAGIC_POS):
+        length = int.from_bytes(data[begin + 8 : begin + 12], "big")
+        if data[begin + MAGIC_POS] > 2 or data[begin] >= 0x80:
+            continue
+        is_small = length <= len(data) - begin - 12
+        if 14 <= length < 1 << 31 and (is_small or not any(data[begin : begin + 4])):
+            positions.append(begin)
+    return positions
+
+
+def test_zeros_hide_no_batch() -> None:
+    """Runs of any length, between random bytes and batches."""
+    rng = random.Random(7)
+    for _ in range(300):
+        pieces = []
+        for _ in range(rng.randrange(1, 6)):
+            pieces.append(bytes(rng.choice((1, 11, 12, 60, 63, 64, 65, 75, 76, 300))))
+            pieces.append(rng.choice((b"", batch(rng.randrange(3)), rng.randbytes(30))))
+        data = b"".join(pieces)
+        assert list(batch_search._candidates(data)) == plain_candidates(data)
+
+
+def test_long_runs_of_zeros_are_passed_in_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file may have gigabytes of them after a crash."""
+    tries = 0
+
+    class Counted:
+        def finditer(self, data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+            nonlocal tries
+            for one in re.compile(rb"[\0-\2]").finditer(data, start):
+                tries += 1
+                yield one
+
+    monkeypatch.setattr(batch_search, "_MAGICS", Counted())
+    zeros = bytes(8 << 20)
+    data = zeros + batch(2) + zeros
+    assert (len(zeros), True) in found(data)
+    assert tries < 1000
