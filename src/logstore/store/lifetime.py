@@ -72,7 +72,7 @@ class Lifetime:
         """Take the lock, find the topics, begin the work in the background.
 
         Args:
-            purpose: for what the lock is taken.
+            purpose: why the lock is taken.
             on_progress: called while partitions are examined.
             examines_all: examine all of them now, unless the store is read-only.
 
@@ -118,7 +118,7 @@ class Lifetime:
     # ------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """As `Store.close`."""
+        """See `Store.close`."""
         context = self._context
         if context.is_forked:
             context.is_closed = True
@@ -157,7 +157,7 @@ class Lifetime:
         """Close the partitions and leave the clean-shutdown markers, if it is one.
 
         Returns the error, if any. A store that was neither changed nor in need of a
-        recovery is left as it is.
+        recovery is left unchanged.
         """
         failure = self._failure
         context, writers = self._context, self._topics.writers

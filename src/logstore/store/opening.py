@@ -44,8 +44,8 @@ def open_store(
         read_only: change nothing, take no lock; any number of processes may open it so,
             also while a writer or a broker works on it.
         shared: read as with `read_only`, and append from any number of processes at the
-            same time: this one hands in what it appends to the process that has the
-            store open for writing, or takes the lock for a moment if there is none.
+            same time: this process hands in its appends to the process that has the
+            store open for writing, or, without such a process, takes the lock briefly.
             Topics can be created; everything else that changes the store raises
             `ReadOnlyError`.
         create: make the directory if it is not there (never with `read_only`).

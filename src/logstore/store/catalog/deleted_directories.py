@@ -70,7 +70,7 @@ class DeletedDirectories:
 
     def empty(self, names: list[str]) -> list[str]:
         """Remove the files of partition directories that were renamed for deletion.
-        Returns the names of those that are empty now.
+        Returns the names of the directories that are empty now.
 
         Files that are not named as Kafka or logstore name files are foreign: they stay,
         and so does the directory.
@@ -114,8 +114,8 @@ class DeletedDirectories:
 
 
 def _make_room(directory: Directory) -> None:
-    """Remove what can be made again: the index files of a partition, and the page that
-    tells readers what is durable; of a log without records, which may have little else
+    """Remove what can be made again: the index files of a partition, and the page with
+    the durable offset for readers; of a log without records, which may have little else
     that takes space, the leader epochs, too."""
     gone, is_empty = [layout.DURABLE], True
     for name in directory.names():

@@ -37,14 +37,14 @@ class KnownIds:
         self._numbers = numbers
         self._settings = settings
         self._directories = TopicIds(root, numbers)
-        # Of the topics without settings: their ids, as far as they were looked for.
+        # Ids of the topics without settings that were looked up so far.
         self._found: dict[str, str] = {}
         self._names_by_id: dict[str, str] | None = None
-        # The ids of topics that have none until the first append.
+        # New ids of topics that get an id only at the first append.
         self._minted: dict[str, str] = {}
 
     def identity(self, topic: str) -> TopicIdentity | None:
-        """As `TopicIds.identity`."""
+        """See `TopicIds.identity`."""
         return self._directories.identity(topic)
 
     def topic_id(self, topic: str) -> str:
@@ -75,7 +75,7 @@ class KnownIds:
         return is_known or (name != topic and self._directories.has_id(name, topic_id))
 
     def id_for_appends(self, topic: str) -> str:
-        """The id under which the topic is written to: a new one if it has none."""
+        """The id under which the topic is written to: a new one if it has no id yet."""
         return self.topic_id(topic) or self._minted.setdefault(topic, uuid.uuid4().hex)
 
     def partition_id(self, key: TopicPartition) -> str:

@@ -60,7 +60,7 @@ class BegunCreation(NamedTuple):
     """A creation whose first entry is in the topics file.
 
     Attributes:
-        settings: of the topic before; None: it had none.
+        settings: of the topic before; None: it had no settings.
         before, after: where the file ended before that entry, and after it.
         changes: how many changes were persisted then.
     """
@@ -73,8 +73,8 @@ class BegunCreation(NamedTuple):
 
 
 class TopicSettings:
-    """The settings of topics. The store's lock guards them, and a lock of their own the
-    file: the first append to a partition may write there (`KnownIds.identify`).
+    """The settings of topics. The store's lock guards them, and a separate lock guards
+    the file: the first append to a partition may write there (`KnownIds.identify`).
 
     Args:
         numbers: topic -> the partitions whose directories there are.
@@ -127,7 +127,7 @@ class TopicSettings:
         self._count = sum(map(_partitions, self.stored.values()))
 
     def of(self, topic: str) -> Mapping[str, Any]:
-        """The settings of a topic; empty if it has none."""
+        """The settings of a topic; empty if it has no settings."""
         return self.stored.get(topic, {})
 
     def config(self, topic: str) -> TopicConfig:
@@ -266,8 +266,9 @@ class TopicSettings:
     def write_if_room(
         self, name: str, value: dict[str, Any] | None, *, is_needed: bool = False
     ) -> None:
-        """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
-        them. Until then the names of the renamed directories say that it was begun.
+        """Same as `write`, but a full disk does not stop a deletion: `catch_up` then
+        writes them. Until then the names of the renamed directories say that it was
+        begun.
 
         Args:
             is_needed: those names do not say it: a full disk stops the deletion.
@@ -283,8 +284,9 @@ class TopicSettings:
             self._keep(name, value)
 
     def take_back(self, begun: BegunCreation) -> None:
-        """The creation was undone, after `keep_begun`: the settings are what they were
-        before. Else they are written; if there is no room for that, `catch_up` does."""
+        """Restore the settings after a creation was undone (after `keep_begun`): cut
+        the file back. If that fails, write them; if there is no room, `catch_up` does
+        it later."""
         with self._lock:
             with contextlib.suppress(OSError):
                 if self._has_cut_to(begun.before, begun):

@@ -91,8 +91,8 @@ class Catalog:
         self.settings.take_over(stored)
 
     def check(self, report: Callable[[RecoveryAction], None]) -> None:
-        """Compare the directories with the known topics: create those of a topic whose
-        creation was interrupted, and report those that are lost."""
+        """Compare the directories with the known topics: create missing directories of
+        a topic whose creation was interrupted, and report lost ones."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.stored.items()):
             numbers = self.numbers.get(topic, ())

@@ -26,7 +26,7 @@ from logstore.store.topic.open_topics import OpenTopics
 
 __all__ = ["PartitionCut", "StoreCut", "take_cut"]
 
-# Files of Kafka in the root, besides those that logstore writes at each close.
+# Files of Kafka in the root, besides the files that logstore writes at each close.
 _KAFKA_FILES: Final = (
     layout.META_PROPERTIES,
     layout.CLUSTER_BOOTSTRAP,
@@ -60,7 +60,7 @@ class StoreCut(NamedTuple):
     Attributes:
         root: its directory.
         groups: name -> content of each group's file.
-        files: the same of other files in the root that are copied as they are.
+        files: the same of other files in the root, which are copied unchanged.
         settings: of topics, as `.logstore-topics` has them.
         ledger: the fields of `.logstore-published`; None: nothing was published.
         partitions: sorted.
@@ -182,7 +182,7 @@ def _contents(root: Directory, names: Iterable[str]) -> dict[str, bytes]:
 
 def _whole_batches(root: Directory, name: str) -> bytes:
     """The file of a group, without a batch that a member is writing. A damaged file is
-    taken as it is."""
+    taken unchanged."""
     data = root.read_file(name)
     walk = native.walk_batches(native.pointer(data), len(data))
     return data[: walk.pos] if walk.error is None else data

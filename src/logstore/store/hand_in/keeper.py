@@ -131,7 +131,7 @@ class Keeper:
                 )
 
     def _keep(self, store: Kept) -> None:
-        """Return when the lock is to be given back."""
+        """Return when it is time to give the lock back."""
         watch = Watch(self._root, native.WATCH_WRITES, LOCK_RECORD)
         self._wakeups = wakeups = Wakeups(
             self._root.files, watches=[watch], is_wakeable=True

@@ -1,5 +1,5 @@
-"""What wakes a reader of partitions that waits for new records: a follower, or a
-consumer."""
+"""Wakes a reader of partitions (a follower, or a consumer) that waits for new
+records."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class NewRecords:
             incarnation: differs if the directories were made again.
 
         Returns:
-            Whether there may be more than before the call before. True at once if the
-            partitions, `more` or `incarnation` differ from those of that call.
+            Whether there may be more than before the previous call. True at once if the
+            partitions, `more` or `incarnation` have changed since that call.
         """
         signals = [view.appended for view in views if view.appended is not None]
         directories = [view.log.directory for view in views]

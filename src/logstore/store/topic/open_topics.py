@@ -1,7 +1,7 @@
 """The topics of an open store: found on the disk, and each opened once.
 
 `OpenTopics` belongs to a `Store`, and knows its `Catalog` (which topics there are) and
-its `PartitionWriters` (those that were loaded). `Topic` and the retention in the
+its `PartitionWriters` (loaded partitions). `Topic` and the retention in the
 background ask it for partitions; `topic_changes.py` makes and deletes topics.
 """
 
@@ -59,7 +59,7 @@ class OpenTopics:
         hand_in: how a shared store appends; None: it is not shared.
         writers: of the partitions, by (topic, partition).
         retention, compaction: in the background.
-        topics: those that were asked for, by name: one object for each.
+        topics: the topics that callers have requested, by name: one object for each.
         partitions: the same of the partitions.
     """
 
@@ -147,8 +147,8 @@ class OpenTopics:
         return actions
 
     def _drop_others(self, catalog: Catalog) -> None:
-        """Read-only: drop the objects of topics that were made again. Those that the
-        callers have raise errors."""
+        """Read-only: drop the objects of topics that were made again. Objects that
+        callers still have raise errors."""
         for name in list(self.topics):
             if self.topics[name].is_of(catalog.ids.topic_id(name)):
                 continue
@@ -192,7 +192,7 @@ class OpenTopics:
 
     def _is_only_files(self, seen: tuple[int, object, object], begun_ms: int) -> bool:
         """Whether nothing but files has come and gone in the root, as with each
-        publication: then the topics are those that were found."""
+        publication: then the topics have not changed."""
         context = self._context
         mtime_ns, topics, owner = seen
         if (topics, owner) != self._loaded_under or not context.state.ownership.is_own:
@@ -235,7 +235,7 @@ class OpenTopics:
         """The error, with the name that may have been meant."""
         near: list[str] = []
         if isinstance(name, str) and len(self.catalog.numbers) <= _NAMES_COMPARED:
-            # A list of its own: others make and delete topics while it is compared.
+            # A copy: other threads make and delete topics while it is compared.
             near = difflib.get_close_matches(name, sorted(self.catalog.numbers), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return TopicNotFoundError(
@@ -347,7 +347,7 @@ class OpenTopics:
             writer = self.writers.usual(key)
         if writer is not None:
             return writer
-        self.now(topic)[number]  # raises if there is none
+        self.now(topic)[number]  # raises if it does not exist
         with self._context.lock:
             self.find(topic)  # it may have been deleted meanwhile
             return self.writers.get(key)
@@ -384,12 +384,12 @@ class OpenTopics:
         )  # fmt: skip
 
     def retain(self, topic: str, number: int) -> None:
-        """For the background: apply the retention of a partition."""
+        """Apply the retention of a partition, in the background."""
         self._context.check_open()
         upkeep_of(self.open_partition(topic, number)).apply_due_retention()
 
     def compact(self, topic: str, number: int) -> None:
-        """For the background: compact a partition, if its settings ask for it."""
+        """Compact a partition, if its settings ask for it, in the background."""
         self._context.check_open()
         upkeep_of(self.open_partition(topic, number)).compact_due()
 
